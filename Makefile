@@ -68,7 +68,7 @@ SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
 # Tests start hundreds of programs, each of which would compile all that it imports where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo adopt-demo test quick-tests lowest-tests generated-tests test-long test-kills coverage check mutants test-vm test-failover test-upgrade test-shadow test-openstack test-nova \
+.PHONY: demo adopt-demo test quick-tests lowest-tests generated-tests compiled-tests test-long test-kills coverage check mutants test-vm test-failover test-upgrade test-shadow test-openstack test-nova \
     test-packages test-dependencies lint format samples doc man doc-links dist deb image release constraints clean packages
 
 demo: $(RUNTIME)
@@ -85,7 +85,7 @@ test: HERE += and not long
 # The site is read anew, because tests search it: a site that was built in parts lacks entries of its index.
 test test-long: $(RUNTIME)
 	@$(MAKE) --no-print-directory --jobs 2 packages $(LIBVIRT)
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint doc lowest-tests generated-tests REREAD=-E
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint doc lowest-tests generated-tests compiled-tests REREAD=-E
 	PLACEMENT_BUILT_SITE=$(SITE) $(BIN)/python -m pytest -q -m '$(HERE)' $(WAITING) $(REST) $(PYTEST_ARGS)
 
 coverage: packages lint $(LIBVIRT)
@@ -100,6 +100,10 @@ check: $(INSTALLED)
 
 generated-tests: $(INSTALLED)
 	$(BIN)/python -m pytest -q $(GENERATED)
+
+# Compiles the test modules; otherwise each of the processes that run them compiles them all.
+compiled-tests: $(INSTALLED)
+	@$(BIN)/python -m pytest -qqq --disable-warnings --collect-only $(REST)
 
 quick-tests: $(INSTALLED)
 	$(BIN)/python -m pytest -q $(BRIEF) $(PARALLEL) -p no:schemathesis $(PYTEST_ARGS)

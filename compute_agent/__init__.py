@@ -1,21 +1,22 @@
 """The host agent: it reads the hardware, reports it to Placement, and keeps guests on their assigned CPUs.
 
-Rooms
+Packages
     - ``cmd``: the commands of ``compute-agent``, which call the running agent or work without it
     - ``agent``: assembles the agent, serves its sockets, and follows changes of the configuration
     - ``loops``: the periodic work of the agent, each kind in a thread of its own
     - ``throttling``: limits guests of lower classes to protect other guests
     - ``pipeline``: assigns CPUs to each guest, and repairs drift through ``controllers``
     - ``report``: keeps the providers, inventories and allocations in Placement equal to the host's
-    - ``classification``, ``classes``, ``policy``: settings of a guest, and the CPUs that fit them
-    - ``drivers``: libvirt domains and plain processes; ``monitoring`` and ``usage`` read their counters
+    - ``classification``, ``classes``, ``policy``: the settings of a guest, and the choice of its CPUs
+    - ``drivers``: list and change guests of each kind; ``monitoring`` and ``usage`` measure guests
     - ``inventory``, ``host``, ``resctrl``: the capabilities of the hardware and the kernel
     - ``conf``, ``events``, ``fleet``: options, the record of decisions, settings of a group of hosts
 
 Order of calls
     ``agent.service`` reads the host, builds the pipeline and starts the loops. Each round of the main loop
-    reads the guests from the driver, resolves their settings, lets the policy choose CPUs, and lets the
-    controllers write these to the kernel. The reporting loop compares the inventories with Placement.
+    reads the guests from the driver and resolves their settings. Then the policy chooses CPUs, and the
+    controllers write the chosen CPUs to the kernel. The reporting loop compares the inventories with
+    Placement.
 
 Imports point one way, from the commands down to ``model``, which imports no other package. CONTRIBUTING.md
 has the table, and ``pyproject.toml`` the contract.

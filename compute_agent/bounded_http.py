@@ -1,4 +1,4 @@
-"""Sends HTTP requests with bounds of time and size for every kind of answer."""
+"""Sends HTTP requests, and limits the time and the size of each answer."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _OK: Final = 200
 
 
 _MAX_REFUSAL: Final = 4096
-"""Maximum number of bytes that are kept of the content of an error."""
+"""Maximum number of bytes that are kept of the content of an error answer."""
 
 
 class AnswerRefusedError(OSError):
-    """An answer has another status than 200. ``content`` is the beginning of the answer's content."""
+    """The server answered with another status than 200. ``content`` is the beginning of the answer."""
 
     def __init__(self, message: str, content: bytes) -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ def read_address(
     :param deadline: seconds for the whole answer.
     :param context: the TLS settings for an https address; None trusts the authorities of the system.
     :raises AnswerRefusedError: the answer has another status than 200.
-    :raises OSError: the address cannot be read, or answers more than ``max_bytes``.
+    :raises OSError: the server cannot be reached, or its answer is longer than ``max_bytes``.
     :raises TimeoutError: the answer was not complete in time.
     :raises http.client.HTTPException: the answer is not HTTP.
     """
@@ -95,7 +95,7 @@ def ask_server(plain: socket.socket, method: str, path: str, deadline: float, ma
     :param plain: an open connection. The function closes this connection.
     :param path: the path of the request, with its query.
     :param deadline: seconds for the whole answer.
-    :raises OSError: the server answers more than ``max_bytes``, or not at all.
+    :raises OSError: the answer is longer than ``max_bytes``, or the server does not answer.
     :raises TimeoutError: the answer was not complete in time.
     :raises http.client.HTTPException: the answer is not HTTP.
     """
@@ -155,9 +155,9 @@ def _connect(host: str, port: int, end: float) -> socket.socket:
 def _ended_in_time(plain: socket.socket, left: float, deadline: float) -> Iterator[None]:
     """A context that shuts a connection down after ``left`` seconds.
 
-    A timeout of the socket would not limit the whole time, because it starts again with each byte.
+    A timeout of the socket would not limit the whole time, because the timeout starts again with each byte.
 
-    :raises TimeoutError: the time was over.
+    :raises TimeoutError: the connection was still in use after ``left`` seconds.
     :raises OSError: no thread can be started for the deadline.
     """
     late = threading.Event()

@@ -1,7 +1,7 @@
 """Atomic writes of the agent's own files, and reads of other files up to a size limit.
 
-After a crash, a file has either its old or its new content, and never a part. The agent refuses folders and
-files that another user could have made or changed.
+After a crash, a file has either its complete old content or its complete new content. The agent refuses
+folders and files that another user could have made or changed.
 """
 
 from __future__ import annotations

@@ -19,13 +19,14 @@ T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 
 SAVE_SECONDS: Final = 300.0
-"""Seconds of learning that a crash may lose, because a sync after each sample would wear out the disk. A
-value that was reported, or that another part of the agent acts on, is saved at once.
+"""Seconds between two saves of learned values. A crash may lose the values since the last save, because a
+sync after each sample would wear out the disk. A value that was reported, or that another part of the agent
+acts on, is saved at once.
 """
 
 
 def checked_content(data: Any) -> dict[str, Any]:
-    """The JSON document with ``data`` and its checksum."""
+    """The JSON document that contains ``data`` and the checksum of ``data``."""
     return {"sha256": _data_checksum(data), "data": data}
 
 
@@ -56,7 +57,7 @@ def parse(version: int, content: bytes, read: Callable[[Any], T]) -> T:
 
     :param version: the version of the format that the caller reads.
 
-    :raises ValueError: the content is not JSON or has another version, or ``read`` does not find a part.
+    :raises ValueError: the content is not JSON or has another version, or lacks a part that ``read`` needs.
     """
     try:
         document = json.loads(content)
@@ -98,7 +99,7 @@ def load_state(
     A file that cannot be used is renamed and not overwritten, because no other copy of its content exists.
 
     :param report: logs the new name of a renamed file, and the error.
-    :raises UnsafeFileError: another user may have made the file. It is not renamed.
+    :raises UnsafeFileError: another user may have made the file. The file is then not renamed.
     :raises OSError: the file cannot be renamed.
     """
     try:
@@ -119,10 +120,10 @@ class KeptFile(Generic[T]):
     """
 
     def __init__(self, path: Path, parse: Callable[[bytes], T], subject: str) -> None:
-        """Describe the file.
+        """Begin without reading the file; load() reads it.
 
-        :param parse: raises ValueError for content that cannot be used.
-        :param subject: a name for the content, which begins a message in the log.
+        :param parse: converts the content of the file; raises ValueError if the content cannot be used.
+        :param subject: a name for the content, which is the subject of log lines about the file.
         """
         self._path = path
         self._parse = parse

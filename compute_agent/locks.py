@@ -11,14 +11,14 @@ from compute_agent.files import open_own
 from compute_agent.model.messages import printable_text
 
 _MAX_LENGTH: Final = 1000
-"""Number of bytes at the start of a lock file that name its holder."""
+"""Maximum length in bytes of the holder's name at the start of a lock file."""
 
 _ATTEMPTS: Final = 10
 """Number of attempts to lock a file that other processes keep removing, before the lock counts as held."""
 
 
 class LockedError(Exception):
-    """Another process holds the lock. The text names the holder, if the file has a name."""
+    """Another process holds the lock. The text names the holder, if the lock file contains a name."""
 
 
 def hold_lock(path: Path, holder: str) -> int:

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ThreadSpec:
-    """A row of the table of threads.
+    """Describes a kind of thread: one row of the table of threads for developers.
 
     ``interval`` is in seconds, or a text that names the event for which the thread waits. ``duty`` is the
     work of the thread. ``locks`` names the locks that it shares with other threads. ``calls`` names the
@@ -46,7 +46,7 @@ ONCE: Final = "once"
 class WakeSignal:
     """Ends the pause of one task.
 
-    A signal is created before its task, so that objects that are made earlier can refer to it.
+    A signal is made before its task, so that objects that are made before the task can refer to the signal.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ def until_woken(took: float) -> float | None:
 
 
 def log_failures(log: logging.Logger, message: str) -> Callable[[bool], None]:
-    """Return a function that logs the exception being handled, unless it repeats that of the last round."""
+    """Return a function that logs the exception being handled, unless the last round raised an equal one."""
 
     def log_failure(is_new: bool) -> None:
         if is_new:  # a defect that stays would fill the log, round by round
@@ -90,8 +90,8 @@ def _do_nothing() -> None:
 class PeriodicTask:
     """A thread that repeats rounds.
 
-    Any thread may start and stop it. An exception ends only its round. The next round comes after the usual
-    pause.
+    Any thread may start and stop the task. An exception ends only the round that raised it. The next round
+    comes after the usual pause.
     """
 
     def __init__(
@@ -114,11 +114,11 @@ class PeriodicTask:
             waits until woken.
         :param failed: called while an exception of a round is handled. The argument is whether the exception
             differs from that of the last round.
-        :param is_needed: tells whether there is anything to do. If there is nothing, the thread ends until
-            start() is called again.
+        :param is_needed: tells whether the task has work. Without work the thread ends, and start() starts it
+            again later.
         :param begin: called when the thread starts. Neither ``begin`` nor ``rest`` may call methods of the
             task.
-        :param rest: called when there is nothing to do any more.
+        :param rest: called before the thread ends because the task has no more work.
         :param keep: called last in a thread that was stopped, for example to save data.
         :param signal: wakes the task; without a signal, only wake() wakes it.
         :param name: the name of the thread if several threads have the same role.
@@ -165,7 +165,7 @@ class PeriodicTask:
         self._signal.wake()
 
     def stop(self, timeout: float | None) -> None:
-        """Stop for good. If a round hangs, wait at most ``timeout`` seconds for it (None: no limit)."""
+        """Stop for good. If a round hangs, wait at most ``timeout`` seconds for its end (None: no limit)."""
         self._stopped.set()  # without the lock, as a hanging thread may hold it
         self._signal.wake()
         thread = self._thread

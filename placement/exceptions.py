@@ -62,12 +62,12 @@ class Conflict(ServiceError):
     """The request contradicts the current state: 409."""
 
     has_overlaps = False
-    """Whether windows, or claims that end, prevent the write."""
+    """Whether windows, or claims with an end time, prevent the write."""
 
     def add_overlaps(self, sentence: str) -> None:
         """Add a sentence that names the windows and claims which prevent the write.
 
-        An empty one adds nothing.
+        An empty sentence adds nothing.
         """
         self.detail += sentence
         self.has_overlaps = self.has_overlaps or bool(sentence)
@@ -85,7 +85,7 @@ class ConsumerExists(ConcurrentUpdate):
 
 
 class NoCandidate(Conflict):
-    """No candidate serves a claim: 409. The answer contains the explanation, if one was made."""
+    """No candidate satisfies a claim: 409. The answer contains the explanation, if one was made."""
 
     def __init__(self, detail: str, explanation: Mapping[str, Any] | None) -> None:
         super().__init__(detail, NO_CANDIDATE)

@@ -71,7 +71,7 @@ from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.schemata import BadSchemataError
 
 ENDING_SECONDS: Final = 0.1
-"""The seconds that guest.run waits for an early end of the command, to report it in its answer.
+"""The seconds that guest.run waits for an early end of the command, so that its answer can report the end.
 
 Most commands that cannot work end within this time. This wait makes each start longer.
 """
@@ -102,7 +102,7 @@ class AgentParts(Protocol):
 
     @property
     def owned(self) -> Ownership:
-        """The names in Placement that belong to the agent, according to its state file."""
+        """The resource classes, traits and values that belong to the agent, by the uuid of the provider."""
         ...
 
     @property
@@ -112,7 +112,7 @@ class AgentParts(Protocol):
 
     @property
     def announcements(self) -> PreStartHook:
-        """The receiver of guests that are about to start."""
+        """The object that receives announcements of guests that are about to start."""
         ...
 
     @property
@@ -127,7 +127,7 @@ class AgentParts(Protocol):
 
     @property
     def maintenance(self) -> MaintenanceMode:
-        """The operator's switch for new guests."""
+        """The operator's switch that keeps new guests away from this host."""
         ...
 
     def status(self) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class AgentParts(Protocol):
         ...
 
     def list_interference(self) -> list[dict[str, Any]]:
-        """Show the guests that are limited, for which victims, and the remembered verdicts."""
+        """Show the limited guests, the guests that these limits protect, and the stored verdicts."""
         ...
 
     def audit(self, options: HealOptions) -> list[AuditOutcome]:
@@ -199,7 +199,7 @@ group.
 """
 
 ROOT_SECONDS: Final = 10.0
-"""The seconds that a start or an adoption waits until the agent knows the root provider of this host."""
+"""The seconds that the start or adoption of a guest waits until the agent knows this host's root provider."""
 
 _BUSY: Final = f"the agent is busy: no answer within {ANSWER_SECONDS} s"
 
@@ -253,7 +253,7 @@ class ApiMethods:
         }
 
     def status(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Show the agent's state and the problems that it knows."""
+        """Show the agent's state, and the problems that the agent knows."""
         load(EmptySchema(), params)
         return self._agent.status()
 
@@ -284,7 +284,7 @@ class ApiMethods:
         return [device_document(one) for one in self._agent.list_devices()]
 
     def guest_inputs(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """List the inputs of each guest's settings, for a check of another configuration."""
+        """List the values from which each guest's settings follow, for a check of another configuration."""
         load(EmptySchema(), params)
         return [input_document(one) for one in self._agent.pipeline.resolution_inputs()]
 
@@ -392,7 +392,7 @@ class ApiMethods:
         return {"uuid": guest.uuid, "name": guest.name}
 
     def inventory(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Show the provider tree twice: as the agent derives it, and as it is stored in Placement."""
+        """Show two provider trees: the tree that the agent derives, and the tree in Placement."""
         load(EmptySchema(), params)
         tree = self._agent.reports.offered_tree
         # A new reader is made, because only the thread of the reports may use the reader of the reports.
@@ -478,7 +478,7 @@ class ApiMethods:
             return self._agent.rehearse_watermarks(body["metric"], body["usage"])
 
     def interference_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Show the guests that are limited, for which victims, and the remembered verdicts."""
+        """Show the limited guests, the guests that these limits protect, and the stored verdicts."""
         load(EmptySchema(), params)
         return self._agent.list_interference()
 
@@ -545,7 +545,7 @@ class ApiMethods:
         return guest_document(view, self._agent.reports.claims.claim_end(view.guest.uuid))
 
     def _begin_guest(self, event: StartGuest | AdoptGuest) -> GuestView:
-        """Start or adopt a guest, and wake the loop of reports, so that it reads the guest's allocation."""
+        """Start or adopt a guest, and wake the loop of reports, which then reads the guest's allocation."""
         with _refuse_request(GuestRefusedError, DriverError):
             view: GuestView = self._agent.pipeline.submit(event).result(ANSWER_SECONDS)
         self._agent.reports.wake()

@@ -1,7 +1,7 @@
 """Checks another configuration against running guests: which rules match, and which settings change.
 
-The running agent sends the inputs of the settings of each guest as JSON. ``config check`` resolves the
-settings again with the rules of the configuration files.
+The running agent sends, as JSON, the values from which the settings of each guest follow. ``config check``
+resolves the settings again with the rules of the configuration files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SETS = ("resource_classes", "traits")
 
 
 def input_document(one: ResolutionInput) -> dict[str, Any]:
-    """The inputs of a guest's settings, and its settings in force, as JSON values."""
+    """The values from which a guest's settings follow, and the settings in force, as JSON values."""
     guest = one.guest
     facts = asdict(one.facts)
     return {
@@ -39,9 +39,9 @@ def input_document(one: ResolutionInput) -> dict[str, Any]:
 def check_guests(
     policy: ClassificationPolicy, documents: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return a row for each guest: its rule under ``policy``, the settings that would change, and problems.
+    """Return a row for each guest: the rule that matches, the settings that would change, and problems.
 
-    ``documents`` are results of input_document().
+    ``policy`` has the rules of the other configuration. ``documents`` are results of input_document().
     """
     return [_check_guest(policy, document) for document in documents]
 

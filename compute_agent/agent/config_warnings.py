@@ -1,7 +1,7 @@
 """Warns about valid options that have no effect, or an unexpected effect, on this host.
 
 Watermarks and interference sections are checked against the metrics that the host can measure, and against
-the levers that can throttle its guests.
+the levers (kinds of limits) that can throttle its guests.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _METRICS: Final[Mapping[str, tuple[str, ...]]] = {
     "memory_bandwidth": ("memory_bandwidth",),
     "llc_occupancy": ("memory_bandwidth", "llc_occupancy"),
 }
-"""By interference signal, the metrics of watermarks that need the same kernel features."""
+"""For each interference signal, the watermark metrics that need the same kernel features."""
 
 
 def interference_warnings(
@@ -120,7 +120,7 @@ def source_warnings(conf: cfg.ConfigOpts) -> Iterator[str]:
 
 
 _EVENTS: Final = {"memory_bandwidth": {TOTAL_BYTES, LOCAL_BYTES}, "llc_occupancy": {OCCUPANCY}}
-"""By metric, the resctrl counters that can measure it; one of them is enough."""
+"""For each metric, the resctrl counters that can measure the metric; one counter is enough."""
 
 _PRESSURES: Final = ("cpu", "memory", "io")
 """The files of /proc/pressure that watermarks read."""
@@ -204,13 +204,13 @@ def _named_cpu_classes(conf: cfg.ConfigOpts, classes: Mapping[str, CpuClass], dr
 
 
 def _asks_quiet(conf: cfg.ConfigOpts) -> bool:
-    """Whether a QoS class or a guest rule asks for a level that keeps other work off guests' CPUs."""
+    """Whether a QoS class or a guest rule has an isolation level that keeps other work off guests' CPUs."""
     sections = (*qos_class_sections(conf), *guest_rule_sections(conf))
     return any(IsolationLevel(options.isolation or "").is_quiet for _, options in sections)
 
 
 def claim_warnings(conf: cfg.ConfigOpts, driver: str) -> Iterator[str]:
-    """The warnings about claims and choices of containers that have no effect on this host.
+    """The warnings about options for claims, and for containers as guests, that have no effect on this host.
 
     :param driver: the name of the driver of guests; several names are separated by commas.
     """

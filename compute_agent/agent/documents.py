@@ -58,7 +58,7 @@ def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[
     """The JSON document of a guest for the command line. CPU sets are strings such as ``0-3,8``.
 
     :param claim_expires: the time, in seconds since the epoch, at which the guest's claim expires; None means
-        that it does not expire.
+        that the claim does not expire.
     """
     assignment = view.assignment
     return {
@@ -200,13 +200,13 @@ def provider_document(
 
 
 def origin_document(settled: SettledInventory) -> dict[str, str]:
-    """Whether each field of an inventory comes from the agent or from a client of Placement."""
+    """For each field of an inventory: whether the agent or another client of Placement has set it."""
     others = {one.field: f"set through the API, {one.verdict}" for one in settled.adjustments}
     return {field: others.get(field, "agent") for field in FIELDS}
 
 
 def loss_document(loss: AllocationLoss, names: Mapping[str, str]) -> dict[str, Any]:
-    """The JSON document of the loss of a guest's allocation.
+    """The JSON document of a guest's allocation before and after a part of the allocation was lost.
 
     :param names: the names of providers by uuid.
     """
@@ -336,10 +336,10 @@ def watermark_rows(status: WatermarkStatus) -> list[dict[str, Any]]:
     ``usage``, ``amount`` (the threshold) and ``gap`` (the excess) are in the metric's unit. A value of None
     is unknown. ``gap`` is also None while usage is below the threshold. ``streak`` counts the consecutive
     rounds with usage above the threshold; the agent acts when ``streak`` reaches ``for_samples``.
-    ``in_force`` describes the current limits and evictions because of the metric.
+    ``in_force`` describes the limits and evictions that the metric causes now.
 
-    While watermarks keep new guests away, ``in_force`` shows that for each watermark with an exceeded
-    threshold. If no threshold is exceeded, it shows that for each watermark within its cool-down.
+    While watermarks keep new guests away, ``in_force`` says so in the rows of all watermarks with an exceeded
+    threshold. If no threshold is exceeded, the rows of all watermarks within their cool-down say so.
     """
     rows: list[dict[str, Any]] = []
     for watermark in sorted(status.rules.watermarks, key=lambda one: one.name):
@@ -402,8 +402,8 @@ def _in_force(
 def _kept_away(status: WatermarkStatus, watermark: WatermarkSection, domain: str) -> Iterator[str]:
     """Yield a text if the agent keeps new guests away because of this watermark.
 
-    The causes are the watermarks with an exceeded threshold. If there are none, the causes are the watermarks
-    within their cool-down. Before the first measurement, each watermark counts as a cause.
+    The causes are the watermarks with an exceeded threshold. If no threshold is exceeded, the causes are the
+    watermarks within their cool-down. Before the first measurement, each watermark counts as a cause.
     """
     switch = WatermarkAction.DISABLE_SCHEDULING
     streak = status.streaks.get(WatermarkWatch(watermark.name, switch, domain))

@@ -78,7 +78,7 @@ from compute_agent.throttling.state_file import look_up_state
 from compute_agent.throttling.watermarks.metrics import load_registry
 
 PLACEMENT: Final = "placement"
-"""The ``where`` of planned changes in Placement."""
+"""The value of :attr:`PlannedChange.where` for changes in Placement."""
 
 _TRAITS_IN_A_ROW: Final = 4
 """Maximum number of traits in one row of changes."""
@@ -147,7 +147,8 @@ def look_up_owner(
     """Find the owner of the root provider, without changing anything.
 
     :param own: the uuid of the agent's own root.
-    :returns: the owner, a text about it, and the reason why Placement did not answer (empty if it answered).
+    :returns: the owner, a text that describes the owner, and the reason why Placement did not answer (empty
+        if it answered).
     """
     shape = conf.compute.provider_tree
     name = hypervisor_name(conf)
@@ -176,7 +177,7 @@ def look_up_owner(
 def try_configuration(
     options: cfg.ConfigOpts, owner: RootOwner | None = None, factory: ControllerFactory | None = None
 ) -> None:
-    """Check a configuration on this host: build everything that depends on it, and change nothing.
+    """Check a configuration on this host: build all objects that depend on it, and change nothing.
 
     :param owner: the owner of the root provider; None means the owner that the configuration names.
     :param factory: builds the controllers with the driver of a running agent. None means that no controller
@@ -220,7 +221,7 @@ _READS: Final = frozenset(
 """The attributes of a driver that a dry run may use, because they change nothing."""
 
 _SECONDS: Final = 60.0
-"""Seconds to wait for the worker. The worker waits for nothing but libvirtd."""
+"""Seconds to wait for an answer of the worker, which itself waits for libvirtd at most."""
 
 
 def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
@@ -337,7 +338,7 @@ class RecordingController(KernelController):
         self._together: tuple[Sequence[GuestTarget], Sequence[ProviderNode]] = ((), ())
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Remember the targets of all guests, and the zones. Each call replaces those of the call before."""
+        """Remember the targets and the zones. Each call replaces the targets and zones of the call before."""
         self._together = targets, zones
 
     def describe_drift(self, target: GuestTarget) -> str | None:
@@ -349,13 +350,13 @@ class RecordingController(KernelController):
         return False
 
     def planned_changes(self) -> Iterator[PlannedChange]:
-        """The changes that the replaced controller would make, where the kernel differs from the targets."""
+        """The changes that the real controller would make, because the kernel differs from the targets."""
         return self._controller.plan_changes(*self._together)
 
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
     ) -> Iterator[PlannedChange]:
-        """The changes that the replaced controller would make for ``targets``."""
+        """The changes that the real controller would make for ``targets``."""
         return self._controller.plan_changes(targets, zones)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
@@ -364,7 +365,7 @@ class RecordingController(KernelController):
 
 
 class _KeptValues:
-    """Provides the former values of kernel files that an agent has saved, and saves no values."""
+    """Provides the former values of kernel files that an agent has saved, and never saves values itself."""
 
     def __init__(self, saved: state.AgentState) -> None:
         self.former_values = saved.former_values
@@ -376,7 +377,7 @@ class _KeptValues:
 class _ReadOnlyDriver:
     """Forwards only those methods of a driver that change nothing.
 
-    The ends of guests are not reported, because with the report a driver also deletes the guest's record.
+    The ends of guests are not reported, because a driver that reports an end also deletes the guest's record.
     """
 
     def __init__(self, driver: GuestDriver) -> None:

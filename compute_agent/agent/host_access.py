@@ -107,8 +107,8 @@ class HostResctrl:
 def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> HostResctrl:
     """Open the resctrl mount according to the configuration.
 
-    :param acting: whether the caller is the agent. The agent must be able to write to resctrl, and mounts it
-        if configured.
+    :param acting: whether the caller is the agent. The agent must be able to write to resctrl, and mounts
+        resctrl if the configuration says so.
     """
     root, options = Path(conf.host.root), conf.resctrl
     try:
@@ -142,7 +142,7 @@ def offered_platform(control: ResctrlHandle | None, classes: Mapping[str, ShareS
 
 
 def resctrl_signature(conf: cfg.ConfigOpts) -> Any:
-    """A value that differs after each change of the resctrl mount or of other programs' groups."""
+    """A value that changes whenever the resctrl mount or a group of another program has changed."""
     mount = find_mount(Path(conf.host.root))
     if mount is None:
         return None

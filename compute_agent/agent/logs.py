@@ -144,8 +144,9 @@ def set_level(conf: cfg.ConfigOpts) -> None:
 class _LogFormatter(ContextFormatter):
     """Formats records like oslo.log, but without the exception that oslo.log adds to warnings and errors.
 
-    oslo.log adds the exception that Python handles at the moment of the log call. Its text repeats the reason
-    in the message, or has nothing to do with the message, such as the queue.Empty of a timer.
+    oslo.log adds the exception that Python handles at the moment of the log call. The text of this exception
+    repeats the reason in the message, or has nothing to do with the message, such as the queue.Empty of a
+    timer.
 
     Control characters are replaced, because messages of libraries quote texts of peers, such as the address
     of a redirection. Each message becomes one line: a peer's text must not look like a line of the log. A

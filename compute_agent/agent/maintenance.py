@@ -56,7 +56,7 @@ class MaintenanceMode:
         registry: CollectorRegistry,
         recorder: EventRecorder | None = None,
     ) -> None:
-        """Start with the order that an earlier agent stored.
+        """Begin with the order that the last agent on this host stored.
 
         :param said: the last order in ``store``; None means that ``store`` has no order.
         """

@@ -1,6 +1,6 @@
 """Limits and evictions of guests by an operator's command.
 
-Each command is recorded as an event. Limits and evictions use the same code as those of watermarks.
+Each command is recorded as an event. The module uses the same code as limits and evictions by watermarks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from compute_agent.throttling.executor import LimitSetter
 LOG = logging.getLogger(__name__)
 
 OWNER: Final = "by hand"
-"""The name under which the arbiter keeps limits that operators set, in addition to the limits of triggers."""
+"""The name under which the arbiter, which combines all limits of a guest, keeps the limits of operators."""
 
 
 MANUAL_EVICTION_THREAD: Final = ThreadSpec(
@@ -37,7 +37,7 @@ class GuestLeaving(Protocol):
     """Evicts guests; :class:`compute_agent.throttling.evictions.GuestEvictions` implements this protocol."""
 
     def stop_guest(self, uuid: str) -> None:
-        """Stop a guest, or run the operator's command that moves it, and check that it has left the host."""
+        """Stop a guest, or run the operator's command that moves it; then check that the guest has left."""
         ...
 
     def give_back(self, uuid: str) -> None:

@@ -56,7 +56,7 @@ def dedicated_cpus(conf: cfg.ConfigOpts) -> CpuSet:
 
 
 def park_mode(conf: cfg.ConfigOpts) -> ParkMode | None:
-    """The way in which the agent parks idle cores, or None if it parks no cores.
+    """How the agent parks idle cores; None if it parks no cores.
 
     The agent parks only with a policy that pins guests.
 
@@ -69,7 +69,7 @@ def park_mode(conf: cfg.ConfigOpts) -> ParkMode | None:
 def parking_rules(
     conf: cfg.ConfigOpts, topology: HostTopology, cpu_sets: CpuSets, beside: bool
 ) -> ParkingRules | None:
-    """The rules by which the agent parks idle cores of this host, or None if it parks no cores.
+    """The rules by which the agent parks idle cores of this host; None if it parks no cores.
 
     Shared CPUs, emulator CPUs and the CPUs of pools are never parked.
 
@@ -115,7 +115,7 @@ def _parked_before(conf: cfg.ConfigOpts) -> CpuSet:
 
 
 def known_topology(conf: cfg.ConfigOpts, topology: HostTopology) -> HostTopology:
-    """Add the remembered offline CPUs to a topology that was just read. The state folder stays unchanged."""
+    """Add the offline CPUs that the state folder lists to ``topology``. The state folder stays unchanged."""
     dedicated = dedicated_cpus(conf)
     if not dedicated & topology.offline:
         return topology
@@ -123,7 +123,7 @@ def known_topology(conf: cfg.ConfigOpts, topology: HostTopology) -> HostTopology
 
 
 def learned_topology(conf: cfg.ConfigOpts, topology: HostTopology) -> HostTopology:
-    """Add the remembered offline CPUs to ``topology``, and store the seen CPUs in the state folder."""
+    """Like known_topology(), but also store the online CPUs of ``topology`` in the state folder."""
     dedicated = dedicated_cpus(conf)
     # If a CPU went offline while sysfs was read, some of its files were missing. An incomplete topology must
     # not be stored.

@@ -37,7 +37,7 @@ _SECONDS_TO_END: Final = 1.0
 """Seconds to wait for the end of a thread after its silent connection was shut down."""
 
 _IDLE_SECONDS: Final = 5.0
-"""Seconds between two checks for connections that sent no request in time, while no connection comes."""
+"""Seconds between two checks for connections that sent no request in time, if no client connects."""
 
 
 CONNECTION_THREAD: Final = ThreadSpec(
@@ -163,7 +163,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
 
 
 MAX_LINE: Final = 1 << 20
-"""Maximum number of bytes of a request, which is about one guest."""
+"""Maximum number of bytes of a request. A request concerns at most one guest."""
 MAX_ANSWER: Final = 256 << 20
 """Maximum number of bytes of an answer, which may list all guests and providers of the host."""
 
@@ -184,7 +184,7 @@ _CREDENTIALS: Final = "3i"
 
 
 class RequestError(Exception):
-    """A request that the agent cannot serve; the client gets the text."""
+    """The agent cannot serve a request; the client gets the text of the error."""
 
 
 class DaemonUnreachableError(Exception):

@@ -77,18 +77,20 @@ SCHEDULING: Final = "scheduling"
 """The kind of the row about the traits that keep new guests away."""
 
 BY_RELEASE: Final = "new guests kept away by this release until it ends"
-"""The detail of that row if only a release has kept new guests away. The row is not shown then."""
+"""The detail of a :data:`SCHEDULING` row that is not shown: only a release has kept new guests away."""
 
 KEPT_AWAY: Final = f"{STAYS}: new guests are kept away until all else is given back"
-"""The outcome of that row after an incomplete release: new guests stay away, because no agent could serve
-them.
+"""The outcome of the :data:`SCHEDULING` row after an incomplete release: new guests stay away, because no
+agent could serve them.
 """
 
 WOULD_CLOSE: Final = "would be kept away until all else is given back"
-"""The predicted outcome of that row if new guests may come now, and another setting cannot be undone."""
+"""The predicted outcome of the :data:`SCHEDULING` row if new guests may come now, and another setting cannot
+be undone.
+"""
 
 MAY_COME: Final = "new guests may come"
-"""The detail of that row if the release could not change Placement."""
+"""The detail of the :data:`SCHEDULING` row if the release could not change Placement."""
 
 HOW_TO_OPEN: Final = (
     "New guests are kept away from this host, as the release is not complete. To let them in again: remove"
@@ -102,7 +104,7 @@ MAY_BE_OPEN: Final = (
 
 
 class ReleasedError(Exception):
-    """The host was released: no agent may start here until ``compute-agent release --undo``."""
+    """The host was released: no agent may start on it until ``compute-agent release --undo``."""
 
 
 def mark_released(folder: Path) -> None:
@@ -205,7 +207,8 @@ class HostRelease:
         :param online: the CPUs on which a guest without pins may run.
         :param beside: whether nova-compute owns the root provider. Only the agent's own providers below it
             are released then.
-        :param claims: the notes of the agent's claims; None if there are none.
+        :param claims: the notes of the allocations that the agent has claimed; None if the host has no such
+            notes.
         """
         self._driver = driver
         self._controllers = controllers
@@ -464,7 +467,7 @@ def blocked_providers(
 
 
 def combine_items(items: Iterable[ReleaseItem]) -> list[ReleaseItem]:
-    """Merge the items with the same kind and name, because several controllers may have pinned one guest.
+    """Merge items with the same kind and name, because several controllers may have pinned one guest.
 
     If one of the items cannot be read, the merged item fails: otherwise a half-undone setting would count as
     undone.

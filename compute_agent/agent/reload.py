@@ -52,7 +52,7 @@ _HUGE_PAGES: Final = "node/node*/hugepages/hugepages-*/nr_hugepages"
 
 
 SETTLE_SECONDS: Final = 0.5
-"""The agent reads a changed file after the file has stayed unchanged for these seconds."""
+"""Seconds for which a changed file must stay unchanged before the agent reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class DeviceSurvey:
     Only one thread may use the object.
 
     Devices come and go with hotplug, and virtual functions with ``sriov_numvfs``. A comparison of addresses
-    alone would miss a device that was replaced by another at the same address; an event reports it.
+    alone would miss that a device was replaced by another at the same address; an event reports the change.
     """
 
     def __init__(self) -> None:
@@ -236,7 +236,7 @@ class ConfigReloader:
         in_force: ConfigurationInForce,
         recorder: EventRecorder,
     ) -> None:
-        """Start with the configuration in force, and log its warnings.
+        """Begin with the configuration in force, and log the warnings about its options.
 
         :param registry: the metrics that watermarks may name.
         :param host: the configured host that the agent starts with.
@@ -279,7 +279,7 @@ class ConfigReloader:
         return [*filter(None, [self._driver.notice]), *self._waiting, *self._config_warnings]
 
     def reload_changes(self) -> None:
-        """Reload if configuration files or hardware have changed since the last look."""
+        """Reload if configuration files or hardware have changed since the last call."""
         signature = self._read_signature(self._in_force.current.options)
         # Parked CPUs go offline and come online all the time; a reload for them would have no effect.
         changed = signature.differs_from(self._signature, self._pipeline.host_state.powered)
@@ -326,7 +326,7 @@ class ConfigReloader:
         )
 
     def _take_up(self) -> str:
-        """Read the configuration files and the hardware, and apply the configuration to the hardware.
+        """Read the configuration files and the hardware, and apply the new configuration.
 
         :returns: the reason why the configuration is refused; empty if it is in force now.
         """
@@ -377,7 +377,7 @@ class ConfigReloader:
         return ""
 
     def _find_unfinished(self, before: FileStamps) -> str:
-        """The reason why a file may have been incomplete when it was read; empty if all were complete.
+        """The reason why a file was possibly incomplete when it was read; empty if all files were complete.
 
         :param before: the stamps that were taken before the files were read.
         """

@@ -128,7 +128,7 @@ class HostAgent:
 
     @property
     def owned(self) -> Ownership:
-        """The names in Placement that belong to the agent, according to its state file."""
+        """The resource classes, traits and values that belong to the agent, by the uuid of the provider."""
         return self._parts.state.state.owned
 
     # Start and end
@@ -196,7 +196,7 @@ class HostAgent:
     # For the main thread
 
     def catch_signals(self) -> None:
-        """Queue SIGTERM, SIGINT and SIGHUP for serve_signals().
+        """Install handlers that put SIGTERM, SIGINT and SIGHUP into the queue of serve_signals().
 
         Call this method in the main thread before start().
         """
@@ -231,7 +231,7 @@ class HostAgent:
             self.stop()
 
     def reload_changes(self) -> None:
-        """Reload if configuration files or hardware have changed since the last look."""
+        """Reload if configuration files or hardware have changed since the last call."""
         self._parts.reloader.reload_changes()
 
     def reload(self) -> None:
@@ -243,7 +243,7 @@ class HostAgent:
         self._parts.reloader.reload()
 
     def reconcile(self) -> None:
-        """Queue a check of all guests for the worker: it compares the kernel with the targets."""
+        """Queue a check of all guests for the worker, which compares the kernel with the targets."""
         self.pipeline.submit(ReconcileGuests())
 
     @property
@@ -252,11 +252,11 @@ class HostAgent:
         return float(self.options.guests.reconcile_interval)
 
     def shorten_guest_logs(self) -> None:
-        """Shorten the log files of guests that are larger than ``[guests] log_guest_mb``."""
+        """Shorten each log file of a guest that is larger than ``[guests] log_guest_mb``."""
         self._guest_logs.shorten_logs(self.options.guests.log_guest_mb * 10**6)
 
     def prune_guest_logs(self) -> None:
-        """Remove the logs of ended guests that ``[guests]`` does not keep any longer."""
+        """Remove those logs of ended guests that exceed the age or the total size in ``[guests]``."""
         records.try_prune(self._folder / GUESTS_FOLDER, self.options.guests)
 
     # For the socket and HTTP
@@ -328,7 +328,7 @@ class HostAgent:
         return self._parts.reclaimed.list_rows(self.reports.status.not_offered.withheld)
 
     def list_interference(self) -> list[dict[str, Any]]:
-        """One row for each guest that is limited because it disturbs another, and for each past verdict."""
+        """One row for each guest that is limited because it disturbs others, and for each past verdict."""
         return self._parts.interference.list_rows()
 
     def audit(self, options: HealOptions) -> list[AuditOutcome]:

@@ -86,7 +86,8 @@ def _frequency_bound(section: str, option: str, text: str | None) -> Bound:
 def _always_exceeds(low: Bound, high: Bound) -> bool:
     """Whether the bound ``low`` is above the bound ``high`` on every processor.
 
-    The result is False for a word and a number, which can be compared only on a host.
+    The result is False if one bound is a word, such as ``base``, and the other is a number. Such bounds can
+    be compared only on a host.
     """
     order = list(NamedFrequency)
     if isinstance(low, NamedFrequency) and isinstance(high, NamedFrequency):

@@ -59,11 +59,11 @@ class QosClass:
     """A class of guests.
 
     - ``rank``: guests of a class with a lower rank are limited and evicted first.
-    - ``share`` is the share of caches and memory bandwidth.
-    - ``memory`` are the limits and protections of memory.
-    - ``cpu_class`` is the name of the class of dedicated CPUs; empty if there is none.
-    - ``isolation`` is the isolation level of dedicated CPUs.
-    - ``cpu`` are weight and scheduling of CPU time.
+    - ``share`` is the share of caches and memory bandwidth that the guests get.
+    - ``memory`` has the limits and the protection of the guests' memory.
+    - ``cpu_class`` is the name of the CPU class of the guests' dedicated CPUs; empty if the class names none.
+    - ``isolation`` is the isolation level of the guests' dedicated CPUs.
+    - ``cpu`` has the weight and the scheduling of CPU time.
     """
 
     name: str
@@ -208,7 +208,9 @@ _CAP_PARSERS: Final[Mapping[str, Callable[[str], BandwidthCap]]] = {
     "mb_percent": parse_percent,
     "mb_mbps": parse_rate,
 }
-"""Parsers of the options of caps. The option with ``_per_cache`` after its name has exceptions."""
+"""The parser of each option that limits memory bandwidth. The option with ``_per_cache`` after its name has
+other limits for single caches.
+"""
 
 
 def _share_spec(section: str, options: cfg.ConfigOpts.GroupAttr) -> ShareSpec:
@@ -281,7 +283,7 @@ def parse_annotation(text: str) -> ShareSpec:
 _CODE: Final = "codeRange"
 _DATA: Final = "dataRange"
 _RATE: Final = "mbps"
-"""Keys that Koordinator does not have."""
+"""Keys of the annotation that Koordinator does not define."""
 
 
 def _annotation_part(
@@ -290,7 +292,7 @@ def _annotation_part(
     parsers: Mapping[str, Callable[[str, object], T]],
     everywhere_parsers: Mapping[str, Callable[[str, object], T]] = MappingProxyType({}),
 ) -> tuple[dict[str, T], dict[int, T]]:
-    """Parse one part of the annotation: its values for all caches, and its overrides by cache id.
+    """Parse one part of the annotation: the values for all caches, and the overrides by cache id.
 
     :param parsers: the parser of each key; an override has one of these keys.
     :param everywhere_parsers: the parsers of keys that overrides cannot have.

@@ -54,7 +54,7 @@ _POSITION_SPECS: Final = {
     "emulator_policy": "hw:emulator_threads_policy",
     "spread": "hw:cpu_thread_policy",
 }
-"""The extra spec with which an operator gets the same choice of CPUs from Nova, by setting of guests."""
+"""For each setting about the choice of CPUs, the extra spec with which Nova makes the same choice."""
 
 _MAX_SHOWN: Final = 80
 """Maximum number of characters of a wrong value that the text of a problem shows."""
@@ -66,7 +66,7 @@ Values = Mapping[str, Any]
 """Values by the name of the setting."""
 
 ManualValues = Mapping[SettingSource, Values]
-"""Settings that operators set for a guest by hand, and settings of the fleet, by source."""
+"""By source, the settings that operators set for a guest by hand, and the settings of the fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,12 @@ NO_CLASSIFICATION: Final = ClassificationPolicy()
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSettings:
-    """The settings of a guest and how they were found.
+    """The settings of a guest, and the source of each setting.
 
     - ``sources`` maps the name of each setting to the text of its source, such as ``flavor`` or ``rule
       night``.
     - ``problems`` are messages about values that cannot be used.
-    - ``rule`` is the name of the matching rule; empty if there is none.
+    - ``rule`` is the name of the matching rule; empty if no rule matches.
     """
 
     settings: GuestSettings
@@ -116,9 +116,10 @@ class _SourceFindings:
     problems: list[str] = field(default_factory=list)
 
     def read_value(self, where: str, setting: str, text: str) -> Values:
-        """Return the value of a setting, by setting. If the text is wrong, note a problem and return nothing.
+        """Parse ``text`` as the value of a setting. If the text is wrong, note a problem.
 
-        ``where`` names the source of the text in problems.
+        The result is a dict with the setting and its value; it is empty if the value cannot be used.
+        ``where`` names the source of the text in the message about a problem.
         """
         try:
             value = read_setting(setting, text)
@@ -128,9 +129,10 @@ class _SourceFindings:
         return self.check_class(where, setting, value)
 
     def check_class(self, where: str, setting: str, value: Any) -> Values:
-        """Return the value, by setting.
+        """Check that the class that a setting names exists.
 
-        If the value names an unknown class, note a problem, or return nothing.
+        The result is a dict with the setting and its value. For an unknown class, a problem is noted and the
+        result is empty, apart from the settings ``qos_class`` and ``blockio_class``.
         """
         missing = "" if self.known is None else self.known.missing_class(setting, value)
         if not missing:
@@ -244,7 +246,7 @@ def _image_values(found: _SourceFindings, policy: ClassificationPolicy, facts: G
 
 
 def _image_settings(facts: GuestFacts) -> Iterator[tuple[str, str, str]]:
-    """The properties of the guest's image that set a setting: key of the property, setting, text."""
+    """Yield each property of the guest's image that sets a setting, as a tuple of key, setting and text."""
     for key, text in facts.identity.image_properties.items():
         setting = _NOVA_PROPERTIES.get(key, key.removeprefix(_IMAGE_NAMESPACE))
         if key in _NOVA_PROPERTIES or (key.startswith(_IMAGE_NAMESPACE) and setting in SETTING_NAMES):

@@ -29,8 +29,8 @@ from compute_agent.resctrl.share_spec import BadShareError
 class GuestFacts:
     """The properties of a guest that rules can match.
 
-    ``project_id``, ``user_id`` and ``consumer_type`` are those of the guest's consumer in Placement,
-    ``resource_classes`` those of its allocation. ``identity`` contains the flavor, image and owner that the
+    ``project_id``, ``user_id`` and ``consumer_type`` come from the guest's consumer in Placement, and
+    ``resource_classes`` from its allocation. ``identity`` contains the flavor, image and owner that the
     driver reports.
     """
 
@@ -57,7 +57,9 @@ _WORDS: Final[Mapping[str, Callable[[GuestFacts], Iterable[str]]]] = {
     "resource_class": lambda facts: facts.resource_classes,
     "cgroup": lambda facts: (facts.identity.cgroup, facts.identity.cgroup.rpartition("/")[2]),
 }
-"""The texts of a guest that each match compares. An empty text is unknown, and no pattern matches it."""
+"""For each match, the texts of a guest that its patterns are compared with. No pattern matches an empty text,
+which stands for an unknown value.
+"""
 
 _PAIRS: Final[Mapping[str, Callable[[GuestFacts], Mapping[str, str]]]] = {
     "extra_specs": lambda facts: facts.identity.extra_specs,

@@ -57,7 +57,7 @@ def guest_names(guests: Iterable[Mapping[str, Any]]) -> LinesColumn:
 
 
 class _ClassLister(AgentLister):
-    """Lists sections of the configuration, each with its guests, which the daemon knows."""
+    """Base class of commands that list sections of the configuration, each with its guests."""
 
     def ask_guests(self) -> Guests:
         """The running guests. If no daemon answers, print the reason, and return an empty list."""

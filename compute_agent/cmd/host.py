@@ -453,7 +453,7 @@ def _comparison_rows(answer: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def _set_by(origins: dict[str, str]) -> str:
-    """The source of an inventory: ``agent``, ``others``, or the source of each field set by others."""
+    """The source of an inventory: ``agent``, ``others``, or each field that others set, with its source."""
     if not origins:
         return "others"
     if set(origins.values()) == {"agent"}:

@@ -1,4 +1,4 @@
-"""``compute-agent run``."""
+"""The command ``compute-agent run``, which runs the agent in the foreground."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _spare_old_objects() -> None:
 def _by_fleet(own: cfg.ConfigOpts) -> AbstractContextManager[None]:
     """The context in which the agent starts.
 
-    On a host with fleet settings, it first provides a usable revision.
+    On a host with fleet settings, the context first provides a revision of these settings that can be used.
 
     :param own: the configuration of the host's own files.
     """

@@ -1,4 +1,4 @@
-"""``compute-agent top``."""
+"""The command ``compute-agent top``, which shows guests and watermarks until a key is pressed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class TopCommand(AgentCommand):
 def _read_agent(tell: Callable[[str], Any], samples: Path) -> AgentSnapshot:
     """The current answers of the agent, and the last samples of its guests.
 
-    :param tell: sends a request to the daemon, by its name.
+    :param tell: sends the request with this name to the daemon, and returns the answer.
     :param samples: the file with the stored samples.
     """
     now = time.strftime("%H:%M:%S")

@@ -1,4 +1,4 @@
-"""``compute-agent watermark list`` and ``watermark test``."""
+"""Commands that show and test the thresholds of watermarks: ``watermark list`` and ``watermark test``."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class WatermarkList(AgentLister):
 class AmountColumn(AnyColumn):
     """A number that tables show with its unit.
 
-    A percentage of a capacity is shown as it is in the configuration.
+    A threshold in percent of a capacity is shown as the operator has written it.
     """
 
     def __init__(self, value: Any, unit: str) -> None:
@@ -87,9 +87,9 @@ class AmountColumn(AnyColumn):
 
 
 def _condition_text(value: Any) -> str:
-    """A threshold as it is in the configuration.
+    """The threshold of a condition as the operator has written it: ``true`` or ``false``.
 
-    The amounts 1 and 0 are true and false; other amounts are empty.
+    The number 1 stands for true, and 0 for false. For any other number the text is empty.
     """
     if isinstance(value, str):
         return value
@@ -113,7 +113,8 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
 def _metric_row(metric: WatermarkMetric) -> tuple[Any, ...]:
     """The row of a metric.
 
-    The column ``computed`` lists the actions for which the agent can compute the freed amount.
+    The column ``computed`` lists the actions for which the agent can compute the amount that the action would
+    free.
     """
     computed = {"throttle": metric.throttle_quantified, "evict": metric.evict_quantified}
     return (

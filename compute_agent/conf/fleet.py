@@ -7,7 +7,7 @@ from oslo_config import cfg
 GROUP = "fleet"
 
 GUEST: Final = "guest:"
-"""Prefix of the sections of single guests in revisions. The uuid of the guest follows."""
+"""Prefix of the sections for single guests in a revision of fleet settings. The uuid of the guest follows."""
 
 OPTS: Final = [
     cfg.StrOpt(
@@ -60,5 +60,5 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for checks of names."""
+    """The options by section, for the sample file and for the detection of unknown options."""
     return [(GROUP, OPTS)]

@@ -68,9 +68,9 @@ OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register nothing here. ``qos.register_sections`` registers the sections after it has read the files."""
+    """Register nothing here: ``qos.register_sections`` registers the options of each section in the files."""
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for checks of names."""
+    """The options by section, for the sample file and for the detection of unknown options."""
     return [(f"{INTERFERENCE}NAME", OPTS)]

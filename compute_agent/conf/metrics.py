@@ -58,5 +58,5 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for checks of names."""
+    """The options by section, for the sample file and for the detection of unknown options."""
     return [(GROUP, OPTS)]

@@ -39,8 +39,8 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 def auth_opts(conf: cfg.ConfigOpts) -> list[Any] | None:
     """The options of the authentication plugin that ``conf`` selects.
 
-    Return None if no plugin is selected, if the plugin is not installed, or if another section has its
-    options.
+    Return None if no plugin is selected, if the plugin is not installed, or if the options of the plugin are
+    in another section.
     """
     options = conf[GROUP]
     if options.auth_section or options.auth_type not in plugin_names():
@@ -58,7 +58,7 @@ def plugin_names() -> frozenset[str]:
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for checks of names."""
+    """The options by section, for the sample file and for the detection of unknown options."""
     options = (
         loading.get_auth_common_conf_options()
         + loading.get_auth_plugin_conf_options("password")

@@ -7,7 +7,7 @@ from oslo_config import cfg
 FOLLOW: Final = "follow"
 """The policy of hosts on which another program, such as Nova, pins guests."""
 DEFAULT_POLICY: Final = "topology-aware"
-"""The default policy of all other hosts."""
+"""The default policy of hosts on which no other program pins guests."""
 
 POLICY_OPTS: Final = [
     cfg.StrOpt(
@@ -83,5 +83,5 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for checks of names."""
+    """The options by section, for the sample file and for the detection of unknown options."""
     return [("policy", POLICY_OPTS)]

@@ -2,7 +2,7 @@
 
 ``register_sections`` registers the sections of all families, such as ``[watermark:NAME]`` or
 ``[guest_rule:NAME]``, after the files were read. An unknown option in ``[qos]`` or in these sections is an
-error. Otherwise a misspelt limit would silently not apply.
+error. Otherwise a limit with a misspelt name would have no effect, and no message would say so.
 """
 
 from collections.abc import Iterable, Iterator
@@ -342,7 +342,7 @@ QOS_CLASS_OPTS: Final = [
 ]
 
 _SAMPLE_NAME: Final = "name"
-"""The name of sections of families in the sample file. The file has NAME, which is compared in lower case."""
+"""The name of each section of a family in the sample file, ``NAME``, in lower case for comparisons."""
 
 _TEMPLATES: Final = {
     WATERMARK: WATERMARK_OPTS,
@@ -362,7 +362,7 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for checks of names."""
+    """The options by section, for the sample file and for the detection of unknown options."""
     return [(GROUP, OPTS), (f"{WATERMARK}NAME", WATERMARK_OPTS), (f"{QOS_CLASS}NAME", QOS_CLASS_OPTS)]
 
 

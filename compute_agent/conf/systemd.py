@@ -1,4 +1,4 @@
-"""Section ``[systemd]``: the way to the systemd of this host, for guests that are its services."""
+"""Section ``[systemd]``: the connection to the systemd of this host, for guests that are services."""
 
 from typing import Any, Final
 
@@ -20,5 +20,5 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for checks of names."""
+    """The options by section, for the sample file and for the detection of unknown options."""
     return [("systemd", SYSTEMD_OPTS)]

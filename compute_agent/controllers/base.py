@@ -28,11 +28,11 @@ class GuestTarget:
         guest.
     :ivar online: the online CPUs of the host.
     :ivar allocation: the allocated amounts by provider and by resource class; None if not known yet.
-    :ivar limits: the temporary limits that throttling has set, by control, in the unit of the control's
-        lever.
+    :ivar limits: the temporary limits that throttling has set, by control, such as the bandwidth of one
+        cache.
     :ivar spare: the online CPUs on which the guest may run while all its own CPUs are offline.
-    :ivar starting_mems: the NUMA nodes for the memory of a guest that is still starting. Empty means any
-        node; it is also empty once the guest runs.
+    :ivar starting_mems: the NUMA nodes for the memory of a guest that is still starting. An empty set means
+        any node; the set is also empty once the guest runs.
     """
 
     guest: Guest
@@ -119,7 +119,7 @@ def items_by_guest(
 
 
 FOREIGN_ROUNDS: Final = 6
-"""The usual ``compare_rounds`` for settings that change only if another program writes them."""
+"""The value of ``compare_rounds`` for settings that change only if another program writes them."""
 
 
 class KernelController(Protocol):
@@ -142,7 +142,7 @@ class KernelController(Protocol):
     """Number of rounds between two periodic comparisons by this controller.
 
     The number is above 1 for settings that change only if another program writes them. Pins of threads also
-    change without that.
+    change without such a write.
     """
 
     refused: Mapping[str, Sequence[str]]
@@ -155,7 +155,7 @@ class KernelController(Protocol):
         The targets include preserved guests, so that other guests do not get their resources.
 
         :param targets: the targets of all guests.
-        :param zones: the resource providers of this host that have zones.
+        :param zones: the resource providers of this host's zones (NUMA nodes and caches).
         :raises DriverError: the values cannot be set now; the worker calls again.
         :raises OSError: the values cannot be set now; the worker calls again.
         """
@@ -184,7 +184,7 @@ class KernelController(Protocol):
         ...
 
     def apply(self, target: GuestTarget) -> bool:
-        """Compare the kernel's settings of a guest with its target, write the differences, and read back.
+        """Compare the kernel's settings of a guest with its target, write differences, and read them back.
 
         :return: whether a setting was written.
         :raises GuestGoneError: the guest has ended.
@@ -219,7 +219,7 @@ ControllerT = TypeVar("ControllerT", bound=KernelController)
 
 
 def find_controller(controllers: Iterable[KernelController], kind: type[ControllerT]) -> ControllerT | None:
-    """The controller of class ``kind`` in ``controllers``; None if there is none."""
+    """The controller of class ``kind`` in ``controllers``; None if the list has no such controller."""
     return next((one for one in controllers if isinstance(one, kind)), None)
 
 

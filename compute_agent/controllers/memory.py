@@ -72,7 +72,7 @@ class MemoryController(GuestController):
         memory_types: Mapping[int, MemoryType] = MappingProxyType({}),
         binds_all: bool = True,
     ) -> None:
-        """Bind the memory of guests.
+        """Begin with the memory types of the host.
 
         :param memory_types: the type of memory of each NUMA node of the host.
         :param binds_all: whether the agent binds the memory of all guests. If another program pins guests,
@@ -127,7 +127,7 @@ class MemoryController(GuestController):
         return self._driver.bind_memory(target.guest, target.assignment.mems)
 
     def _is_bound(self, target: GuestTarget) -> bool:
-        """Whether the agent binds the guest's memory to NUMA nodes."""
+        """Whether the agent binds the memory of the target's guest to the NUMA nodes of its assignment."""
         place = target.assignment
         return self._decides_on(target.guest, frozenset() if place is None else place.mems)
 

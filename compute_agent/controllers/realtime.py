@@ -81,7 +81,8 @@ class RealtimeController(KernelController):
         """Begin with these realtime priorities of the classes of guests.
 
         :param priorities: the priority of each class that has one, by its name.
-        :param store: keeps notes of the guests with a priority, written before a guest gets its first one.
+        :param store: keeps a note of each guest with a priority; the note is written before the priority is
+            set.
         :param schedules: the kernel's interface for schedules.
         :param count_drift: called for each thread that lost its schedule.
         """
@@ -117,7 +118,7 @@ class RealtimeController(KernelController):
         return None
 
     def apply(self, target: GuestTarget) -> bool:
-        """Set the schedules of a guest after it was pinned; return whether any changed."""
+        """Set the schedules of a guest after the guest was pinned; return whether any schedule changed."""
         if target.guest.settings.preserve:
             return False
         has_changed, reasons = self._bring_about(target)
@@ -173,7 +174,7 @@ class RealtimeController(KernelController):
     def _bring_about(self, target: GuestTarget) -> tuple[bool, Sequence[str]]:
         """Set the schedules of a guest that differ from the wanted ones.
 
-        :return: whether any differed, and messages about requests of the guest that cannot be met.
+        :return: whether any schedule differed, and messages about requests of the guest that cannot be met.
         :raises GuestGoneError: the guest has ended.
         :raises OSError: the note cannot be written; no schedule is changed then.
         """
@@ -217,7 +218,7 @@ class RealtimeController(KernelController):
                     self._schedules.write_nice(tid, nice)
 
     def _set_strangers_back(self, guest: Guest, done: Mapping[int, ThreadSchedule]) -> None:
-        """Undo schedules of threads of other processes that have reused the ids of ended guest threads.
+        """Give the usual schedule to threads of other processes that reuse the ids of ended guest threads.
 
         :raises OSError: the kernel refuses.
         """
@@ -226,7 +227,9 @@ class RealtimeController(KernelController):
             present = self._driver.thread_ids(guest) if done else present
         for tid in done.keys() - present:
             if done[tid] != USUAL and self._schedules.read(tid) == done[tid]:
-                LOG.warning("Thread %d of guest %s has ended, and another one has its id", tid, guest)
+                LOG.warning(
+                    "Thread %d of guest %s has ended, and a thread of another process has its id", tid, guest
+                )
                 self._write(tid, USUAL)
 
     def _is_noted(self, guest: Guest) -> bool:
@@ -237,7 +240,7 @@ class RealtimeController(KernelController):
         return main is not None and note_of(notes, guest.uuid, main) is not None
 
     def _keep_note(self, guest: Guest, priority: int | None) -> None:
-        """Record the realtime priority of a guest in its note; None records that it has no priority.
+        """Record the realtime priority of a guest in its note; None stands for no priority.
 
         :raises GuestGoneError: the guest has ended.
         :raises OSError: the note cannot be written.

@@ -57,7 +57,7 @@ _parse_annotation = functools.lru_cache(maxsize=1024)(parse_annotation)
 
 @dataclass(frozen=True, slots=True)
 class CacheDemands:
-    """The demands of all guests on cache and bandwidth.
+    """The cache ways and the memory bandwidth that all guests demand.
 
     :ivar faults: by guest uuid, messages about demands that cannot be understood.
     """
@@ -197,7 +197,7 @@ def _kept_amounts(
 
 
 def _control_limits(limits: Mapping[ThrottleControl, float], lever: str) -> dict[int, int]:
-    """The temporary limits of one lever, in percent or cache ways, by L3 cache id."""
+    """The temporary limits of one kind (``lever``), in percent or cache ways, by L3 cache id."""
     return {int(knob.domain): int(limit) for knob, limit in limits.items() if knob.lever == lever}
 
 
@@ -288,7 +288,7 @@ class ResctrlController(KernelController):
         self.class_groups: Mapping[str, str] | None = None
         """The group of each class at the last sync(); None before the first one."""
         self.refused: Mapping[str, Sequence[str]] = {}
-        """Reasons why requests were not met, by uuid for guests, and by the group's name for classes."""
+        """Reasons why requests were not met: of guests by uuid, and of classes by the name of the group."""
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Make and change the groups of classes and guests, and remove the groups of guests that have left.
@@ -349,7 +349,7 @@ class ResctrlController(KernelController):
             yield PlannedChange(self.name, _shown_group(step.group), change)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """One release item for each monitoring group of the agent, and one for all its other groups.
+        """One release item for each monitoring group of the agent, and one for all other groups of the agent.
 
         The default group gets the cache ways of the removed groups.
         """

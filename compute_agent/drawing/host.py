@@ -68,8 +68,8 @@ class _PlacedBox:
 class CpuConditions:
     """The conditions of single CPUs.
 
-    :ivar levels: the level of isolation by CPU, such as ``quiet``.
-    :ivar noise: the interruptions a second by CPU, without the scheduler tick.
+    :ivar levels: the isolation level of each CPU, such as ``quiet``.
+    :ivar noise: the interruptions a second of each CPU, without the scheduler tick.
     """
 
     levels: Mapping[int, str] = field(default_factory=dict)
@@ -121,7 +121,7 @@ def draw_host(
     with its noise.
 
     :param sets: the CPUs of the host for dedicated and for shared use.
-    :param guests: the CPUs by name of a guest.
+    :param guests: the CPUs of each guest, by its name.
     :param conditions: the level of isolation and the noise of single CPUs.
     :param devices: lines of text about PCI devices, by NUMA node.
     """
@@ -311,8 +311,8 @@ def tree_lines(
     """The lines of the host's tree for a terminal.
 
     :param sets: the CPUs of the host for dedicated and for shared use.
-    :param guests: the CPUs by name of a guest; None means the CPUs of guests are unknown, so no CPU counts as
-        free.
+    :param guests: the CPUs of each guest, by its name; None means that these CPUs are unknown, so no CPU
+        counts as free.
     :param conditions: the level of isolation and the noise of single CPUs.
     :param devices: lines of text about PCI devices, by NUMA node.
     """

@@ -23,7 +23,7 @@ SEPARATOR: Final = ","
 
 
 def split_names(name: str) -> tuple[str, ...]:
-    """Split the name of a driver or a combination into the names of drivers; empty for an empty name."""
+    """Split the name of a driver or a combination of drivers into single names; empty for an empty name."""
     return tuple(name.split(SEPARATOR)) if name else ()
 
 
@@ -76,7 +76,7 @@ class RunningGuests(Protocol):
         ...
 
     def outage_reasons(self) -> Mapping[str, str]:
-        """For each driver without an answering daemon, its ``outage_reason`` by the name of the driver."""
+        """The reasons why daemons do not answer, by the name of the driver. Other drivers have no entry."""
         ...
 
     @property
@@ -226,7 +226,7 @@ class CpuTuning(Protocol):
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
         """Pin the guest's threads to the CPUs in ``settings``, and read the pins back.
 
-        The guest's definition for its next start, if there is one, gets the same pins.
+        If the guest has a definition for its next start, the definition gets the same pins.
 
         :return: how many threads had other pins before.
         :raises GuestGoneError: the guest has ended.
@@ -256,7 +256,7 @@ class CpuTuning(Protocol):
         """The CPUs that the kernel allows to the guest's helpers, by thread id.
 
         Helpers are tasks outside the guest's own processes, such as swtpm or the kernel's vhost workers.
-        ``misplaced_threads`` reports helpers, too.
+        ``misplaced_threads`` also reports helpers with other CPUs.
 
         :raises GuestGoneError: the guest has ended.
         """
@@ -265,8 +265,8 @@ class CpuTuning(Protocol):
     def emulator_threads(self, guest: Guest) -> Mapping[int, frozenset[int]]:
         """The CPUs that the kernel allows to threads without a guest CPU and to helpers, by thread id.
 
-        Helpers are those of ``helper_affinity``. The guest's own threads are left out if the driver cannot
-        distinguish them from threads of guest CPUs.
+        The helpers are the tasks that ``helper_affinity`` returns. The guest's own threads are left out if
+        the driver cannot distinguish them from threads of guest CPUs.
 
         :raises GuestGoneError: the guest has ended.
         """
@@ -490,7 +490,8 @@ class GuestFlavor:
     """The flavor and the owner of a guest, as Nova wrote them into the definition of its domain.
 
     :ivar resources: the amounts of the flavor by resource class, without VCPU and PCPU.
-    :ivar dedicated: the number of guest CPUs that have dedicated host CPUs; None if the flavor does not tell.
+    :ivar dedicated: the number of guest CPUs that have dedicated host CPUs; None if the flavor does not say
+        how many.
     :ivar project_id: the id of the guest's project; empty if not known.
     :ivar user_id: the id of the guest's user; empty if not known.
     :ivar dedicated_vcpus: the numbers of the dedicated guest CPUs, if only some are dedicated
@@ -505,7 +506,7 @@ class GuestFlavor:
 
 
 class FlavorSource(Protocol):
-    """A driver of guests that another program defines, such as Nova.
+    """A driver of guests that another program, such as Nova, defines.
 
     A definition stays when its guest stops.
     """

@@ -1,6 +1,6 @@
 """The cgroup v2 groups of guests, one for each guest, below a delegated group.
 
-File names and semantics are those of Documentation/admin-guide/cgroup-v2.rst. Methods raise the kernel's
+Documentation/admin-guide/cgroup-v2.rst describes the files and their meaning. Methods raise the kernel's
 errors unchanged, as OSError.
 """
 
@@ -32,7 +32,7 @@ _WANTED: Final = ("cpuset", "cpu", "memory", "io", "hugetlb")
 _PREFIX: Final = "guest-"
 
 PERIOD: Final = 100_000
-"""The period of ``cpu.max`` in microseconds over which the kernel counts a quota, which is the kernel's
+"""The period of ``cpu.max`` in microseconds, over which the kernel counts a quota. The value is the kernel's
 default.
 """
 
@@ -130,7 +130,7 @@ def missing_parts(group: GuestCgroup, wanted: CpuLimits) -> list[str]:
 
 
 class CgroupRoot:
-    """The delegated group, with a group for each guest below it; :meth:`open` checks and prepares it."""
+    """The delegated group, which contains a group for each guest; :meth:`open` checks and prepares it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -170,7 +170,7 @@ class CgroupRoot:
         return cls(folder.resolve())
 
     def make_group(self, guest_uuid: str) -> GuestCgroup:
-        """The group of a guest. A group that a crashed agent left behind is used again.
+        """Make the group of a guest, and return it. A group that a crashed agent left behind is used again.
 
         :raises OSError: the group cannot be made.
         """
@@ -194,7 +194,7 @@ class CgroupRoot:
                 root.limit_memory(name, whole)
 
     def owner_of(self, folder: Path) -> str:
-        """The uuid of the guest with a group that contains this folder; empty if there is none.
+        """The uuid of the guest with a group that contains this folder; empty if no guest has such a group.
 
         :param folder: a path without symbolic links.
         """
@@ -242,7 +242,7 @@ class GuestCgroup:
         raise OSError(errno.EBUSY, "processes are made faster than they can be moved", str(source.folder))
 
     def process_ids(self) -> list[int]:
-        """The pids of the processes in the group and its subgroups; empty when the group is gone."""
+        """The pids of the processes in the group and its subgroups; empty if the group no longer exists."""
         # A guest, such as a container runtime, may make groups of its own below its group.
         found: list[int] = []
         for folder in self._walk_tree():
@@ -317,7 +317,7 @@ class GuestCgroup:
     def oom_events(self) -> tuple[int, int] | None:
         """The number of times the group reached its memory limit, and the number of processes killed.
 
-        Both numbers count from the start of the group (``memory.events``). The result is None without the
+        Both numbers count since the group was made (``memory.events``). The result is None without the
         controller memory, or if the group is gone.
         """
         # Read with one read(2) and without a file object, because each round reads this file for each guest.

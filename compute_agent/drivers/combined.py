@@ -4,8 +4,8 @@ The drivers are in the order of the option ``[guests] drivers``. If two drivers 
 agent manages the guest of the first driver in this order. The guest of the other driver counts as lost, with
 the reason. The same rule applies to two guests that share processes, because a process guest without a group
 of its own may run in the group of a service. If the group of a guest is below the group of another driver's
-guest, the agent manages the inner guest. For example, it manages a container that a service runs through the
-driver of containers.
+guest, the agent manages the inner guest. For example, if a service runs a container that is a guest, the
+driver of containers manages it, and the service is no guest.
 
 The daemon of a driver may be down. The agent then still manages the guests of the other drivers. A driver
 that has not listed its guests since the start of the agent is called *awaited*. The guests of an awaited
@@ -53,7 +53,8 @@ class CombinedDriver:
     def __init__(self, drivers: Sequence[GuestDriver], groups: Path = _GROUPS) -> None:
         """Combine drivers.
 
-        :param drivers: the drivers, at least one, each with another name; the first one goes first.
+        :param drivers: the drivers, at least one, each with another name. If two drivers report one guest,
+            the earlier driver manages it.
         :param groups: the root of all control groups of version 2.
         """
         self.name = join_names([driver.name for driver in drivers])
@@ -68,7 +69,7 @@ class CombinedDriver:
 
     @property
     def outage_reason(self) -> str:
-        """The reasons of all drivers with a daemon that does not answer; empty if all answer."""
+        """A text with the reasons why daemons of drivers do not answer; empty if all daemons answer."""
         away = self.outage_reasons()
         there = [name for name in self._by_name if name not in away]
         if not away:
@@ -117,7 +118,7 @@ class CombinedDriver:
         return found
 
     def watch_guests(self, listener: Listener) -> None:
-        """Call ``listener`` for all changes that drivers report of guests which this object manages."""
+        """Call ``listener`` for each change that a driver reports of a guest that this object manages."""
         for place, driver in enumerate(self.drivers):
             driver.watch_guests(_OwnChanges(self.drivers[:place], listener, self._groups).pass_on)
 
@@ -263,7 +264,7 @@ class CombinedDriver:
 
     @property
     def starting_driver(self) -> StartingDriver | None:
-        """The first driver through which the agent can start guests; None if there is none."""
+        """The first driver through which the agent can start guests; None if no driver can start guests."""
         found = (driver.starting_driver for driver in self.drivers)
         return next((one for one in found if one is not None), None)
 
@@ -280,7 +281,7 @@ class CombinedDriver:
 
     @property
     def expecting_driver(self) -> ExpectingDriver | None:
-        """The first driver with announcements of starts; None if there is none."""
+        """The first driver with announcements of starts; None if no driver has announcements."""
         found = (driver.expecting_driver for driver in self.drivers)
         return next((one for one in found if one is not None), None)
 
@@ -331,7 +332,7 @@ class CombinedDriver:
 
 
 class _OwnChanges:
-    """Passes on the changes of a driver, without guests that have an earlier driver's uuid."""
+    """Passes on the changes of one driver's guests, except guests that an earlier driver manages."""
 
     def __init__(self, earlier: Sequence[GuestDriver], listener: Listener, groups: Path) -> None:
         self._earlier = earlier
@@ -379,7 +380,7 @@ def _find_inner(guests: Iterable[Guest]) -> Mapping[str, Guest]:
 
 
 def _find_sharing(guest: Guest, others: Iterable[Guest], group_of: Callable[[int], str]) -> Guest | None:
-    """Return the guest of another driver that shares processes with this guest; None if there is none.
+    """Return the guest of another driver that shares processes with this guest; None if no guest does.
 
     Two guests with different groups of their own share no process, apart from those that _find_inner()
     returns. In all other cases one of the two guests has no group, and its main process is in the group of

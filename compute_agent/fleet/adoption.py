@@ -36,17 +36,17 @@ class ConfigurationCheck(Protocol):
 def starting_with_fleet(
     conf: cfg.ConfigOpts, check: ConfigurationCheck, but_for: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
-    """Provide a usable revision while an agent starts, and note whether the start failed.
+    """Make sure that an agent starts with a usable revision, and note whether the start failed.
 
-    A usable revision is taken from the state folder, or else from the source. Without this, the agent would
-    start without the settings of its fleet, and apply them a moment later. If the adopted revision no longer
-    fits the host, or the last start failed, the source is read for a newer revision, so that the fleet can
-    repair the host.
+    A usable revision is taken from the state folder, or else from the source. The agent does this before it
+    starts, because it would otherwise start without the settings of its fleet. If the adopted revision no
+    longer fits the host, or the last start failed, the source is read for a newer revision, so that the fleet
+    can repair the host.
 
     :param conf: the configuration of the host's own files.
     :param check: checks the configuration with a revision.
-    :param but_for: types of errors that would prevent a start with any settings. They are not noted as a
-        failed start.
+    :param but_for: types of errors that would prevent a start with any settings. Such an error is not noted
+        as a failed start.
     :raises ConfigError: a required option of ``[fleet]`` is missing or wrong.
     """
     fleet = FleetSettings.from_options(conf)
@@ -71,7 +71,7 @@ def _write_note(note: Callable[[Path], None], folder: Path) -> None:
         note(folder)
     except OSError as error:
         # Without the note only one thing is lost: a later start does not ask the source for other settings.
-        LOG.warning("The result of the agent's start cannot be written: %s", error)
+        LOG.warning("The agent cannot record whether its start has failed: %s", error)
 
 
 def _get_usable(

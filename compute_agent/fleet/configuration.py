@@ -1,4 +1,4 @@
-"""The configuration of a host: the options of its own files, and below them those of the adopted revision."""
+"""The configuration of a host: the options of its own files, and the options of the adopted revision."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ class FleetSettings:
         return cls(options.group, options.source, keys, secured, options.interval, folder)
 
     def kept_revision(self) -> FleetRevision | None:
-        """The adopted revision; None without an adopted revision.
+        """The adopted revision in the state folder; None if the host has adopted no revision.
 
         :raises FleetError: the file of the adopted revision cannot be used.
         """
         return self._read(kept.KEPT)
 
     def refused_revision(self) -> FleetRevision | None:
-        """The last offered revision that was not adopted; None if there is none, or its file is unusable."""
+        """The last offered revision that was not adopted; None without such a revision or a usable file."""
         try:
             return self._read(kept.OFFERED)
         except FleetError:
@@ -89,8 +89,8 @@ class FleetSettings:
 def with_kept(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
     """The configuration of a host with its adopted revision; options of the host's own files take precedence.
 
-    :raises ConfigError: the adopted revision cannot be used. The host would behave differently without the
-        adopted revision.
+    :raises ConfigError: the adopted revision cannot be used. The agent then does not continue, because
+        without this revision the host would behave differently.
     :raises cfg.Error: a value is wrong.
     """
     fleet = FleetSettings.from_options(conf)
@@ -125,7 +125,8 @@ def revision_problems(path: Path, conf: cfg.ConfigOpts) -> list[str]:
     """A sentence for each forbidden or unknown option of a revision.
 
     :param path: the file with the revision.
-    :param conf: the configuration of the host, which names the section with its credentials for Placement.
+    :param conf: the configuration of the host. It names the section with the agent's credentials for
+        Placement.
     :raises cfg.Error: the file is not an ini file.
     :raises FleetError: a setting of a guest is wrong.
     """
@@ -140,7 +141,7 @@ def revision_problems(path: Path, conf: cfg.ConfigOpts) -> list[str]:
 
 
 def file_origins(conf: cfg.ConfigOpts) -> dict[Path, str]:
-    """The name of the adopted revision in messages, by the path of its file.
+    """The text that stands for the adopted revision in messages, by the path of the revision's file.
 
     The result is empty if the host has no group, or no usable revision.
     """

@@ -27,7 +27,7 @@ OPTIONS: Final = tuple(sorted(SETTING_NAMES))
 
 Values = Mapping[str, str | int | bool]
 ByGuest = Mapping[str, Values]
-"""The values of settings by name, by the uuid of a guest."""
+"""For each guest, by its uuid: the values of its settings, by their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,8 @@ class GuestSettingsPlan:
 
     :ivar changes: the values to set.
     :ivar applied: the values that count as applied after the changes.
-    :ivar conflicts: a sentence for each setting that stays, because it was changed on the host.
-    :ivar unset: the names of settings to unset, by guest: a former revision had them, and the present one
-        does not.
+    :ivar conflicts: a sentence for each setting that does not change, because it was changed on the host.
+    :ivar unset: the names of settings to unset, by guest: the settings that only a former revision has.
     """
 
     changes: ByGuest
@@ -88,7 +87,7 @@ def _plain_value(name: str, text: str) -> str | int | bool:
 def plan_settings(wanted: ByGuest, applied: ByGuest, present: ByGuest) -> GuestSettingsPlan:
     """Compare the settings of all guests with those of a revision, and return the changes.
 
-    The applied values of guests that are gone are dropped. A guest that returns has its own settings.
+    The plan drops the applied values of guests that are gone.
 
     :param wanted: the values of the revision.
     :param applied: the last applied values.

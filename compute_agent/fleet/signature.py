@@ -55,7 +55,7 @@ def sign_revision(signed: bytes, private: bytes) -> bytes:
 def read(content: bytes, public_keys: Sequence[str]) -> FleetRevision:
     """Verify the signature of a file, and parse the revision in it.
 
-    :param public_keys: the trusted keys, of which one has to fit.
+    :param public_keys: the trusted keys. One of them must have made the signature.
     :raises FleetError: the file is not a revision, no key has signed it, or a key is wrong.
     """
     if len(content) > MAX_BYTES:

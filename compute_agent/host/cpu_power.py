@@ -34,7 +34,7 @@ processors.
 
 @dataclass(frozen=True, slots=True)
 class FrequencyDomain:
-    """A set of CPUs that always have the same frequency (a policy of cpufreq), and its possible settings.
+    """A set of CPUs that always have the same frequency (a policy of cpufreq), and the possible settings.
 
     :ivar folder: the folder of the policy, relative to the root.
     :ivar driver: the name of the cpufreq driver.
@@ -60,8 +60,8 @@ class UncoreDomain:
     """The uncore (mesh and caches) of a set of CPUs.
 
     :ivar folder: the folder of its files, relative to the root.
-    :ivar min_khz: the lowest frequency at boot.
-    :ivar max_khz: the highest frequency at boot.
+    :ivar min_khz: the lower limit of the frequency when the kernel booted.
+    :ivar max_khz: the upper limit of the frequency when the kernel booted.
     """
 
     folder: str

@@ -33,9 +33,9 @@ class CpuInfo:
     """The lines that belong to no CPU, such as ``platform`` on POWER."""
 
     def first_value(self, *keys: str) -> str | None:
-        """The value of a key: of ``keys``, the first that any CPU has counts.
+        """The value of the first key in ``keys`` that any CPU has.
 
-        The result is None if no CPU has any of these keys.
+        The result is None if no CPU has one of the keys.
         """
         values = (record[key] for key in keys for record in self.records.values() if record.get(key))
         return next(values, None)
@@ -100,7 +100,7 @@ def model_of(info: CpuInfo) -> str | None:
 def base_frequency_khz(files: SysFiles, info: CpuInfo, cpu: int) -> int | None:
     """The guaranteed frequency of a CPU without turbo, in kHz; None if the kernel does not show it.
 
-    The first of these sources that exists counts: cpufreq/base_frequency (intel_pstate, kHz),
+    The value comes from the first of these sources that exists: cpufreq/base_frequency (intel_pstate, kHz),
     acpi_cppc/nominal_freq (AMD and ARM, MHz), the model name (``@ 2.10GHz``).
     """
     folder = f"sys/devices/system/cpu/cpu{cpu}"

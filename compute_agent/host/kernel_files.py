@@ -133,8 +133,8 @@ class SysFiles:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.contradictions: list[str] = []
-        """The paths of files that should list a CPU and its peers but lack the CPU itself: an error of kernel
-        or firmware.
+        """The paths of files that should list a CPU and its peers, but do not list the CPU itself. This is an
+        error of the kernel or the firmware.
         """
 
     def text(self, path: str) -> str | None:
@@ -239,5 +239,5 @@ class SysFiles:
         try:
             return parse(text)
         except cpuset.BadCpuSet as error:
-            LOG.warning("%s: %s: ignored", self.root / path, error)
+            LOG.warning("%s has no CPUs in the expected format, and is ignored: %s", self.root / path, error)
             return None

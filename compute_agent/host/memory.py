@@ -1,17 +1,17 @@
 """NUMA nodes with their CPUs, huge pages and distances, and the type of their memory.
 
-No file of the kernel shows the type of a node's memory. The agent uses the first of these sources that has
+No file of the kernel shows the type of a node's memory. The agent uses the first of these sources that knows
 the node:
 
 - NVIDIA's driver names the node of a GPU's memory (``/proc/driver/nvidia/gpus/*/numa_status``).
-- The driver ``kmem`` has made memory of a DAX device (``target_node``), and the path of the device contains
-  its bus. Persistent memory is below a bus of NVDIMMs, CXL memory below a region of CXL.
-- The speed of the node is compared with the speed of nodes with CPUs. The speed is the kernel's memory tier,
+- The driver ``kmem`` has added a DAX device to the node as memory (``target_node``). The path of the device
+  contains its bus. Persistent memory is below a bus of NVDIMMs, CXL memory below a region of CXL.
+- The speed of the node is compared with the speed of nodes with CPUs. Speed means the kernel's memory tier,
   and the bandwidth from the firmware (HMAT: ``accessN/initiators``). Memory with twice the bandwidth or a
   faster tier is HBM. Slower memory is CXL memory if the host has such devices.
 - A node with CPUs has DRAM.
 
-If no source knows a node without CPUs, its memory has no type.
+If a node has no CPUs and no source knows the node, its memory has no type.
 
 The file formats are those of Documentation/ABI/stable/sysfs-devices-node,
 Documentation/admin-guide/mm/numaperf.rst, Documentation/ABI/testing/sysfs-bus-dax,
@@ -61,7 +61,7 @@ def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
         folder = f"{NODE_FOLDER}/node{node}"
         cpus = files.cpus(folder, "cpulist", "cpumap")
         if cpus is None:
-            LOG.warning("The CPUs of NUMA node %d are not known", node)
+            LOG.warning("The CPUs of NUMA node %d are not known, so it counts as a node without CPUs", node)
         memory_kib = read_memory_kib(files, f"{folder}/meminfo")
         if len(ids) == 1:
             # If memory was plugged in while the machine ran, the node's own value may be too small.
@@ -69,7 +69,7 @@ def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
         huge_pages = _huge_pages(files, f"{folder}/hugepages")
         nodes.append(NumaNode(node, (cpus or frozenset()) & online, memory_kib, huge_pages))
     if nowhere := online.difference(*(node.cpus for node in nodes)):
-        LOG.warning("CPUs %s are on no NUMA node", sorted(nowhere))
+        LOG.warning("CPUs %s are on no NUMA node: they belong to the host as a whole", sorted(nowhere))
     return tuple(nodes)
 
 

@@ -53,7 +53,7 @@ class PciLink:
 
     @property
     def share(self) -> float | None:
-        """The present bandwidth divided by the device's highest bandwidth, from 0 to 1; None if not known."""
+        """The present bandwidth divided by the device's highest bandwidth, from 0 to 1; None if unknown."""
         if not (self.speed and self.width and self.max_speed and self.max_width):
             return None
         return min(1.0, self.speed * self.width / (self.max_speed * self.max_width))
@@ -105,7 +105,7 @@ class PciDevice:
     :ivar class_code: the base class, subclass and interface in one number, such as 0x030200 for a 3D
         controller.
     :ivar numa_node: the node from the kernel, of the device or else of its nearest bridge; None if no file
-        shows it. A guess would place guests on the wrong node.
+        shows it. The agent does not guess, because a wrong node would make guests slow.
     :ivar physical_function: the address of the physical function that a virtual function belongs to.
     :ivar max_virtual: the highest number of virtual functions that a physical function can have.
     :ivar virtual_functions: the addresses of the present virtual functions.
@@ -324,7 +324,7 @@ def _path_above(path: Path, address: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _with_nodes_of_bridges(devices: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
-    """The devices. A device without a NUMA node gets the node of its physical function or nearest bridge."""
+    """Fill in missing NUMA nodes of devices from their physical function or nearest bridge."""
     by_address = {device.address: device for device in devices}
 
     def node_of(device: PciDevice) -> int | None:

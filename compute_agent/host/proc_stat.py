@@ -36,9 +36,9 @@ def parse_line(numbers: str) -> CpuTimes:
 
 
 def parse_cpu_times(text: str) -> dict[int, CpuTimes]:
-    """The times of each online CPU, by its number.
+    """The times of each online CPU, by the number of the CPU.
 
-    :raises ValueError: the text is no /proc/stat.
+    :raises ValueError: the text does not have the format of /proc/stat.
     """
     found = {}
     for line in text.splitlines():
@@ -56,7 +56,7 @@ def parse_cpu_times(text: str) -> dict[int, CpuTimes]:
 def busy_parts(before: Mapping[int, CpuTimes], now: Mapping[int, CpuTimes]) -> dict[int, float]:
     """The share of time, 0 to 1, for which each CPU was busy between two readings of /proc/stat.
 
-    The time is the sum of all ticks that the kernel counted, and not that of a clock. A CPU that was offline
+    The elapsed time is the sum of all ticks that the kernel counted. No clock is read. A CPU that was offline
     in between is left out, because its ticks begin at 0 again.
     """
     return _parts_of_ticks(before, now, lambda times: times.busy)
@@ -110,7 +110,7 @@ class ProcessStat:
 def parse_process_stat(text: str) -> ProcessStat:
     """Parse the content of a /proc/PID/stat.
 
-    :raises ValueError: a field is no number.
+    :raises ValueError: a field that should be a number is not one.
     :raises LookupError: fields are missing.
     """
     # The second field is the name of the command in brackets, which may itself contain blanks and brackets.

@@ -123,7 +123,7 @@ def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> 
 def _offer_mediated(
     card: str, group: Sequence[tuple[PciDevice, DeviceSpec]]
 ) -> tuple[list[OfferedDevice], list[str]]:
-    """Return the devices of a card that make mediated devices, and a message about each type that none makes.
+    """The devices of a card that make mediated devices, and messages about types that no device makes.
 
     ``max_instances`` limits the card: for each virtual function, the driver shows the number that the whole
     card can make. Functions with existing mediated devices come first, because guests may hold these devices.
@@ -222,8 +222,8 @@ def with_devices(
     """Add the providers of devices to a tree.
 
     A device is below the provider of its NUMA node. If the tree has no such provider, or the kernel does not
-    show the node, the device is below the root. Each switch or root complex that several cards share has a
-    provider between that provider and the devices.
+    show the node, the device is below the root. Each switch or root complex that several cards share gets a
+    provider of its own, above the providers of the devices.
 
     :return: the tree, and warnings about devices without a node.
     :raises ConfigError: the name of the root is so long that an address does not fit after it.

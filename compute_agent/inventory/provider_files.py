@@ -2,7 +2,7 @@
 
 The agent refuses files that Nova refuses (Nova's guide "Managing Resource Providers Using Config Files"), and
 values that Placement would refuse. In one case it is stricter than Nova: it refuses a file that lists a class
-twice for one provider, of which Nova would use the last value.
+twice for one provider. Nova would use the last value.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _load(content: bytes) -> Any:
     class BoundedLoader(yaml.SafeLoader):
         """A loader with a limit for merges (``<<``).
 
-        Merges of merges can expand to almost any size.
+        A short document with nested merges could otherwise expand to almost any size.
         """
 
         merged = 0
@@ -208,7 +208,7 @@ def _parse_provider(source: str, provider: Mapping[Any, Any], where: str) -> Pro
 
 
 def _additional_items(provider: Mapping[Any, Any], kind: str, where: str) -> tuple[list[Any], str]:
-    """The list below the key ``additional`` of ``kind``, and its path in the document for messages."""
+    """The list ``additional`` below the key ``kind`` of a provider, and the list's path for messages."""
     where = f"{where}.{kind}"
     found = _check_mapping(provider.get(kind, {}), where).get("additional", [])
     where = f"{where}.additional"

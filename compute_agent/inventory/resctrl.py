@@ -16,11 +16,11 @@ from compute_agent.resctrl.share_spec import ShareSpec
 
 @dataclass(frozen=True, slots=True)
 class CacheDomain:
-    """The control over one L3 cache.
+    """The capabilities of resctrl for one L3 cache.
 
-    :ivar l3_id: the id of the cache. Ids of bandwidth domains may differ from it.
+    :ivar l3_id: the id of the cache. The id of the bandwidth domain of the cache may be another one.
     :ivar ways: the number of all ways; 0 if ways cannot be controlled.
-    :ivar reserved_ways: the ways that are not offered.
+    :ivar reserved_ways: the number of ways that are not offered.
     :ivar min_ways: the smallest number of ways that a group may have.
     :ivar way_kib: the size of a way in KiB; None if unknown.
     :ivar bandwidth_min: the smallest bandwidth limit in percent; None means that bandwidth cannot be
@@ -39,17 +39,17 @@ class CacheDomain:
 
 @dataclass(frozen=True, slots=True)
 class CachePlatform:
-    """The control over all L3 caches of a host.
+    """The capabilities of resctrl for all L3 caches of a host.
 
     :ivar groups: the number of CLOSIDs, which limits the number of groups.
     :ivar groups_taken: the CLOSIDs that are used without an allocation: by the default group, QoS classes and
         foreign groups.
-    :ivar features: those features among ``L3_CAT``, ``L3_CDP``, ``L2_CAT``, ``MBA``, ``MBA_MBPS``, ``CMT``
-        and ``MBM`` that the host has.
+    :ivar features: the features of the host, from ``L3_CAT``, ``L3_CDP``, ``L2_CAT``, ``MBA``, ``MBA_MBPS``,
+        ``CMT`` and ``MBM``.
     """
 
     domains: Mapping[int, CacheDomain] = field(default_factory=dict, hash=False)
-    """The control over each L3 cache, by its id."""
+    """The capabilities for each L3 cache, by its id."""
     groups: int = 0
     groups_taken: int = 0
     features: frozenset[str] = frozenset()
@@ -58,10 +58,11 @@ class CachePlatform:
 def cache_platform(
     host: ResctrlLayout, present: ResctrlGroups, classes: Mapping[str, ShareSpec]
 ) -> CachePlatform:
-    """The control over the L3 caches of a host with ``present`` groups and QoS ``classes``.
+    """The capabilities for the L3 caches of a host with ``present`` groups and QoS ``classes``.
 
     ``groups_taken`` counts the default group and the groups of classes and other programs. Groups of guests
-    are not counted: they have an allocation, or only an annotation, which gives way to allocations.
+    are not counted: such a group belongs to an allocation, or to an annotation, which has a lower priority
+    than allocations.
     """
     platform = host.platform
     foreign = sum(1 for name in present.groups if name != DEFAULT_GROUP and not host.is_ours(name))

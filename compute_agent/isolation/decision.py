@@ -1,11 +1,12 @@
 """Decides which CPUs each mask should have: a pure function of facts, demand and original masks.
 
 A mask keeps its original as long as the original contains no quiet CPU. Otherwise the mask gets those CPUs of
-the original that are among the best sinks. If there are none, an interrupt gets the sink with the fewest
-interrupts since boot. The best sinks are CPUs outside the dedicated set, and then dedicated CPUs that no
-guest holds. In either group, CPUs of the device's NUMA node come first. CPUs that guests hold are never
-sinks. The interrupts of a guest's own passthrough device go to the CPUs of that guest. Processes of the host
-are kept off quiet CPUs in the same way: the files ``cpuset.cpus`` of their control groups are masks, too.
+the original that are among the best sinks. If the original contains no best sink, an interrupt gets the sink
+with the fewest interrupts since boot, and any other mask gets all of the best sinks. The best sinks are CPUs
+outside the dedicated set, and then dedicated CPUs that no guest holds. Among sinks of either kind, CPUs of
+the device's NUMA node come first. CPUs that guests hold are never sinks. The interrupts of a guest's own
+passthrough device go to the CPUs of that guest. Processes of the host are kept off quiet CPUs in the same
+way: the files ``cpuset.cpus`` of their control groups are masks, too.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def decide_masks(
 
 
 class _MaskPlanner:
-    """Decides one mask after the other, and spreads interrupts that need a single CPU over the sinks."""
+    """Decides about the masks one by one, and spreads interrupts that need a single CPU over the sinks."""
 
     def __init__(
         self,

@@ -1,9 +1,8 @@
 """Pure functions that decide on which CPUs emulator threads belong if another program pins guests.
 
-Pure functions. Emulator threads are QEMU's threads that run no guest CPU, the workers of vhost, and helpers.
-Emulator threads belong on shared CPUs of the guest's NUMA nodes. With the emulator policy ``isolate`` the
-guest has a dedicated CPU for them, which none of its guest CPUs uses. All other dedicated CPUs are for guest
-CPUs.
+Emulator threads are QEMU's threads that run no guest CPU, the workers of vhost, and helpers. Emulator threads
+belong on shared CPUs of the guest's NUMA nodes. With the emulator policy ``isolate`` the guest has a
+dedicated CPU for them, which none of its guest CPUs uses. All other dedicated CPUs are for guest CPUs.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def find_misplaced(threads: Mapping[int, CpuSet], place: CpuAssignment, held: Cp
 
 
 def tell_misplaced(misplaced: Mapping[int, CpuSet]) -> str:
-    """A message about threads on CPUs where they do not belong; empty if there are none."""
+    """A message about threads on CPUs where they do not belong; empty without such threads."""
     if not misplaced:
         return ""
     cpus = cpuset.format(frozenset().union(*misplaced.values()))

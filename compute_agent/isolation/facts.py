@@ -218,7 +218,8 @@ class IsolationFacts:
     :ivar loose_processes: the number of host processes in the root group, which cannot be restricted; None
         means that the host has no groups with cpusets.
     :ivar partitioned: the CPUs of cpuset partitions, from which the kernel keeps other work.
-    :ivar possible: the CPUs that the host can ever have. A control group with all of them has no mask.
+    :ivar possible: the CPUs that the host can ever have. A control group with all these CPUs counts as a
+        group without a mask.
     """
 
     boot: str
@@ -265,7 +266,8 @@ class MaskReader:
         """The masks of the host, with details for masks that contain a quiet CPU.
 
         :param known: paths of masks of which the agent has saved the original content.
-        :param processes: main processes of guests by uuid, one of which may have a passthrough device.
+        :param processes: the main processes of guests, by uuid of the guest. They may have passthrough
+            devices open.
         :param guest_groups: control groups of guests, below the root of all control groups.
         """
         boot, online = self.boot_id, self._files.cpu_list(_ONLINE) or frozenset()
@@ -355,7 +357,7 @@ class MaskReader:
     def bind_thread(self, thread: int, cpus: CpuSet) -> None:
         """Set the affinity of a thread of this kernel.
 
-        :raises OSError: the kernel refuses it, or the root is not that of this kernel.
+        :raises OSError: the kernel refuses the affinity, or the root is not that of the running kernel.
         """
         # If the root is a captured tree, its thread ids are those of another machine.
         if self.root != Path("/"):

@@ -1,8 +1,8 @@
-"""Bans quiet CPUs in irqbalance through its socket, so that it moves no interrupts there, and lifts the bans.
+"""Makes irqbalance move no interrupts to quiet CPUs: bans these CPUs through its socket, and lifts the bans.
 
-irqbalance listens on ``/run/irqbalance/irqbalancePID.sock``, one connection and one command at a time
-(``sock_handle`` in its irqbalance.c). ``setup`` returns its interval and the banned CPUs. ``settings cpus
-LIST`` replaces the banned CPUs. After ``settings cpus NULL`` irqbalance uses the banned CPUs of its
+irqbalance listens on ``/run/irqbalance/irqbalancePID.sock``, and handles one connection with one command at a
+time (``sock_handle`` in its irqbalance.c). ``setup`` returns its interval and the banned CPUs. ``settings
+cpus LIST`` replaces the banned CPUs. After ``settings cpus NULL`` irqbalance uses the banned CPUs of its
 environment again. Both commands take effect with its next scan. A ban ends with the process of irqbalance, so
 a new process needs a new ban.
 
@@ -64,7 +64,7 @@ class BalancerGoneError(BalancerError):
 
 @dataclass(frozen=True, slots=True)
 class KeptBan:
-    """The ban of one irqbalance: its base, and the CPUs that the agent wrote (empty once it is lifted)."""
+    """The ban of one irqbalance: its base, and the CPUs that the agent wrote (empty after a lift)."""
 
     base: CpuSet
     written: CpuSet = frozenset()
@@ -229,7 +229,7 @@ class BalancerSockets:
     def _send_command(self, key: str, command: str) -> bytes:
         """Send a command, and return the answer, which ends when irqbalance closes the connection.
 
-        :raises BalancerGoneError: no process listens there.
+        :raises BalancerGoneError: no process listens on the socket.
         :raises BalancerError: the process does not belong to root, or gives no complete answer.
         """
         match = BALANCER_KEY.fullmatch(key)

@@ -1,7 +1,7 @@
 """Keeps the agent's own threads off quiet CPUs, like all other work of the host.
 
-Usually the control group of the agent keeps the threads off quiet CPUs. This module does it if guests are
-below that group, or if the host has no cgroup v2.
+Usually the control group of the agent keeps the threads off quiet CPUs. This module is for hosts where guests
+are below that group, and for hosts without cgroup v2.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from compute_agent.model.cpuset import CpuSet
 
 
 class OwnThreads:
-    """Binds the threads of this process. New threads have the CPUs of the thread that starts them."""
+    """Binds the threads of this process to CPUs. New threads have the CPUs of the thread that starts them."""
 
     def __init__(self) -> None:
         #: The CPUs that the main thread had before; None: the agent has not changed them.

@@ -1,10 +1,10 @@
 """Cpuset partitions for guests of level ``alone``: the kernel itself keeps all other work off their CPUs.
 
-See Documentation/admin-guide/cgroup-v2.rst, "cpuset.cpus.partition". The group of each guest CPU becomes a
-partition. If the guest uses only CPUs that it holds, the group of the whole guest becomes one partition. A
-partition with parents that are no partitions is remote (Linux 6.7): each ancestor group lists its CPUs in
-``cpuset.cpus.exclusive``. Before Linux 6.11 the CPUs must also be in ``cpuset.cpus`` of the ancestors, so an
-empty ``cpuset.cpus`` there gets all CPUs.
+See Documentation/admin-guide/cgroup-v2.rst, "cpuset.cpus.partition". Each guest CPU of a libvirt domain has a
+group, which becomes a partition. A process guest has a single group, which becomes a partition if the guest
+uses only CPUs that it holds. A partition with parents that are no partitions is remote (Linux 6.7): each
+ancestor group lists its CPUs in ``cpuset.cpus.exclusive``. Before Linux 6.11 the CPUs must also be in
+``cpuset.cpus`` of the ancestors, so an empty ``cpuset.cpus`` there gets all CPUs.
 
 The kernel may accept a write, but make the partition invalid. The file then contains the reason. Partitions
 are removed from the innermost group to the outermost.
@@ -36,7 +36,7 @@ _CAP_SYS_ADMIN: Final = 21
 
 MEMBER: Final = "member"
 ISOLATED: Final = "isolated"
-"""A partition without load balancing, and without unbound workqueues: for one CPU alone."""
+"""A partition without load balancing and without unbound workqueues; for a single CPU."""
 BALANCED: Final = "root"
 
 PARTITION_PATH: Final = re.compile(
@@ -91,7 +91,7 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """The groups of targets, their ancestors, and the groups with saved originals."""
+    """The states of groups: of future partitions, of their ancestors, and of groups with saved originals."""
 
     online: CpuSet = frozenset()
     groups: Mapping[str, GroupState] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """The originals to save first, and the writes after that, in their order.
+    """The originals to save first, and the ordered writes to make after that.
 
     :ivar refused: reasons why guests get no partition, by uuid of the guest.
     :ivar valid: the CPUs of the valid partitions in the kernel.
@@ -265,7 +265,7 @@ class PartitionFiles:
     def list_targets(
         self, uuid: str, group: str, cpus: CpuSet, vcpu_cpus: tuple[CpuSet, ...]
     ) -> tuple[list[PartitionTarget], str]:
-        """The groups of a guest that should be partitions, and a message about its other guest CPUs.
+        """The groups of a guest that should become partitions; or no group, and a message with the reason.
 
         :param group: the control group of the whole guest.
         :param cpus: the dedicated CPUs that the guest holds.

@@ -75,7 +75,7 @@ def _option_cpus(files: SysFiles, line: list[str], option: str) -> CpuSet:
 
 
 def boot_warnings(boot: BootIsolation, cpu_sets: CpuSets) -> Iterator[str]:
-    """Warnings about boot options that isolate shared CPUs, although they are meant for dedicated CPUs."""
+    """Warnings about boot options, meant for dedicated CPUs, that isolate shared CPUs."""
     shared = (cpu_sets.shared | cpu_sets.emulator) - cpu_sets.dedicated
     remedy = "name them in [compute] cpu_dedicated_set, or remove them from the boot line"
     if cpus := shared & boot.unbalanced:
@@ -110,7 +110,7 @@ def writer_warnings(root: Path) -> list[str]:
 
 
 def _read_profile(root: Path) -> str:
-    """The active profiles of TuneD; empty if there are none."""
+    """The active profiles of TuneD; empty without an active profile."""
     try:
         content = kernel_files.read(f"{root}/{ACTIVE_PROFILE}", _PROFILE_BYTES)
     except OSError:

@@ -30,7 +30,7 @@ _PART: Final = re.compile(r"(\^?)\s*([0-9]+)(?:\s*-\s*([0-9]+))?", re.ASCII)
 
 
 class BadCpuSet(ValueError):
-    """A text is not a CPU set; ``part`` is its wrong part."""
+    """A text is not a CPU set; ``part`` is the wrong part of the text."""
 
     def __init__(self, text: str, part: str, why: str) -> None:
         super().__init__(f"bad CPU set {text!r}: {part!r} {why}")
@@ -39,7 +39,7 @@ class BadCpuSet(ValueError):
 
 
 def parse(text: str) -> frozenset[int]:
-    """Parse a list of CPUs such as ``0-3,^2,8,^4-5``. An exclusion (``^``) also applies to parts before it.
+    """Parse a list of CPUs such as ``0-3,^2,8,^4-5``. An exclusion (``^``) applies to all parts.
 
     Blanks around parts and empty parts are allowed, as in the kernel. An empty text is the empty set.
 
@@ -116,7 +116,8 @@ class CpuSets:
         shared CPUs.
     :ivar reserved_vcpus: the number of VCPU that are reserved for the host.
     :ivar warnings: sentences for operators about the options.
-    :ivar pooled: dedicated and shared CPUs that belong to pools. Only members of its pool may use such a CPU.
+    :ivar pooled: dedicated and shared CPUs that belong to pools. Only guests in the pool of such a CPU may
+        use it.
     :ivar offline: CPUs of ``[compute] cpu_dedicated_set`` that are offline and were never seen online. Such
         CPUs are in no set until they are online.
     """
@@ -131,7 +132,7 @@ class CpuSets:
 
     @property
     def offline_warning(self) -> str:
-        """A message about the CPUs in ``offline``; empty if there are none."""
+        """A message about the CPUs in ``offline``; empty without such CPUs."""
         if not self.offline:
             return ""
         return (
@@ -158,7 +159,7 @@ class CpuSets:
     def describe_strays(
         self, held: frozenset[int], online: frozenset[int], reach: frozenset[int] | None = None
     ) -> str:
-        """A text about CPUs that a guest holds but should not have any more; empty if there are none.
+        """A text about CPUs that a guest holds but should not have any more; empty without such CPUs.
 
         A CPU must not be held if it is offline, or if a change of the configuration has removed it from the
         dedicated set or from the guest's pool.
@@ -166,7 +167,7 @@ class CpuSets:
         :param held: the dedicated CPUs of the guest.
         :param online: the online CPUs of the host.
         :param reach: the CPUs that the guest may have: those of its pools or, if the guest has no pool, the
-            CPUs outside of all pools. The result is None if the host has no pools.
+            CPUs outside of all pools. None means that the host has no pools.
         """
         # An offline CPU is reported only as offline, although it is also missing in the dedicated set.
         gone, offline = held & online - self.dedicated, held - online

@@ -110,7 +110,7 @@ class GuestSettings:
     :ivar qos_class: name of the guest's QoS class.
     :ivar priority: within a class, guests of a lower priority are throttled and evicted first.
     :ivar resctrl: annotation with shares of cache and memory bandwidth; empty means the shares of the class.
-    :ivar blockio_class: name of the class of block I/O; empty if there is none.
+    :ivar blockio_class: name of the class of block I/O; empty if the guest has no such class.
     :ivar memory_type: the type of memory that the guest gets.
     :ivar cpu_class: name of the CPU class of the guest's dedicated CPUs; empty means that of the QoS class.
     :ivar spread: whether the dedicated CPUs are on as many cores as possible; only with thread policy

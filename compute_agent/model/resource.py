@@ -42,13 +42,14 @@ class ResourceClass:
     """A resource class of inventories of a host.
 
     :ivar host_owned: whether an inventory on a provider of the agent always belongs to the agent. An
-        inventory of other classes belongs to it only if a file records that the agent made the inventory.
+        inventory of other classes belongs to the agent only if a file records that the agent made it.
     :ivar movable: whether inventories and allocations move to other providers when the shape of the tree
         changes. Cache ways and bandwidth do not move, because they always belong to one L3 domain.
-    :ivar exclusive: whether a consumer has its amount alone, so that the class cannot be overcommitted.
+    :ivar exclusive: whether no other consumer shares an allocated amount, so that the class cannot be
+        overcommitted.
     :ivar cpu: whether amounts are CPUs, which the agent assigns.
     :ivar stock_name: the custom class that is used instead on an OpenStack Placement that does not know this
-        class; empty means all releases know it.
+        class; empty means that all releases know the class.
     """
 
     name: str
@@ -180,8 +181,9 @@ class BlockIoClass:
 class MemoryShare:
     """Settings of memory of a class of guests. Amounts are percent of a guest's allocation of ``MEMORY_MB``.
 
-    :ivar high: the kernel slows a guest above this amount down, and reclaims its memory; None means no limit.
-    :ivar low: the kernel reclaims memory of other guests first while a guest is below this amount.
+    :ivar high: above this amount, the kernel slows the guest down and reclaims its memory; None means no
+        limit.
+    :ivar low: while the guest uses less than this amount, the kernel reclaims memory of other guests first.
     :ivar oom_score_adj: adjustment for the kernel's OOM killer, from -1000 to 1000. A process with a higher
         value is killed earlier.
     """
@@ -205,7 +207,7 @@ class CoreScope(enum.StrEnum):
 
 
 BEST_EFFORT_WEIGHT: Final = 1
-"""The default CPU weight, for each CPU of a guest, of best-effort classes; that of other classes is 100."""
+"""The default weight of each CPU of a guest in best-effort classes. Other classes have the default 100."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +216,7 @@ class CpuShare:
 
     :ivar cpu_weight: weight of each VCPU and PCPU of a guest; None means 100, or 1 for ``BE`` and classes
         below.
-    :ivar cpu_idle: whether guests run only on CPU time that no guest beside them wants (``cpu.idle``).
+    :ivar cpu_idle: whether guests run only on CPU time that no other guest wants (``cpu.idle``).
     :ivar cpu_burst: unused CPU time that a guest may save and use later, in percent of its quota; None means
         the guest saves none.
     :ivar reclaimed_cap: maximum CPU use of a guest in percent of its reclaimed CPUs; None means no limit.
@@ -251,7 +253,7 @@ MEMORY_HIGH: Final = "memory_high"
 
 
 class ThrottleControl(NamedTuple):
-    """A control: the name of a lever, and a domain (an L3 cache id as text, or "" for the whole host)."""
+    """A control: its kind (``lever``), and its domain: an L3 cache id as text, or "" for the whole host."""
 
     lever: str
     domain: str = ""

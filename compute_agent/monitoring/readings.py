@@ -155,7 +155,8 @@ class TargetUse:
     """The cache use of a guest or class since its monitoring began.
 
     :ivar begun: the monotonic second at which the target's monitoring began.
-    :ivar bytes_moved: bytes moved since ``begun``, by cache id and event.
+    :ivar bytes_moved: bytes that the target has moved between caches and memory since ``begun``, by cache id
+        and event.
     :ivar groups: the counters of the groups in which the target is measured.
     """
 
@@ -190,7 +191,8 @@ class MonitorReading:
     A target without monitoring is present, but its ``caches`` are empty.
 
     :ivar begun: the monotonic second of the first reading of the same monitor.
-    :ivar host_bytes: bytes that the host moved since ``begun``, by cache id and event.
+    :ivar host_bytes: bytes that the host has moved between caches and memory since ``begun``, by cache id and
+        event.
     """
 
     time: float
@@ -230,7 +232,7 @@ def rates_of_targets(
     """The mean rates of each target since the reading ``before``, by the key of the target.
 
     A target has no rates if ``before`` is None, or does not have the target, or if the monitoring of the
-    target began again since.
+    target has started again since ``before``.
     """
     if before is None:
         return {}
@@ -277,7 +279,8 @@ class BytesSum:
     def add(self, moved: Mapping[tuple[str, float], Mapping[tuple[int, str], int]]) -> None:
         """Add the increase of each guest or group since the last call. A new guest or group adds nothing.
 
-        :param moved: bytes by cache id and event, for each guest or group and begin of its monitoring.
+        :param moved: bytes by cache id and event. The key names a guest or group, and the start of its
+            monitoring.
         """
         for one, bytes_moved in moved.items():
             last = self._last.get(one, bytes_moved)
@@ -326,7 +329,7 @@ class MonitoredCaches:
         """Set the sizes of the caches, and the capacity of their memory.
 
         :param memory_bandwidth_gbps: the bandwidth of the memory of each cache, in 10^9 bytes a second, which
-            the hardware does not show. None if unknown; thresholds in percent have no effect then.
+            the hardware does not show. None if unknown; thresholds in percent then have no effect.
         """
         self._sizes = {str(cache): float(size) for cache, size in cache_sizes(platform).items()}
         self._bandwidth = None if memory_bandwidth_gbps is None else memory_bandwidth_gbps * BYTES_PER_GB

@@ -24,12 +24,14 @@ _TICKS: Final = frozenset({"LOC", "arch_timer", "riscv-timer", "timer"})
 """Labels and names of the timer interrupt: x86, ARM, RISC-V, and the first ticks of a boot."""
 
 _TRIGGER: Final = re.compile(r"(?:.*-)?(?:edge|level|fasteoi)\Z", re.IGNORECASE)
-"""The word before the names of the devices of an interrupt."""
+"""The word in a line of /proc/interrupts after which the names of the devices follow."""
 
 _MAX_CAUSE: Final = 80
 _SWITCHES: Final = re.compile(r"^nonvoluntary_ctxt_switches:\s*([0-9]+)$", re.MULTILINE)
 _PROCESSOR: Final = 36
-"""The field ``processor`` of /proc/TID/stat, counted from the state (proc_pid_stat(5), field 39)."""
+"""The index of the field ``processor`` (39 in proc_pid_stat(5)) of /proc/TID/stat, with the field ``state``
+as 0.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The enforcer: runs the controllers, which write the settings of guests to the kernel, one after another.
 
-A failure of one controller does not stop the next.
+If a controller fails, the next controllers still run.
 
 Before the driver reports the start of a guest, only the controllers of cache groups and of memory nodes run
 for it. The CPUs of the guest are set when it runs, because libvirt itself sets them during the start.
@@ -127,8 +127,8 @@ class GuestEnforcer:
     ) -> None:
         """Run ``controllers``, in their order.
 
-        :param read_online: reads the CPUs that are online now; None means the online CPUs of the host state
-            are used.
+        :param read_online: reads the CPUs that are online now; None means that the online CPUs of the host
+            state are used.
         """
         self._read_online = read_online
         self._controllers = controllers
@@ -151,8 +151,8 @@ class GuestEnforcer:
     def compare_all(self, host_state: HostState) -> None:
         """Compare the kernel with the wanted settings of each guest.
 
-        If a setting differs, the controller becomes pending for the guest. Each controller compares only once
-        in ``compare_rounds`` calls.
+        If a setting differs, the controller becomes pending for the guest. Each controller compares only in
+        one of its ``compare_rounds`` successive calls.
         """
         # Each controller begins at another round, so that the work is spread over the rounds.
         due = [
@@ -190,7 +190,8 @@ class GuestEnforcer:
     def apply_to(self, entry: CachedGuest, host_state: HostState) -> None:
         """Run the pending controllers for one guest.
 
-        :raises DriverError: a controller has failed; later ones were not called and stay pending.
+        :raises DriverError: a controller has failed. The controllers after it were not called and stay
+            pending.
         """
         self._sync(host_state)
         for controller in self._controllers:
@@ -198,7 +199,8 @@ class GuestEnforcer:
                 try:
                     changed = controller.apply(self._target_for(entry, host_state))
                     LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
-                # Errors of files are raised as DriverError, because senders of orders handle no other error.
+                # Errors of files are raised as DriverError, because senders of requests handle no other
+                # error.
                 except OSError as error:
                     raise DriverError(f"{controller.name}: {error}") from error
                 entry.pending.discard(controller.name)
@@ -211,7 +213,7 @@ class GuestEnforcer:
         # The limits are cleared before the target is made, because it has a copy of them.
         entry.limits.clear()
         target = self._target_for(entry, host_state)
-        # Without controllers of cache groups (acts_early), which remove their limits in sync().
+        # Controllers of cache groups (acts_early) are left out, because they remove limits in sync().
         for controller in (each for each in self._controllers if not each.acts_early):
             try:
                 controller.apply(target)
@@ -246,7 +248,7 @@ class GuestEnforcer:
         self._expected.note_delay(guest)
 
     def note_cache_delay(self, guest: Guest) -> None:
-        """Record how old a started guest's process was when it got its cache group, if it has one now."""
+        """Record the age of a started guest's process when it got its cache group, if the guest has one."""
         entry, early = self.cache.get(guest.uuid), self._early_controllers()
         if entry is None or not early or any(controller.name in entry.pending for controller in early):
             return
@@ -362,7 +364,7 @@ class GuestEnforcer:
         return host_state.with_online(self._read_online())
 
     def _note_failure(self, controller: KernelController, error: Exception) -> None:
-        LOG.error("%s: %s; the agent tries again", controller.name, error)
+        LOG.error("The controller %s has failed: %s; the agent tries again", controller.name, error)
         self._metrics.controller_failures.labels(controller.name).inc()
 
 

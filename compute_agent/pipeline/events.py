@@ -22,11 +22,11 @@ from compute_agent.report.history import ConsumerOwner
 
 @dataclass(frozen=True, slots=True)
 class StartGuest:
-    """An order to start a guest. The answer is its GuestView, or GuestRefusedError with the reason.
+    """A request to start a guest. The answer is the guest's GuestView, or GuestRefusedError with the reason.
 
     :ivar command: the program and arguments of the guest.
     :ivar cwd: the working directory of the guest.
-    :ivar declared: the names of the settings that the order sets explicitly.
+    :ivar declared: the names of the settings that the request sets explicitly.
     :ivar owner: project, user and type of the guest's consumer in Placement; None if unknown.
     """
 
@@ -37,7 +37,7 @@ class StartGuest:
     allocation: Allocation
     as_of: float
     cwd: str = "/"
-    # The environment is in repr(), which may be logged: a variable may contain a password.
+    # The environment is left out of repr(), which may be logged: a variable may contain a password.
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     declared: tuple[str, ...] = ()
     owner: ConsumerOwner | None = None
@@ -45,12 +45,12 @@ class StartGuest:
 
 @dataclass(frozen=True, slots=True)
 class AdoptGuest:
-    """An order to adopt a running process, or all processes of a cgroup, as a guest.
+    """A request to adopt a running process, or all processes of a cgroup, as a guest.
 
     The answer is the guest's GuestView, or GuestRefusedError with the reason.
 
     :ivar origin: the process id, or the folder of the cgroup.
-    :ivar declared: the names of those settings that the order sets explicitly.
+    :ivar declared: the names of the settings that the request sets explicitly.
     """
 
     uuid: str
@@ -99,7 +99,7 @@ class GuestExpected:
 
 @dataclass(frozen=True, slots=True)
 class GuestAppeared:
-    """The process of an expected guest exists. The answer comes when the process is in its cache group."""
+    """The process of an expected guest exists. The worker answers when the process is in its cache group."""
 
     guest: Guest
 
@@ -122,7 +122,7 @@ class AllocationsRead:
     :ivar allocations: the allocation of each guest by uuid. While a guest migrates, this may be the
         allocation of the migration. An empty allocation means that the guest holds nothing any more.
     :ivar held: the allocations of all consumers on this host, with or without a guest, by consumer; None if
-        they have not changed.
+        these allocations have not changed.
     :ivar migrations: the migrations that hold the allocation of a guest, by uuid of the guest.
     :ivar owners: changed owners of consumers, by uuid of the guest.
     """
@@ -169,7 +169,7 @@ class LimitGuest:
     The answer comes when the kernel has the limit. The answer is an error if there is no such guest
     (GuestGoneError), or if the controller fails.
 
-    :ivar limit: the limit, in the unit of the control's lever; None means that the limit is removed.
+    :ivar limit: the limit, in the unit of the control; None means that the limit is removed.
     """
 
     uuid: str
@@ -179,9 +179,9 @@ class LimitGuest:
 
 @dataclass(frozen=True, slots=True)
 class MoveGuest:
-    """An order to move a guest from CPUs outside of the configured CPU sets to CPUs within them.
+    """A request to move a guest from CPUs outside of the configured CPU sets to CPUs within them.
 
-    The answer is the new assignment, or None if the guest has no CPUs outside. The answer is
+    The answer is the new assignment, or None if the guest has no CPUs outside of the sets. The answer is
     GuestRefusedError if there are no free CPUs within the sets, and GuestGoneError if there is no such guest.
 
     :ivar dry_run: whether the move is only computed.
@@ -197,7 +197,7 @@ class UseMeasured:
 
     :ivar use: the use in cores by hour of the week, by uuid of the guest. The use of a guest without an
         entry is unknown.
-    :ivar recent: the mean of the last minutes, in the same form.
+    :ivar recent: the mean CPU use of the last minutes, in the same form as ``use``.
     """
 
     use: Mapping[str, LoadProfile]
@@ -206,7 +206,7 @@ class UseMeasured:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileGuests:
-    """A periodic order to compare all guests with the kernel, repair drift, and retry pending changes."""
+    """A periodic request to compare all guests with the kernel, repair drift, and retry pending changes."""
 
 
 Event = (

@@ -1,8 +1,8 @@
 """Resolves the settings of guests from all sources, and stores settings made by hand and by the fleet.
 
 Settings made by hand cannot be stored in the metadata of a domain, because Nova writes the domain's
-definition again at each hard reboot and resize. A file of the agent keeps them by uuid of the guest. The
-settings stay in this file until they are unset, or until the guest has left this host for good.
+definition again at each hard reboot and resize. A file of the agent keeps these settings by uuid of the
+guest. The settings stay in this file until they are unset, or until the guest has left this host for good.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ class ManualSettings:
     def change_settings(
         self, uuid: str, source: SettingSource, texts: Mapping[str, str], unset: Collection[str] = ()
     ) -> None:
-        """Set and unset settings of a guest from one source, and wait until they are on disk.
+        """Set and unset settings of a guest from one source, and wait until the changes are on disk.
 
-        :raises OSError: the settings cannot be saved; the former ones stay in force.
+        :raises OSError: the settings cannot be saved. The former settings stay in force.
         """
         kept = {name: text for name, text in self.setting_texts(uuid, source).items() if name not in unset}
         guest = {**self._texts.get(uuid, {}), source: {**kept, **texts}}
@@ -139,7 +139,7 @@ class ManualSettings:
         }
         # The file is written first, so that a full disk leaves file and memory unchanged.
         with self._lock:
-            # No write without a change, which saves an fsync(2).
+            # Without a change nothing is written, which saves an fsync(2).
             if texts == self._texts:
                 return
             if self._path is not None:
@@ -189,7 +189,7 @@ def _manual_source(text: str) -> SettingSource:
 def _checked_text(name: str, text: Any) -> str:
     if name not in SETTING_NAMES:
         raise ValueError(f"there is no setting {name!r}")
-    # Only a check of the text, which values() parses again.
+    # This call only checks the text, which values() parses again.
     read_setting(name, kept_json.text(text))
     return str(text)
 
@@ -265,7 +265,7 @@ class GuestClassifier:
     def resolution_input(
         self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, host_state: HostState
     ) -> ResolutionInput:
-        """The inputs from which a guest's settings are resolved. A caller can use them with other rules."""
+        """The inputs from which a guest's settings are resolved. They can also be resolved by other rules."""
         return ResolutionInput(
             guest, guest_facts(guest, allocation, owner, host_state), self.manual.values(guest.uuid)
         )

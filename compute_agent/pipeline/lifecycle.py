@@ -41,7 +41,7 @@ def observe_guest(driver: GuestDriver, guest: Guest) -> KernelPlacement:
 LOG = logging.getLogger(__name__)
 
 Limits = Mapping[str, Mapping[ThrottleControl, float]]
-"""The limits that throttling has set, by uuid of the guest and by control, in the unit of the lever."""
+"""The limits that throttling has set, by uuid of the guest and by control, in the unit of the control."""
 
 
 class GuestLifecycle:
@@ -67,7 +67,7 @@ class GuestLifecycle:
         self._cache = enforcer.cache
         self._metrics = metrics
         self._saved: Mapping[str, SavedGuest] | None = None
-        """The saved guests that are not taken over yet; None means the guests of all drivers are taken
+        """The saved guests that are not taken over yet; None means that the guests of all drivers are taken
         over.
         """
         self._awaited: frozenset[str] | None = None
@@ -85,7 +85,7 @@ class GuestLifecycle:
         migrations: Mapping[str, str],
         owners: Mapping[str, ConsumerOwner],
     ) -> None:
-        """Remember the state that a former agent has saved, for take_over().
+        """Remember the state that the previous run of the agent has saved, for take_over().
 
         :param saved: the guests in the state file, by uuid.
         :param limits: the limits of throttling by uuid of the guest.
@@ -216,7 +216,7 @@ class GuestLifecycle:
                 self._classifier.forget_guest(uuid)
 
     def forget_ended(self, guest: Guest, ending: str = "") -> None:
-        """Remove an ended guest from the cache, and note that its allocation has no guest any more.
+        """Remove an ended guest from the cache, and record its allocation as one without a guest.
 
         :param ending: the exit status or signal as text; empty if unknown.
         """
@@ -245,7 +245,7 @@ class GuestLifecycle:
         its saved guests keep their CPUs, and a later call takes them over.
 
         :return: whether this call has added the guests of a driver.
-        :raises DriverError: no driver can list its guests; the saved state stays for the next call.
+        :raises DriverError: no driver can list its guests; the saved state is kept for the next call.
         """
         if (saved := self._saved) is None:
             return False
@@ -269,7 +269,7 @@ class GuestLifecycle:
                 " keep their CPUs: %s",
                 " and ".join(sorted(awaited)),
                 len(waiting),
-                self._driver.outage_reason or "the driver is about to look",
+                self._driver.outage_reason or "the driver has not looked for them yet",
             )
         for uuid, guest in running.items():
             if (old := saved.get(uuid)) is not None and self._cache.get(uuid) is None:
@@ -292,7 +292,7 @@ class GuestLifecycle:
         return {guest.uuid: guest for guest in listed if guest.driver not in awaited}
 
     def _resume_guest(self, guest: Guest, old: SavedGuest) -> None:
-        """Add a running guest to the cache, with the state that a former agent has saved."""
+        """Add a running guest to the cache, with the state that the previous run of the agent has saved."""
         uuid = guest.uuid
         # Saved CPUs count only with a policy that pins guests.
         assignment = old.assignment if self._placer.host_state.places_guests else None
@@ -396,7 +396,7 @@ class GuestLifecycle:
     def _stop_unplaced(self, entry: CachedGuest) -> None:
         """Stop a guest that was refused at its start.
 
-        If this fails, it stays confined to CPUs that no guest holds.
+        If the stop fails, the guest stays confined to CPUs that no guest holds.
         """
         guest, reason = entry.guest, entry.refusal
         try:

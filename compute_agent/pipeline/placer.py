@@ -50,7 +50,7 @@ class GuestPlacer:
         self.use: Mapping[str, LoadProfile] = {}
         """The measured CPU use of guests in cores by hour of the week, by uuid."""
         self.recent_use: Mapping[str, LoadProfile] = {}
-        """The mean of the last minutes, in the same form."""
+        """The mean CPU use of guests in the last minutes, in the same form as ``use``."""
         self._balanced: object = None
         """The inputs of the last search that found no guest to move. Equal inputs need no new search."""
         self._synced: tuple[HostState, Mapping[str, CpuSet]] | None = None
@@ -63,9 +63,9 @@ class GuestPlacer:
     def decide_place(
         self, guest: Guest, allocation: Allocation, current: CpuAssignment | None = None
     ) -> CpuAssignment | PlacementRefusal | None:
-        """Return the assignment of a guest, or its refusal; None if the agent does not place it.
+        """Return the assignment of a guest, or its refusal; None if the agent does not place the guest.
 
-        The present assignment ``current`` is kept if it still meets the request.
+        The present assignment ``current`` is kept if it still satisfies the request.
         """
         host_state = self.host_state
         request = request_for(host_state, guest, allocation)
@@ -95,7 +95,7 @@ class GuestPlacer:
     def _admit_to_pools(
         self, guest: Guest, request: GuestRequest, current: CpuAssignment | None
     ) -> PlacementRefusal | None:
-        """The refusal of a guest that a pool in its allocation does not admit; None if all admit it."""
+        """The refusal of a guest that a pool in its allocation does not admit; None if all pools admit it."""
         if self.host_state.pools_only and (outside := refuse_outside(request.demands)) is not None:
             return outside
         wanted = {demand.pool: demand.cpus for demand in request.demands if demand.pool}
@@ -152,8 +152,8 @@ class GuestPlacer:
     def take_up(self, entry: CachedGuest) -> None:
         """Place a guest that already runs when the agent first sees it.
 
-        If neither its allocation nor its assignment is known, it keeps its CPUs as long as no other guest
-        holds a CPU.
+        A guest without a known allocation and assignment keeps its CPUs as long as no other guest holds a
+        CPU.
         """
         is_known = entry.allocation is not None or entry.assignment is not None
         if self._is_followed(entry) or is_known or self._cache.held_cpus():
@@ -188,8 +188,8 @@ class GuestPlacer:
     def _memory_of_kind(self, entry: CachedGuest, bound: frozenset[int]) -> frozenset[int]:
         """The NUMA nodes for the memory of a guest that another program has placed.
 
-        The result are the nodes with the memory type in the guest's settings. The result is ``bound`` if the
-        guest has no memory type, or if the host has no node of that type.
+        The result contains the nodes with the memory type in the guest's settings. The result is ``bound`` if
+        the guest has no memory type, or if the host has no node of that type.
 
         :param bound: the nodes to which the memory is bound now; empty if not bound.
         """
@@ -255,7 +255,10 @@ class GuestPlacer:
                     entry.assignment.held_cpus, reachable, self._cpus_in_reach(entry)
                 )
             if stray and stray != entry.stray:
-                LOG.warning("%s", stray_warning(guest.uuid, stray, guest.name))
+                LOG.warning(
+                    "CPUs outside of the current CPU sets are in use: %s",
+                    stray_warning(guest.uuid, stray, guest.name),
+                )
             elif entry.stray and not stray:
                 LOG.info("Guest %s no longer holds CPUs outside the current CPU sets", guest)
             entry.stray = stray

@@ -2,19 +2,19 @@
 
 Nouns
     The *limit* of a guest CPU is the set of host CPUs that the guest's definition allows. The definition may
-    pin a guest CPU to CPUs, and bind memory strictly to NUMA nodes, which excludes CPUs of other nodes. A
-    guest without demands has no limits.
+    pin a guest CPU to host CPUs. It may also bind memory strictly to NUMA nodes, which excludes the CPUs of
+    other nodes. A guest without demands has no limits.
 
 An example
     A host has two NUMA nodes, CPUs 0-3 and 4-7. A guest has two cells of two guest CPUs, with memory strictly
-    from node 0 and from node 1. The limits of the guest CPUs are 0-3, 0-3, 4-7, 4-7. Of the dedicated CPUs 1,
-    2, 5 and 6 it gets 1, 2, 5 and 6 in this order.
+    from node 0 and from node 1. The limits of the guest CPUs are 0-3, 0-3, 4-7, 4-7. If the dedicated CPUs 1,
+    2, 5 and 6 are free, the guest CPUs get these CPUs in this order.
 
 Invariants
     - A guest CPU gets no CPU outside its limit.
     - If dedicated CPUs can be assigned within limits and zones, they are assigned (maximum flow). With thread
       policy isolate, only the CPUs that the policy chooses are tried.
-    - If the CPUs cannot be assigned, the guest stays where it is, and the refusal has the reason.
+    - If the CPUs cannot be assigned, the guest keeps its present CPUs, and the refusal has the reason.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from compute_agent.policy.base import (
 )
 
 Limits = tuple[CpuSet, ...]
-"""The host CPUs that each guest CPU may use, by its number; empty for a guest without demands."""
+"""The host CPUs that each guest CPU may use, by number of the guest CPU; empty without demands."""
 
 
 def limits_of(topology: HostTopology, constraints: PlacementConstraints, vcpus: int) -> Limits:
@@ -69,7 +69,7 @@ def give_out(zones: Sequence[tuple[CpuSet, int]], floating: CpuSet, limits: Limi
     The result maps numbers of guest CPUs to dedicated CPUs. A guest CPU without a dedicated CPU floats on the
     CPUs of ``floating`` within its limit.
 
-    :param zones: the free CPUs of each zone, and the number of CPUs to assign from it.
+    :param zones: for each zone, the free CPUs and the number of CPUs to assign.
     """
     wanted = sum(amount for _, amount in zones)
     if wanted > len(limits):
@@ -153,7 +153,7 @@ def within_constraints(policy: Policy) -> Policy:
 
 
 def refit_within(supply: CpuSupply, request: GuestRequest, current: CpuAssignment) -> CpuAssignment | None:
-    """The assignment that keeps a guest's present dedicated CPUs within its limits; None if there is none.
+    """The assignment that keeps a guest's present dedicated CPUs within its limits; None if impossible.
 
     See :func:`~compute_agent.policy.base.refit_assignment`.
     """
@@ -229,8 +229,8 @@ def _give_out(
 ) -> tuple[Mapping[int, int] | None, CpuSet]:
     """Choose the dedicated CPU of each slot (a guest CPU or the emulator threads), and the CPUs kept empty.
 
-    If the CPUs that the policy chooses fit the limits, these are used, or else any free CPUs that fit. The
-    first item of the result is None if no free CPUs fit.
+    The CPUs that the policy chooses are used if they fit the limits. Otherwise any free CPUs are used that
+    fit. The first item of the result is None if no free CPUs fit.
     """
     usable = frozenset[int]().union(*slots)
     narrow = request.narrowed_to(usable)

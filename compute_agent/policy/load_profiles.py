@@ -18,7 +18,7 @@ WEEK_HOURS: Final = 7 * 24
 # Profiles are compared by identity, because a hash of all hours takes longer than an overlap.
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadProfile:
-    """The mean CPU use in each hour of the week, in cores or as the busy part of one CPU.
+    """The mean CPU use in each hour of the week, in cores, or as the share of time for which one CPU is busy.
 
     :ivar learnt: whether the use by hour was measured. Otherwise all hours have the mean of the last minutes.
     """
@@ -40,14 +40,14 @@ full.
 
 @lru_cache(maxsize=1024)
 def use_per_cpu(profile: LoadProfile, count: int) -> LoadProfile:
-    """The busy part of each CPU, 0 to 1, if a guest's use is spread evenly over ``count`` CPUs."""
+    """The share of time, 0 to 1, for which each of ``count`` CPUs is busy if a guest uses them evenly."""
     return LoadProfile(tuple([min(1.0, cores / count) for cores in profile.hours]), profile.learnt)
 
 
-# Only the busiest hours, because the mean of all 168 hours would hide the peaks of guests that work in 40 of
-# them.
+# Only the busiest hours count, because the mean of all 168 hours would hide the peaks of guests that work in
+# 40 of these hours.
 BUSIEST_HOURS: Final = 24
-"""The number of hours of the week for a comparison of two guests; the hours with most common use count."""
+"""Two guests are compared in this number of hours of the week: the hours with the most common use."""
 
 
 @lru_cache(maxsize=2048)
@@ -56,7 +56,7 @@ def common_load(one: LoadProfile, other: LoadProfile) -> float:
 
     In each hour, two CPUs can be busy together at most for as long as the less busy CPU is busy. The result
     is the mean of this time over the :data:`BUSIEST_HOURS`. The result is 0 for guests that are never busy in
-    the same hour. For guests with a constant use, it is the smaller use.
+    the same hour. For two guests with constant use, the result is the smaller use.
     """
     return sum(sorted(map(min, one.hours, other.hours))[-BUSIEST_HOURS:]) / BUSIEST_HOURS
 

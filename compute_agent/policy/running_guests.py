@@ -11,13 +11,13 @@ guest holds no CPU, and leaves each CPU that another guest gets. An example: CPU
 belongs to the host, and no CPU is shared. A confined guest runs on 0-2. It runs on 1-2 while a guest holds
 CPU 0, and on 2 while guests hold both CPUs.
 
-Rebalancing moves at most one guest at a time, and only if the gain is large enough. Costs have points: a
-guest that uses one more L3 domain costs one point, and constants of this module define the other weights. A
-core that two guests share counts for both of them, so each move lowers the sum of all costs by at least its
-gain. As the minimum gain is above 0, moves end after some time, and no guest moves back and forth. The use by
-hour of the week is stable, so a smaller gain is enough for a move than with the mean of the last minutes. If
-no move gains enough by the hours of the week, guests that are busy together now are separated, unless that
-makes the hours of the week much worse.
+Rebalancing moves at most one guest at a time, and only if the gain is large enough. Costs are counted in
+points: a guest that uses one more L3 domain costs one point, and constants of this module define all other
+costs. A core that two guests share counts for both of them, so each move lowers the sum of all costs by at
+least its gain. As the minimum gain is above 0, moves end after some time, and no guest moves back and forth.
+The use by hour of the week is stable, so a smaller gain is enough for a move than with the mean of the last
+minutes. If no move gains enough by the hours of the week, guests that are busy together now are separated,
+unless that makes the hours of the week much worse.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def read_back(
 
 
 def _vcpu_positions(request: GuestRequest, vcpu_cpus: Mapping[int, CpuSet]) -> tuple[CpuSet, ...]:
-    """The host CPUs of each guest CPU, in the order of their numbers; empty unless all are known."""
+    """The host CPUs of each guest CPU, in the order of guest CPUs; empty unless known for all guest CPUs."""
     if vcpu_cpus.keys() != set(range(request.vcpus)) or not all(vcpu_cpus.values()):
         return ()
     return tuple(vcpu_cpus[number] for number in range(request.vcpus))
@@ -159,8 +159,8 @@ busy.
 OUTSIDE: Final = 4.0
 """Cost of each CPU of a guest that is no longer in ``cpu_dedicated_set``."""
 MEMORY_MOVED: Final = 2.0
-"""Cost of moving all memory of a guest to other NUMA nodes. A guest that leaves half of its nodes costs
-half.
+"""Cost of moving all memory of a guest to other NUMA nodes. If a guest leaves half of its nodes, the cost is
+half of this value.
 """
 
 # With the whole gain as the limit, guests with equal peaks would stay together; benchmarks/policies.md has

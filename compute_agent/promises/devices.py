@@ -30,7 +30,7 @@ def cards_of(tree: ProviderTree, read_devices: Callable[[], Iterable[PciDevice]]
     The card of a virtual function is its physical function. If the host offers virtual functions separately,
     each of them is its own card.
 
-    :param read_devices: reads the devices of the host; called only if the host offers any.
+    :param read_devices: reads the devices of the host; called only if the host offers devices.
     """
     offered = {node.device for node in tree.device_providers}
     if not offered:

@@ -28,7 +28,9 @@ may run there.
 
 _NODE: Final = re.compile(r"N([0-9]{1,6})=([0-9]{1,20})", re.ASCII)
 _COUNTED: Final = ("anon", "shmem")
-"""The lines of memory.numa_stat with a guest's own memory. The page cache is placed by the host."""
+"""The lines of memory.numa_stat with a guest's own memory. The page cache does not count, because the host
+places it.
+"""
 
 
 class TaskReader:

@@ -6,10 +6,11 @@ Nouns
     *others* leave: all other guests, and the system.
 
     A *reading* has the use of each guest and of the system in one minute, in cores. The *history* has the
-    sums of the last two hours, and the hourly peaks of the last day, of each guest and of all together. An
+    sums of the last two hours, and the hourly peaks of the last day, of each guest and of the whole zone. An
     *estimate* is an upper bound of the use that is expected next from the others, with its terms. An *offer*
-    is the promised part of the remaining amount. A *breach* is a broken promise: the others needed the
-    offered CPUs, or a guest on the offered CPUs was throttled or evicted because CPUs were short.
+    is the promised part of the capacity that remains above the estimate. A *breach* is a broken promise: the
+    others needed the offered CPUs, or a guest on the offered CPUs was throttled or evicted because CPUs were
+    short.
 
 An example
     A zone has 32 CPUs, and the following terms:
@@ -26,7 +27,7 @@ An example
     promised, and 17 reserved.
 
     A smaller offer grows by at most 3 CPUs at a time, after 15 minutes with enough unused CPUs. If the
-    promise was broken yesterday by 2 CPUs, 3.2 (a tenth of all) are held back, and 12 are promised.
+    promise was broken yesterday by 2 CPUs, 3.2 CPUs (a tenth of all CPUs) are held back, and 12 are promised.
 
 Invariants
     - In any minute that has a reading, the offer is at most the capacity that the estimate leaves.

@@ -2,8 +2,8 @@
 
 The rule is that of Senpai (Weiner et al., "TMO: Transparent Memory Offloading in Datacenters", ASPLOS 2022).
 Every few seconds the kernel reclaims a small part of a guest's memory. The longer the guest waits for memory,
-the smaller is this part. At a limit of the guest's pressure (PSI) the part is 0. So memory that a guest uses
-returns by itself, and the rest stays in swap.
+the smaller is this part. If the guest's pressure (PSI) reaches a limit, the part is 0. The guest soon reads
+memory that it uses from swap again, so only cold memory stays in swap.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def track_calm(
 ) -> dict[str, float]:
     """The time (seconds) since which each guest has not waited for memory. Waiting guests are left out.
 
-    :param since: the former result.
+    :param since: the result of the previous call.
     :param limit: the pressure in percent from which on a guest counts as waiting.
     """
     return {

@@ -1,4 +1,4 @@
-"""Offers of unused capacity, shares that are held back after broken promises, and their file.
+"""Offers of unused capacity, shares that are held back after broken promises, and the file of zones.
 
 An offer shrinks at once, grows slowly, and is rarely written to Placement. After a broken promise less is
 offered for a day. History and offers are kept in a file, so that a restarted agent need not learn for a day
@@ -47,8 +47,9 @@ class CapacityOffer:
     :ivar published: the promised number of whole CPUs.
     :ivar level: the cores that could be promised, at ``time``.
     :ivar time: the time of the offer in seconds since the epoch.
-    :ivar above_since: the time since which a larger amount could be published; 0 if none can be.
-    :ivar above: the smallest amount that could have been published since then.
+    :ivar above_since: the time since which a larger amount could be published; 0 if no larger amount can be
+        published.
+    :ivar above: the smallest amount that could have been published since ``above_since``.
     """
 
     published: int = 0
@@ -97,7 +98,7 @@ DAY_SECONDS: Final = 86_400.0
 
 # Neither a stopped agent nor a clock that jumps may shorten the day.
 MAX_STEP_SECONDS: Final = 300.0
-"""The longest time between two readings that counts towards the day, in seconds."""
+"""The longest time between two readings that counts towards ``DAY_SECONDS``, in seconds."""
 
 LEAST: Final = 0.1
 """The smallest part of the CPUs that is held back after a broken promise."""

@@ -7,9 +7,9 @@ bad minute does not count. With 16 shared CPUs and a part of 12 % that is 1.92 C
 
 Invariants
     - Two changes are at least five minutes apart, so there are at most twelve in an hour.
-    - More CPUs are withheld if the stolen time exceeds the withheld CPUs by half a CPU. Fewer are withheld if
-      the stolen time was a whole CPU below them for 15 minutes. Each such decrease is at most a tenth of the
-      CPUs.
+    - More CPUs are withheld if the stolen time exceeds the withheld CPUs by half a CPU. Fewer CPUs are
+      withheld if the stolen time was a whole CPU below the withheld CPUs for 15 minutes. Each such decrease
+      is at most a tenth of the CPUs.
     - While the stolen part is not known, as after a start of the agent, the number of withheld CPUs stays.
 """
 
@@ -54,8 +54,8 @@ class StolenReserve:
 
     :ivar readings: pairs of a time and the part of the CPUs' time that was stolen in the minute before.
     :ivar withheld: the number of withheld CPUs, since ``changed``.
-    :ivar less_since: the time since which too many CPUs are withheld; 0 if not too many are.
-    :ivar less: the highest number of CPUs that were needed since then.
+    :ivar less_since: the time since which too many CPUs are withheld; 0 if the number is right.
+    :ivar less: the highest number of CPUs that had to be withheld since ``less_since``.
     """
 
     readings: tuple[tuple[float, float], ...] = ()

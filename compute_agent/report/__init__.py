@@ -11,14 +11,14 @@ Modules
     - ``root_provider``: the owner of the root, and the switch that keeps new guests away
     - ``audit``: differences between guests and their allocations, and repairs
     - ``history``: recognises an older copy of Placement's database, for instance after a restore
-    - ``client``: one method for each request; ``transport``, ``bounded_http``, ``answers`` and ``tracing``
-      are below it
+    - ``client``: one method for each request; the client uses ``transport``, ``bounded_http``, ``answers``
+      and ``tracing``
 
 Order of calls
     For a report, the agent reads the providers (``reporter.ProviderReader``), reserves held amounts and plans
-    actions. The reporter saves the names that may become the agent's own, sends the plan, and saves the names
-    that have become its own. So after a crash between these steps the agent still knows everything that it
-    may have written.
+    actions. The reporter saves the names of classes and traits that may become the agent's own, and sends the
+    plan. Then it saves the names that have become the agent's own. So after a crash between these steps the
+    agent still knows everything that it may have written.
 
 Plans, reshapes and decisions of the audit are pure functions. ``loops``, ``agent`` and ``cmd`` import this
 package. The package imports ``inventory``, ``host`` and ``model``, and no driver.

@@ -1,10 +1,10 @@
-"""Errors of Placement, with one class for each reaction of a caller, and checks of the shapes of answers.
+"""Errors of Placement, one class for each kind of reaction of callers, and checks of answers.
 
 Each answer is checked when it arrives, because code that finds a wrong type later has already used half of
 the answer. A shape is one of the following:
 
-- ``str``, ``int`` or ``float`` (which also accepts integers). A boolean has none of these types, and numbers
-  have an upper limit.
+- ``str``, ``int`` or ``float`` (which also accepts integers). A boolean matches none of these types, and
+  numbers have an upper limit.
 - ``(str, float)``: a value of one of these types
 - ``[shape]``: a list with items of that shape
 - ``EachValue(shape)``: an object with any names and with values of that shape

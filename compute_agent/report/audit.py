@@ -7,19 +7,19 @@
 Nouns
     Before Nova moves or resizes a guest, its conductor gives the guest's allocations to another consumer, the
     *migration*, in one request (POST /allocations). The conductor then claims the destination for the guest's
-    own consumer. The guest runs here until the move ends. After a confirmed move the migration's consumer
-    disappears. After a reverted move the guest gets its allocations back, again in one request.
+    own consumer. The guest runs on this host until the move ends. After a confirmed move the migration's
+    consumer disappears. After a reverted move the guest gets its allocations back, again in one request.
 
-    Placement has no link between a migration and its guest. Nova's requests have microversion 1.36, so the
-    consumer type is ``unknown``, too. In this module a *claim* is the allocation of a consumer that has no
-    guest on this host.
+    Placement has no link between a migration and its guest. The consumer type does not help either: Nova's
+    requests have microversion 1.36, so the type is ``unknown``. In this module a *claim* is the allocation of
+    a consumer that has no guest on this host.
 
 Matching
-    A guest that has lost its allocation here may have a claim as its migration. The claim must have the same
-    amounts and be *new*, which means that the last listing did not contain it. The type of the claim must be
-    unknown or a migration, and its owner must be unknown or the guest's. If the agent lost its state, it does
-    not know the former allocation of the guest. In this case the claim must contain the CPUs on which the
-    guest runs, and its owner or type must be known and fit the guest.
+    A claim may belong to the migration of a guest that has lost its allocation on this host. The claim must
+    have the same amounts and be *new*, which means that the last listing did not contain it. The type of the
+    claim must be unknown or a migration, and its owner must be unknown or the guest's. If the agent lost its
+    state, it does not know the former allocation of the guest. In this case the claim must contain the CPUs
+    on which the guest runs, and its owner or type must be known and be that of the guest.
 
     Guests of one flavor that move at the same time cannot be told apart. A wrong match does no harm, because
     the claims of such guests are equal, and each guest gets one of them. When a claim disappears, the guest
@@ -61,7 +61,7 @@ class MovedGuest:
     :ivar before: the guest's former allocation on this host, held by its own consumer or by ``migration``;
         None if unknown.
     :ivar own: the present allocation of the guest's own consumer on this host.
-    :ivar migration: the consumer of the guest's migration, as found before; empty if there is none.
+    :ivar migration: the consumer of the guest's migration, as found before; empty without a migration.
     :ivar owner: the owner of the guest's consumer; None if the consumer holds nothing anywhere.
     :ivar suitable: the consumers with a claim that contains the CPUs on which the guest runs.
     """
@@ -146,7 +146,7 @@ def _may_be(guest: MovedGuest, claim: MigrationClaim) -> bool:
 
 
 def _is_known_to_be(guest: MovedGuest, claim: MigrationClaim) -> bool:
-    """Whether the owner or the type of a claim is known and fits the guest."""
+    """Whether the owner or the type of a claim is known and is that of the guest."""
     same_owner = guest.owner is not None and guest.owner == claim.owner
     return same_owner or claim.consumer_type == MIGRATION_TYPE
 
@@ -154,7 +154,7 @@ def _is_known_to_be(guest: MovedGuest, claim: MigrationClaim) -> bool:
 def _match_consumers(options: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """The consumer that counts as the migration of each guest, for as many guests as possible.
 
-    A guest gets its first option if that is possible.
+    A guest gets the likeliest consumer if that is possible.
 
     :param options: for each guest, the consumers that may be its migration, the likeliest first.
     """
@@ -221,9 +221,9 @@ class AuditedGuest:
     :ivar extra_cpu: whether the emulator threads get a dedicated CPU of their own, if any guest CPU is
         dedicated.
     :ivar resources: the amounts of the flavor by resource class, without CPUs.
-    :ivar refusal: the reason why the guest has no CPUs; empty if it has some.
+    :ivar refusal: the reason why the guest has no CPUs; empty if the guest has CPUs.
     :ivar stray: a text about CPUs that the guest holds outside the present CPU sets.
-    :ivar migration: the consumer that holds the guest's CPUs during a migration; empty if there is none.
+    :ivar migration: the consumer that holds the guest's CPUs during a migration; empty without a migration.
     :ivar held: the CPUs that no other guest should use.
     :ivar known: the guest's allocation, as the agent remembers it.
     :ivar dedicated_vcpus: the guest CPUs that the mask of the flavor names as dedicated.
@@ -256,7 +256,7 @@ class AuditFinding:
     """One difference that the audit found.
 
     :ivar consumer: the uuid of the guest or other consumer.
-    :ivar name: the name of the guest; empty if there is none.
+    :ivar name: the name of the guest; empty if the consumer has no guest.
     :ivar allocation: the allocation of the consumer on this host.
     :ivar detail: explains the difference.
     """
@@ -365,7 +365,7 @@ def compare_holdings(
 
 
 def _overlapping_cpus(guest: AuditedGuest, guests: Iterable[AuditedGuest]) -> str:
-    """A text that names CPUs which two guests should each have alone; empty if there are none."""
+    """A text that names CPUs that two guests should each have alone; empty without such CPUs."""
     return ", ".join(
         f"{named_cpus(common)} also of guest {full_name(other.name, other.uuid)}"
         for other in guests
@@ -374,9 +374,9 @@ def _overlapping_cpus(guest: AuditedGuest, guests: Iterable[AuditedGuest]) -> st
 
 
 def _kind_differences(guest: AuditedGuest) -> str:
-    """A text with the guest CPUs on dedicated CPUs, if they differ from the flavor's mask.
+    """A text with the guest CPUs on dedicated CPUs, if the mask of the flavor names other guest CPUs.
 
-    The result is empty if they agree.
+    The result is empty if the mask names the same guest CPUs.
     """
     if not guest.dedicated_vcpus or not guest.held or guest.dedicated_vcpus == guest.pinned_vcpus:
         return ""
@@ -426,7 +426,7 @@ def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) 
 
 
 def _amount_differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
-    """A text with the difference between the amounts that a guest holds and needs; empty if none."""
+    """A text with the difference between the amounts that a guest holds and needs; empty if equal."""
     wanted = {"PCPU": 0, "VCPU": 0} | needed_amounts(guest, holds)
     if holds.get("PCPU", 0) == len(guest.location.own) > wanted["PCPU"] and guest.location.pinned_vcpus:
         # Dedicated CPUs that the guest holds to keep siblings empty are no difference.
@@ -441,8 +441,8 @@ def _amount_differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
 def allocation_for(guest: AuditedGuest, free: FreeCapacity) -> Allocation | str:
     """The allocation for a guest without an allocation on this host, or the reason why it cannot get one.
 
-    The result is the allocation that the agent remembers for the guest. If the agent remembers none, the
-    result is on the providers of the CPUs on which the guest runs.
+    The result is the allocation that the agent remembers for the guest. If the agent remembers no allocation,
+    the result is on the providers of the CPUs on which the guest runs.
     """
     if guest.known:
         return guest.known

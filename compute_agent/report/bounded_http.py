@@ -32,7 +32,8 @@ MB.
 """
 
 MAX_CONTAINERS: Final = 2**19
-"""Maximum number of objects and lists in an answer. An ordinary answer has at least 32 bytes for each.
+"""Maximum number of objects and lists in an answer. An ordinary answer has at least 32 bytes for each object
+or list.
 
 An empty list has two bytes as text, and a hundred times as many when it is parsed: 16 MiB of empty lists take
 1.2 GB. With this limit parsing takes at most 300 MB.
@@ -43,7 +44,7 @@ REQUEST_TIMEOUTS: Final = 3
 
 ROUND_SECONDS: Final = 300.0
 """The time limit in seconds for all requests of one report. The first report of a large host sends some
-hundreds.
+hundreds of requests.
 """
 
 # An answer is read in pieces of this number of bytes, and its size is checked after each piece.
@@ -97,7 +98,7 @@ def bounded_session(options: cfg.ConfigOpts.GroupAttr) -> requests.Session:
 
 
 class BoundedAdapter(TCPKeepAliveAdapter):
-    """A requests adapter that reads answers completely, up to ``MAX_ANSWER_BYTES``, within ``seconds``."""
+    """An HTTP adapter that reads answers completely, up to ``MAX_ANSWER_BYTES``, within ``seconds``."""
 
     def __init__(self, seconds: float, **tls: Any) -> None:
         self._seconds = seconds

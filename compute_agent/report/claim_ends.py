@@ -1,4 +1,4 @@
-"""Claims that end at a time: the notes about these claims, and the decisions at their ends.
+"""Claims with an end time: the notes about these claims, and the decisions at their end times.
 
 All functions are pure.
 
@@ -7,21 +7,23 @@ Placement's database. Notes are stored on disk, so the agent acts on them while 
 after a restart.
 
 Evictions
-    The agent asks a guest with ``on_end`` evict to stop at the end of its claim, minus the grace period and
-    :data:`MARGIN` seconds. For example, a claim ends at 12:00:00, and the grace period is 60 seconds. The
-    agent asks the guest to stop at 11:58:58, and kills the guest at 11:59:58 if it still runs.
+    A guest with ``on_end`` evict must have left when its claim ends. So the agent asks the guest to stop
+    earlier, by the grace period and :data:`MARGIN` seconds. For example, a claim ends at 12:00:00, and the
+    grace period is 60 seconds. The agent asks the guest to stop at 11:58:58, and kills the guest at 11:59:58
+    if it still runs.
 
 Doubt
     A claim may disappear before its end, because another program has deleted it, or because an older copy of
-    Placement's database was restored. The agent then keeps the note until its end, unless the guest has an
-    allocation without an end. A claim with a lower generation than its note may come from an older copy as
-    well. If it has an earlier end or a stronger action, the note stays as it is. If the generation rises
-    after that, a client has changed the claim, and the change counts. The agent never evicts a guest before
-    the last end that it knew for certain.
+    Placement's database was restored. The agent then keeps the note until the noted end time, unless the
+    guest has an allocation without an end time. A claim with a lower generation than its note may come from
+    an older copy as well. If this claim has an earlier end time or a stronger action, the note does not
+    change. If the generation rises after that, a client has changed the claim, and the change counts. The
+    agent never evicts a guest before the last end time that was certain.
 
 Clock
-    If the clock of the database jumps forward, the former time applies until a second read has the new time.
-    Otherwise, one node of the database with a wrong clock would make the agent evict all guests at once.
+    If the clock of the database jumps forward, the agent continues with the former time until a second read
+    confirms the jump. Otherwise, one node of the database with a wrong clock would make the agent evict all
+    guests at once.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ MARGIN: Final = 2.0
 """Seconds between the end of the grace period and the end of the claim, because a kill takes some time."""
 
 _MAX_TIME: Final = 253_402_300_799.0
-"""The latest time in seconds since the epoch, the end of the year 9999. Later times count as this one."""
+"""The latest time in seconds since the epoch, the end of the year 9999. Later times count as this time."""
 
 MAX_DRIFT: Final = 10.0
 """A change of the clock of the database between two reads is a jump if it has more seconds than this."""
@@ -70,7 +72,7 @@ class EndStage(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TimedClaim:
-    """A claim that ends at a time.
+    """A claim with an end time.
 
     :ivar generation: the generation of the claim's consumer.
     :ivar ends_at: the end in seconds since the epoch, by the clock of Placement's database.
@@ -83,7 +85,7 @@ class TimedClaim:
 
 @dataclass(frozen=True, slots=True)
 class TimedClaimList:
-    """The claims with an end on a host, by uuid of the consumer, and the database's time.
+    """The claims with an end time on a host, by uuid of the consumer, and the present time of the database.
 
     :ivar unread: for claims that cannot be read, the reasons by uuid of the consumer.
     """
@@ -100,7 +102,7 @@ class EndNote:
     :ivar name: the name of the guest; empty if the agent has not seen the guest run.
     :ivar stage: the last event about this end.
     :ivar is_absent: whether the last read has found neither the claim nor the guest.
-    :ivar doubted: the generation of a claim that may come from an older copy; None if there is none.
+    :ivar doubted: the generation of a claim that may come from an older copy; None without such a claim.
     """
 
     guest_uuid: str
@@ -196,9 +198,10 @@ def merge_list(
 
     :param seen: the names, by uuid, of guests for which the agent has seen an allocation on this host; claims
         of other guests are ignored.
-    :param present: the uuids of guests that run on this host, or that may run on it.
+    :param present: the uuids of guests that run, or may run, on this host.
     :param holding: the uuids of guests that have a note and an allocation, but no listed claim.
-    :param is_older: whether Placement has an older copy of its database. No note then becomes stricter.
+    :param is_older: whether Placement has an older copy of its database. The function then moves no end time
+        forward, and makes no action stronger.
     """
     found = {}
     for uuid, claim in listed.claims.items():
@@ -241,7 +244,7 @@ def due_steps(
 
     :param now: the time of Placement's database.
     :param can_evict: whether the guest may be evicted now; False while its eviction is under way.
-    :param leaving_since: the time at which its eviction began; None if no eviction is under way.
+    :param leaving_since: the time at which the guest's eviction began; None if no eviction is under way.
     """
     ends_at, steps = note.claim.ends_at, []
     # A guest that is leaving is named if it needs longer than its grace period.

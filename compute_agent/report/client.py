@@ -26,7 +26,7 @@ of claims that end.
 """
 
 _MAX_PAGES: Final = 16
-"""Maximum number of pages of one list. A page has a thousand claims, and a host has fewer guests."""
+"""Maximum number of pages of one list. A page has a thousand claims, which is more than a host has guests."""
 
 _NO_TYPE: Final = "unknown"
 
@@ -123,14 +123,14 @@ class PlacementClient(PlacementTransport):
         return [_provider_record(record) for record in answer["resource_providers"]]
 
     def provider_record(self, name: str) -> ProviderRecord | None:
-        """The provider of that name; None if there is none."""
+        """The provider with this name; None without such a provider."""
         answer = self.send_request(
             "GET", f"/resource_providers?name={quote(name, safe='')}", shape=_PROVIDERS
         )
         return next(map(_provider_record, answer["resource_providers"]), None)
 
     def provider_named(self, name: str) -> str | None:
-        """The uuid of the provider of that name; None if there is none."""
+        """The uuid of the provider with this name; None without such a provider."""
         record = self.provider_record(name)
         return None if record is None else record.uuid
 
@@ -185,7 +185,7 @@ class PlacementClient(PlacementTransport):
     # Attributes, in the API below /ext/v1, which not every Placement has
 
     def keeps_attributes(self) -> bool:
-        """Whether the server has attributes of providers. The server is asked only once.
+        """Whether the server supports attributes of providers. The server is asked only once.
 
         :raises PlacementError: the request failed.
         """
@@ -214,7 +214,7 @@ class PlacementClient(PlacementTransport):
         return self.extension_version() >= _TREES_SINCE
 
     def get_tree(self, uuid: str, known: str = "") -> TreeRecord | None:
-        """The tree of a provider with its allocations; None if its tag is still ``known``.
+        """The tree of a provider with its allocations; None if the tree still has the tag ``known``.
 
         :raises NotFoundError: there is no such provider.
         """
@@ -281,7 +281,8 @@ class PlacementClient(PlacementTransport):
     def set_allocations(self, held: ConsumerAllocations) -> None:
         """Replace all allocations of a consumer; without resources, the consumer is removed.
 
-        :raises ConflictError: the generation of the consumer has changed, or a provider has not enough.
+        :raises ConflictError: the generation of the consumer has changed, or a provider has too little free
+            capacity.
         """
         body: dict[str, Any] = {
             "allocations": {uuid: {"resources": amounts} for uuid, amounts in held.resources.items()},
@@ -298,7 +299,7 @@ class PlacementClient(PlacementTransport):
         self.send_request("PUT", f"/allocations/{quote(held.consumer, safe='')}", body, microversion)
 
     def expiring_claim(self, consumer: str) -> ExpiringClaim | None:
-        """The expiring claim of a consumer; None if the consumer has none, or the server has no such claims.
+        """The expiring claim of a consumer; None if the consumer or the server has no such claims.
 
         :raises PlacementError: the request failed.
         """
@@ -319,9 +320,9 @@ class PlacementClient(PlacementTransport):
         return self.extension_version() >= _ENDS_SINCE
 
     def timed_claims(self, root_uuid: str) -> TimedClaimList:
-        """The claims that end with amounts on the tree of a host, and the time of the database.
+        """The claims with an end time and with amounts on a host's tree, and the time of the database.
 
-        A claim that cannot be read does not affect the others.
+        A claim that cannot be read does not affect other claims.
 
         :raises NotFoundError: there is no such root provider.
         :raises PlacementError: the request failed, or the answer is wrong.
@@ -350,13 +351,13 @@ class PlacementClient(PlacementTransport):
         raise PlacementError("GET", path, f"the list has more than {_MAX_PAGES} pages", status=200)
 
     def claim_place(self, consumer: ConsumerAllocations, query: str, host: str) -> Allocation:
-        """Find room for a consumer on a host, and claim it in the same request; return the allocation.
+        """Find free capacity for a consumer on a host and claim it, in one request; return the allocation.
 
         :param consumer: the owner, the type and the generation of the consumer; its resources do not matter.
         :param query: the resources, as for ``GET /allocation_candidates``.
         :param host: the uuid of the root provider of the host.
         :raises ConcurrentUpdateError: the consumer has another generation.
-        :raises ConflictError: the host has no room.
+        :raises ConflictError: the host has too little free capacity.
         :raises NotFoundError: the server has no such claims.
         """
         claim = {
@@ -388,7 +389,7 @@ class PlacementClient(PlacementTransport):
         return {consumer: record["resources"] for consumer, record in answer["allocations"].items()}
 
     def send_reshape(self, body: Mapping[str, Any]) -> None:
-        """Replace inventories and allocations in one request, all or none (POST /reshaper)."""
+        """Replace inventories and allocations, completely or not at all, in one request (POST /reshaper)."""
         consumers = body["allocations"].values()
         if any(consumer.get("consumer_type") == _NO_TYPE for consumer in consumers):
             # Placement shows "unknown" for consumers without a type, but refuses it in requests. A request

@@ -57,12 +57,12 @@ def without_foreign_devices(
 def keep_gone_devices(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, held: HeldAmount
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree with devices that are gone but must keep their providers, with all units reserved.
+    """Add the devices that are gone but must keep their providers to the tree, with all units reserved.
 
     The provider stays while a guest holds the device, because Placement refuses to delete a provider with
     allocations. All units are reserved, because Placement would otherwise offer the rest of a card to other
-    guests. The provider of a used device for one use stays, too, because the device may come back, and only
-    the provider shows that it was used.
+    guests. The provider of a device for one use (``one_time_use``) stays after the use, too: the device may
+    come back, and only the provider shows that it was used.
 
     :param owned: the agent's own parts of providers.
     :return: the tree, and a message about each device that is gone.
@@ -96,7 +96,7 @@ def keep_gone_devices(
 def reserve_used_devices(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], held: HeldAmount
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree with all units of a device for one use reserved, if a guest has ever held it.
+    """The tree in which all units of a device for one use are reserved, if a guest has ever held the device.
 
     The units stay reserved after the guest has ended, until an operator sets ``reserved`` to 0 through the
     API, as in Nova (its documentation of ``one_time_use``).

@@ -105,14 +105,14 @@ def combine_actions(actions: Sequence[Action], providers: Mapping[str, ReportedP
 LOG = logging.getLogger(__name__)
 
 _NOT_TOGETHER: Final = frozenset({400, 403, 404, 405, 413})
-"""The HTTP statuses of a refused tree after which the actions are sent one by one. A proxy may block the tree
-alone.
+"""The HTTP statuses of a refused tree after which the actions are sent one by one. A proxy may block only the
+request with the tree.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ReportRefusal:
-    """A change that Placement refused, and the reason. The log, ``status`` and metrics show it.
+    """A change that Placement refused, and the reason. The log, ``status`` and metrics show the refusal.
 
     :ivar provider: the name of the provider, if the action itself has no name.
     """
@@ -225,7 +225,7 @@ class PlanExecution:
         )
 
     def _find_obstacle(self, action: Action) -> str | None:
-        """The reason why an action cannot be sent after a refused action; None if it can."""
+        """The reason why an action cannot be sent after a refused action; None if it can be sent."""
         match action:
             case CreateProvider(parent=parent) if parent in self._missing:
                 return f"its parent {parent} could not be created"
@@ -254,7 +254,7 @@ class PlanExecution:
 
     def _perform_action(self, action: Action) -> None:
         client, providers = self._client, self._providers
-        LOG.debug("Placement: %s", action)
+        LOG.debug("The agent sends a change to Placement: %s", action)
         match action:
             case CreateResourceClass(name):
                 client.create_resource_class(name)

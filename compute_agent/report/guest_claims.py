@@ -1,6 +1,6 @@
 """Claims of the agent for guests without an allocation: their amounts, and notes about them. Pure functions.
 
-The agent writes a *note* to disk before it claims, and keeps the note until it gives the allocation back. So
+The agent writes a *note* to disk before each claim, and keeps the note until the allocation is given back. So
 after a crash at any point the agent still finds the allocations that it may have claimed. An allocation
 counts as the agent's if a note has its owner, its type and its amounts, and if it is on this host only. The
 agent neither changes nor gives back any other allocation.
@@ -21,7 +21,7 @@ from compute_agent.model.messages import full_name, is_uuid
 from compute_agent.report.history import ConsumerOwner
 
 CLAIM_TYPE: Final = "HOST_GUEST"
-"""The consumer type of the consumers for which the agent claims. Nova and people use others."""
+"""The consumer type of the consumers for which the agent claims. Nova and operators use other types."""
 
 _VERSION: Final = 1
 
@@ -51,7 +51,7 @@ class ClaimNote:
         return full_name(self.name, self.guest_uuid)
 
     def as_consumer(self, generation: int | None) -> ConsumerAllocations:
-        """The consumer of the claim, without resources; ``generation`` is None for a new one."""
+        """The consumer of the claim, without resources; ``generation`` is None for a new consumer."""
         owner = self.owner
         return ConsumerAllocations(
             self.guest_uuid, {}, generation, owner.project_id, owner.user_id, owner.consumer_type
@@ -62,7 +62,7 @@ def claimed_amounts(settings: GuestSettings, dedicated_classes: Iterable[str], m
     """The amounts to claim for a guest.
 
     :param dedicated_classes: the classes of guests that get dedicated CPUs.
-    :param memory_mb: the memory in MiB; 0 if there is none.
+    :param memory_mb: the memory in MiB; 0 to claim no memory.
     """
     if settings.qos_class in dedicated_classes:
         # The emulator threads then have a CPU of their own.
@@ -76,7 +76,7 @@ def claimed_amounts(settings: GuestSettings, dedicated_classes: Iterable[str], m
 def claim_query(amounts: Amounts, tree: ProviderTree) -> str:
     """The query of a claim, as for ``GET /allocation_candidates``.
 
-    All amounts come from one provider, such as a NUMA node, if a provider has all their classes.
+    All amounts come from one provider, such as a NUMA node, if one provider has all classes of the amounts.
     """
     holders = [{node.uuid for node in tree.providers_of(name)} for name in amounts]
     suffix = "1" if set.intersection(*holders) else ""

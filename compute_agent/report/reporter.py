@@ -78,9 +78,10 @@ class ProviderReader:
     """Reads the providers of one host, and remembers them. Only one thread at a time may use the object.
 
     :ivar reported: the providers by uuid, as last read. Code that changes a provider in Placement also
-        changes it here.
+        updates this mapping.
     :ivar generations: the generations of the providers at the last reading.
-    :ivar evidence: a text about generations that decreased since the reading before; empty if none did.
+    :ivar evidence: a text about generations that decreased since the reading before; empty if no generation
+        decreased.
     """
 
     def __init__(self, client: PlacementClient) -> None:
@@ -119,7 +120,7 @@ class ProviderReader:
         """Read these providers again next time, even if their generations have not changed.
 
         The agent may have planned a refused change from a wrong answer of the server. Without another
-        reading, it would use that answer until something changes on the server.
+        reading, the agent would use that answer until something changes on the server.
         """
         self._trees.clear()
         self._stale = uuids
@@ -171,7 +172,7 @@ class ProviderReader:
     def take_listing(self) -> HoldingsListing | None:
         """The allocations that were read together with the providers, returned once.
 
-        The result is None if there are none.
+        The result is None if no allocations were read.
         """
         listing, self._listing = self._listing, None
         return listing
@@ -277,8 +278,8 @@ class HostReporter:
         self.adjustments: tuple[str, ...] = ()
         """A message about each value of another program that Placement has after the last report."""
         self.waiting = WithheldOffers()
-        """Amounts that are not offered yet, because guests still hold the memory, CPUs or devices behind
-        them.
+        """Amounts that are not offered yet, because guests still hold the memory, CPUs or devices that they
+        stand for.
         """
 
     def report_tree(self, tree: ProviderTree) -> ReportOutcome:
@@ -448,7 +449,7 @@ class HostReporter:
     def take_listing(self) -> HoldingsListing | None:
         """Return the allocations that were read together with the providers, but only once.
 
-        The result is None if there are none.
+        The result is None if no allocations were read.
         """
         return self.reader.take_listing()
 
@@ -553,7 +554,7 @@ class HostReporter:
         found = tuple(adjustment_sentences(tree, reported, owned))
         for sentence in found:
             if sentence not in self.adjustments:
-                LOG.warning("%s", sentence)
+                LOG.warning("A value was set through the API of Placement: %s", sentence)
         self.adjustments = found
 
     def _keep_owned(self, owned: Ownership) -> None:

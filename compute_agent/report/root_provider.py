@@ -45,7 +45,7 @@ class RootSearch:
     :ivar name: the name of the hypervisor.
     :ivar own: the uuid of the agent's own root.
     :ivar beside: whether the ini file declares a nova-compute; None means that the search decides.
-    :ivar last: the root that the last search found; None if there is none.
+    :ivar last: the root that the last search found; None if no search has found a root.
     """
 
     name: str
@@ -78,7 +78,7 @@ def owner_of(shape: str | None, last: NovaRoot | None = None, decided: bool = Tr
     """The owner of the root, from ``[compute] provider_tree`` and the last search.
 
     :param shape: the value of the option; None if not set.
-    :param last: nova-compute's root, as found last; None if there is none.
+    :param last: nova-compute's root, as found last; None if no root was found.
     :param decided: whether a search has finished.
     """
     if shape == BESIDE or (shape is None and last is not None):
@@ -159,16 +159,18 @@ class DisableCause(enum.StrEnum):
 MARKS: Final = frozenset(cause.value for cause in DisableCause)
 
 Causes = Mapping[DisableCause, bool]
-"""For each cause, whether it keeps new guests away. A missing cause is unknown, so its mark stays."""
+"""For each cause, whether it keeps new guests away. The state of a missing cause is unknown, so its mark does
+not change.
+"""
 
 
 RELEASE_REASON: Final = "compute-agent release"
-"""The reason that a release of the host records when it keeps new guests away."""
+"""The reason that the command ``compute-agent release`` records when it keeps new guests away."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostMaintenance:
-    """The last request of an operator, or of a release, to keep new guests away or let them in.
+    """The last request, by an operator or ``compute-agent release``, to keep new guests away or let them in.
 
     :ivar off: whether new guests are kept away.
     :ivar reason: the reason that was given.
@@ -181,7 +183,7 @@ class HostMaintenance:
 
     @property
     def is_of_release(self) -> bool:
-        """Whether a release of the host, and no operator, keeps new guests away."""
+        """Whether the command ``compute-agent release``, and no operator, keeps new guests away."""
         return self.off and self.reason == RELEASE_REASON
 
 

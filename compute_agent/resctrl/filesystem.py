@@ -35,7 +35,7 @@ def read_text(path: Path) -> str:
 
 
 class ResctrlFilesystem:
-    """A mounted resctrl filesystem, or a copy of one that can only be read.
+    """A mounted resctrl filesystem, or a read-only copy of such a filesystem.
 
     Paths are relative to its root.
     """
@@ -112,7 +112,7 @@ class ResctrlFilesystem:
             raise self._make_error(error, path) from error
 
     def list_folders(self, path: str = "") -> tuple[str, ...]:
-        """The names of the folders in a folder, sorted; none if it does not exist."""
+        """The names of the folders in a folder, sorted; none if that folder does not exist."""
         try:
             with os.scandir(self.root / path) as entries:
                 return tuple(sorted(entry.name for entry in entries if entry.is_dir()))

@@ -1,6 +1,6 @@
 """Finds or makes the resctrl mount, and reads its capabilities.
 
-An existing mount is used with its options. A missing mount is made only if the operator asks for it.
+An existing mount is used with its present options. A missing mount is made only if the operator asks for it.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ def is_supported(root: Path) -> bool:
 
 
 def find_mount(root: Path) -> ResctrlMount | None:
-    """The first resctrl mount in proc/mounts, or copied files at sys/fs/resctrl; None if there is neither.
+    """The first resctrl mount in proc/mounts, or copied files at sys/fs/resctrl; None if nothing is found.
 
-    The files of another machine may have been copied there. Copied files have no entry in proc/mounts, so the
-    existence of the folder is enough.
+    The files of another machine may have been copied to sys/fs/resctrl. Copied files have no entry in
+    proc/mounts, so the existence of the folder is enough.
     """
     for line in read_text(root / "proc/mounts").splitlines():
         fields = line.split()
@@ -134,7 +134,7 @@ class ResctrlOptions:
     :ivar prefix: the beginning of the names of all groups that belong to the agent.
     :ivar shared_ways: the number of cache ways that are never exclusive to a group.
     :ivar memory_bandwidth_gbps: the full bandwidth of a domain (100 %), in 10^9 bytes a second; None if
-        unknown. Only hardware with absolute values needs it.
+        unknown. Only hardware with absolute values needs this option.
     """
 
     prefix: str = "compute-agent."
@@ -270,7 +270,7 @@ def _read_bandwidth_control(
         minimum = int(files.read_file(f"{folder}/min_bandwidth"))
         granularity = int(files.read_file(f"{folder}/bandwidth_gran"))
     except (ResctrlError, ValueError) as error:
-        LOG.warning("Bandwidth %s cannot be controlled: %s", resource, error)
+        LOG.warning("Memory bandwidth (%s) cannot be controlled: %s", resource, error)
         return None
     maximum = _read_maximum(files, resource, default.lines[resource])
     return BandwidthControl(

@@ -41,7 +41,7 @@ class GroupSharing:
     """The control groups of QoS classes.
 
     :ivar by_class: the group of each class, by its name.
-    :ivar by_key: the group for each ``ShareKey``, which stands for all shares with the same effect.
+    :ivar by_key: the group for each ``ShareKey``. Shares with the same effect have the same key.
     """
 
     by_class: Mapping[str, str]
@@ -81,8 +81,8 @@ def share_groups(
 def share_key(host: ResctrlLayout, share: ShareSpec) -> ShareKey | None:
     """A key that is equal for shares with the same effect; None if guests must not share the group.
 
-    The second case is a bandwidth cap that applies to all tasks of a group together, so that each guest needs
-    a group of its own.
+    Guests must not share a group if its bandwidth cap applies to all tasks of the group together. Each guest
+    then needs a group of its own.
     """
     cache_control, control = host.platform.l3, host.platform.mb
     caches = cache_control.ids if cache_control else ()
@@ -279,7 +279,7 @@ def resolve_groups(
 
     :param present: the control groups that exist in the kernel.
     :param max_groups: the maximum number of groups, if the kernel has refused to make more.
-    :param barred: the reason for each group that cannot be made.
+    :param barred: for each group that cannot be made, the reason.
     """
     refused: dict[str, list[str]] = {}
 
@@ -458,11 +458,11 @@ def _limited_demand(
 def _own_group(
     host: ResctrlLayout, classes: Mapping[str, ShareSpec], sharing: GroupSharing, demand: GuestDemand
 ) -> str | None:
-    """The group that a guest needs in addition to the group of its class; None if that group is enough.
+    """The group that a guest needs in addition to the group of its class; None without such a need.
 
-    Guests with equal annotations share a group, because their ways overlap in any case. Guests with equal
-    annotations have separate groups if a bandwidth cap would hold for all of them together. An annotation
-    with the same effect as a class or the default group needs no group of its own.
+    Guests with equal annotations share a group, because their ways overlap in any case. However, such guests
+    get separate groups if a bandwidth cap would hold for all of them together. An annotation with the same
+    effect as a class or the default group needs no group of its own.
     """
     if demand.is_allocated:
         return host.guest_group(demand.guest)

@@ -150,7 +150,7 @@ class MaskRules:
         return None
 
     def widest_mask(self, mask: WayMask, around: WayMask = WayMask()) -> WayMask:
-        """The largest mask within ``mask`` that the kernel accepts; empty if there is none.
+        """The largest mask within ``mask`` that the kernel accepts; empty without such a mask.
 
         If masks may have holes, the result is usually the whole mask. If masks must not have holes, the
         result is a run of adjacent ways: the run that shares most ways with ``around``. Among these, the
@@ -209,11 +209,11 @@ class Schemata:
         return self.lines.get(resource, {}).get(domain)
 
     def domain_ids(self, resource: str) -> tuple[int, ...]:
-        """The domain ids of a resource in ascending order; empty if it has no line."""
+        """The domain ids of a resource in ascending order; empty if the resource has no line."""
         return tuple(sorted(self.lines.get(resource, ())))
 
     def updated_with(self, other: Schemata) -> Schemata:
-        """A copy with the values of ``other`` added; these replace the own values."""
+        """A copy in which values of ``other`` replace or complete the values of this object."""
         names = {**self.lines, **other.lines}
         return Schemata({name: {**self.lines.get(name, {}), **other.lines.get(name, {})} for name in names})
 

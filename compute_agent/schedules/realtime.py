@@ -143,7 +143,7 @@ class KernelSchedules:
     def write(self, tid: int, schedule: ThreadSchedule) -> None:
         """Set the schedule of a thread.
 
-        :raises ProcessLookupError: it has ended.
+        :raises ProcessLookupError: the thread has ended.
         :raises OSError: the kernel refuses the change.
         """
         os.sched_setscheduler(tid, schedule.policy, os.sched_param(schedule.priority))
@@ -158,7 +158,7 @@ class KernelSchedules:
     def write_nice(self, tid: int, nice: int) -> None:
         """Set the nice value of a thread.
 
-        :raises ProcessLookupError: it has ended.
+        :raises ProcessLookupError: the thread has ended.
         :raises OSError: the kernel refuses the change.
         """
         os.setpriority(os.PRIO_PROCESS, tid, nice)
@@ -174,8 +174,8 @@ def read_throttle(root: Path) -> str:
     """A sentence about the kernel's limit for busy realtime threads of the host below ``root``.
 
     The result is empty without a limit. Linux 6.12 and later have the fair server, with which a busy realtime
-    thread gives way only to threads that starve. A dedicated CPU has none. Some distributions have the fair
-    server in older kernels; only its file in debugfs shows that.
+    thread gives way only to threads that starve. A dedicated CPU has no such threads. Some distributions have
+    the fair server in older kernels. Only its file in debugfs shows this.
     """
     folder = root / "proc/sys/kernel"
     runtime, period = (

@@ -5,8 +5,8 @@ Nouns
     *interference* acts when one guest disturbs another one. Each trigger has a package of pure functions
     (``watermarks``, ``interference``), which compute actions from frozen values. A *lever* is a way to limit
     a guest, such as a CPU quota or cache ways. A *control* is a lever on one part of the host (domain), such
-    as an L3 cache. The *allotment* of a guest is the amount of a control that it may use while it is not
-    limited.
+    as an L3 cache. The *allotment* of a guest is the amount of a control that the guest may use while it is
+    not limited.
 
     The *executor* carries out the decisions that the triggers make. If a section is in *preview*, the
     executor only reports its actions. The *arbiter* has the limits that each trigger requests, and the lowest
@@ -35,6 +35,6 @@ Invariants
       ``[qos] highest_class``.
     - No step leaves a guest with less than ``[qos] min_share`` of its allotment.
     - A limit is in the state file before the kernel gets it, and stays in the file until it is removed.
-    - Each limit ends, even after a crash of the agent, or after its section was removed.
+    - Each limit is removed some day, even after a crash of the agent, or after its section was removed.
     - A section in preview only writes logs, events and metrics.
 """

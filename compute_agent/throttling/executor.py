@@ -2,8 +2,8 @@
 
 In each round, the executor first reports the actions of sections in preview, without carrying them out. After
 this report, the executor asks the trigger for a plan, saves the state, and acts. If an action on a guest
-fails, it asks for another plan without this guest. Each action that restricts a guest is on disk before it is
-carried out, so that after a crash the next agent has all limits.
+fails, the executor asks for another plan without this guest. Each action that restricts a guest is on disk
+before it is carried out, so that after a crash the next agent has all limits.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ThrottleTrigger(Protocol[A]):
     def plan_actions(self) -> Sequence[A]:
         """The actions of this round, in order.
 
-        After a failed action, the executor calls this again for further actions.
+        After a failed action, the executor calls this method again for further actions.
         """
         ...
 
@@ -129,7 +129,7 @@ class ThrottleExecutor:
         ``switch_scheduling`` keeps new guests away (True) or lets them in, and raises an exception on
         failure. ``reclaim_memory`` takes the uuid of a guest and a number of bytes, reclaims this memory
         once, and raises an exception on failure. ``registry`` has the levers of all metrics. For metrics of
-        other packages, it also has the functions that evict guests.
+        other packages, the registry also has the functions that evict guests.
         """
         self.telemetry = telemetry
         self._registry = registry
@@ -145,8 +145,7 @@ class ThrottleExecutor:
     def run_round(self, trigger: ThrottleTrigger[A]) -> tuple[A, ...]:
         """Carry out the plan of a trigger; return the actions that succeeded.
 
-        A failed action is logged and counted, and the other actions of the plan are still carried out. The
-        other actions of the plan are still carried out.
+        A failed action is logged and counted. The other actions of the plan are still carried out.
         """
         # Preview comes first, because it is about the host as measured, before the actions of this round.
         self._show_preview(trigger.limit_owner, trigger.preview_actions())
@@ -182,9 +181,9 @@ class ThrottleExecutor:
     def resume_state(
         self, owner: str, throttles: Iterable[ThrottledGuest], evictions: Iterable[PendingEviction]
     ) -> None:
-        """Set the limits that a former agent has saved, and continue its evictions.
+        """Set the limits that the previous run of the agent has saved, and continue its evictions.
 
-        A limit that cannot be set is logged; the first round of the trigger corrects it.
+        A limit that cannot be set is logged, and is set again in the first round of the trigger.
         """
         # A former agent saved each limit before it set the limit, and may have ended in between.
         for one in throttles:
@@ -292,7 +291,7 @@ class ThrottleExecutor:
 def _preview_key(action: ThrottlingAct) -> Hashable:
     """A key of an action in preview.
 
-    If the next round has an action with the same key, it is not reported.
+    If the next round has an action with the same key, that action is not reported.
     """
     if isinstance(action, CaseDecision):
         return action.case.watch, action.case.victim, action.case.suspect

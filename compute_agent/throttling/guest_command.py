@@ -51,7 +51,7 @@ def guest_command(command: str, timeout: float) -> GuestCommand:
     """Return a function that runs ``command`` with a guest's uuid as the last argument.
 
     The command is split into words as a shell does, but no shell runs. After ``timeout`` seconds the command
-    is killed. When it ends, its children are killed.
+    is killed. When the command ends, its children are killed.
 
     :raises ValueError: ``command`` is empty, or has an unbalanced quote.
     """
@@ -69,7 +69,7 @@ def guest_command(command: str, timeout: float) -> GuestCommand:
 
 
 class RunningProgram:
-    """The program that a thread runs. Another thread can end it, and can prevent the next start."""
+    """The program that a thread runs. Another thread can end the program, and can prevent the next start."""
 
     def __init__(self) -> None:
         self.is_ended = False

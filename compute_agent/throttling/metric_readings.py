@@ -26,12 +26,12 @@ class SourceAwayError(Exception):
 
 
 def read_value(source: MetricSource, running: RunningProgram | None = None) -> float:
-    """Run the command or the Prometheus query of a metric; return the number that it gives.
+    """Run the command or the Prometheus query of a metric; return the resulting number.
 
     The function takes at most ``source.timeout`` seconds, plus the time to resolve a host name.
 
     :param running: an object by which another thread can end the command.
-    :raises SourceAwayError: the command failed, or Prometheus did not return one number.
+    :raises SourceAwayError: the command failed, or Prometheus did not return exactly one number.
     """
     try:
         if source.command:
@@ -69,7 +69,7 @@ def parse_answer(content: bytes) -> float:
 
 
 def refusal_reason(content: bytes) -> str:
-    """The reason why Prometheus refused a query, after a colon; empty if its answer has no reason."""
+    """A colon and the reason why Prometheus refused a query; empty if the answer has no reason."""
     try:
         # An answer is, for example, {"status": "error", "errorType": "bad_data", "error": "1:5: parse error:
         # ..."}.

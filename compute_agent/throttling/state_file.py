@@ -67,9 +67,9 @@ class FormerState(Protocol):
         ...
 
     def drop_former_watermarks(self) -> None:
-        """Remove the state of watermarks from the file; the change is on disk when this returns.
+        """Remove the state of watermarks from the file; the change is on disk when this method returns.
 
-        :raises OSError: the file could not be written; its next write removes the part.
+        :raises OSError: the file could not be written; the next write of the file removes this state.
         """
         ...
 
@@ -127,7 +127,7 @@ class ThrottlingFile:
                 self._write()
 
     def keep_interference(self, state: InterferenceState, *, learnt: bool = False) -> None:
-        """Replace the state of interference. Cases and pairs are on disk when this returns.
+        """Replace the state of interference. Cases and pairs are on disk when this method returns.
 
         Baselines, which change with each sample, are saved only periodically, or at once with ``learnt``.
 
@@ -156,7 +156,7 @@ class ThrottlingFile:
         self._remove_former()
 
     def _take_over(self, former_file: Path, former: FormerState) -> None:
-        """Copy the files of a former release into this file, and remove them after this file is durable."""
+        """Copy the files of a former release into this file. Once it is on disk, remove the former files."""
         watermarks, interference = former.former_watermarks, _former_file(former_file, self._clock()).load()
         if watermarks is None and interference is None:
             return
@@ -292,7 +292,7 @@ def _parse_former(content: bytes, now: float) -> InterferenceState:
 
 
 def _former_watermarks(content: Any) -> WatermarkState | None:
-    """The state of watermarks of a former release; None if there is none, and empty if it is unusable."""
+    """The state of watermarks of a former release; None without such a state, empty if unusable."""
     if content is None:
         return None
     try:

@@ -69,7 +69,7 @@ class WatermarkTrigger:
         executor: ThrottleExecutor,
         save: SaveWatermarks,
     ) -> None:
-        """``state`` is the state that ``save`` saved last, perhaps in a former process."""
+        """``state`` is the state that ``save`` saved last, perhaps in an earlier run of the agent."""
         self.state = state
         self._rules = rules
         self._executor = executor
@@ -91,7 +91,7 @@ class WatermarkTrigger:
     def use_rules(self, rules: WatermarkRules) -> None:
         """Replace the watermarks from the next round on.
 
-        Later rounds remove the limits without a watermark.
+        Later rounds remove limits for which no watermark exists any more.
         """
         self._rules = rules
 
@@ -225,7 +225,7 @@ class InterferenceTrigger:
         executor: ThrottleExecutor,
         save: SaveInterference,
     ) -> None:
-        """``state`` is the state that ``save`` saved last, perhaps in a former process."""
+        """``state`` is the state that ``save`` saved last, perhaps in an earlier run of the agent."""
         self.state = state
         #: Whether an action has failed, so that limits in force may differ from those of the state.
         self.owes = False
@@ -275,8 +275,8 @@ class InterferenceTrigger:
     def settle_action(self, action: CaseDecision, succeeded: bool) -> bool:
         """Record the outcome of a decision. Return False: after a failure, the round begins no other trial.
 
-        If a case could not be opened, or its limit not be lowered, the case is dropped. For an hour, no case
-        is opened for the same victim and suspect.
+        If a case could not be opened, or its limit could not be lowered, the case is dropped. For an hour, no
+        case is opened for the same victim and suspect.
         """
         if not succeeded:
             self.owes = True  # the caller repairs limits in each round until this is False again
@@ -290,7 +290,7 @@ class InterferenceTrigger:
 
 
 def _intended_state(state: WatermarkState, plan: Iterable[WatermarkAct]) -> WatermarkState:
-    """The state to save before a plan is carried out: with its new limits, and without its raised limits.
+    """The state to save before a plan is carried out: it has the planned lower limits, but no raised limit.
 
     After a crash, the next agent then knows each limit that may be in force.
     """

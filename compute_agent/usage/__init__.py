@@ -3,6 +3,6 @@
 A *round* reads a file when a measure asks for it. The round keeps the parsed values, because the next round
 computes differences from them. A *subject* is a guest with the sources of its counters. Its *allotment* of a
 control is the amount that the guest may use without a limit. A *snapshot* is the usage of the host and its
-guests at one moment. Watermarks, interference, reclaimed capacity and load-aware placement all use this
-package, so that one parser reads each file and all of them measure guests in the same way.
+guests at one moment. Watermarks, interference, reclaimed capacity and load-aware placement use this package.
+So one parser reads each file, and all these parts of the agent measure guests in the same way.
 """

@@ -60,7 +60,7 @@ class GuestSource(Protocol):
 
 
 class GuestMetrics(Collector):
-    """Collects the metrics of guests. Several threads of scrapes may call it at once."""
+    """Collects the metrics of guests. Several threads of scrapes may use the object at once."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class GuestMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """The metrics of all guests.
 
-        If there are more than the maximum, only those with the highest recent CPU use.
+        On a host with more guests than the maximum, only the guests with the highest recent CPU use.
         """
         families, most = _GuestFamilies(), self._max_guests()
         if most == 0:

@@ -2,8 +2,8 @@
 
 Files of the host are /proc/stat, /proc/meminfo (proc(5)) and /proc/pressure
 (Documentation/accounting/psi.rst). The files of a guest are in its cgroup v2 folder
-(Documentation/admin-guide/cgroup-v2.rst). For a guest without a cgroup they are in /proc/PID of its
-processes.
+(Documentation/admin-guide/cgroup-v2.rst). For a guest without a cgroup, the files are in /proc/PID of the
+guest's processes.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ class MeasuringRound:
         may vanish at any time, and old kernels do not have all files. After close(), the result is None for a
         file that was not parsed before.
 
-        :param is_short: whether one read(2) returns the whole file, as of most files of a cgroup. This saves
-            a system call for each guest and file.
+        :param is_short: whether one read(2) returns the whole file, which is true for most files of a cgroup.
+            True saves a system call for each guest and file.
         """
         key = (path, parse)  # several measures parse one file in different ways
         if key not in self._parsed and not self._closed:
@@ -354,7 +354,7 @@ _DIRECTIONS: Final = {"rbytes": "read", "wbytes": "write"}
 
 
 def parse_moved_bytes(text: str) -> dict[str, int]:
-    """Bytes that a cgroup has moved on all devices, by direction (``read``, ``write``), from its io.stat.
+    """Bytes that a cgroup has read and written on all devices, by direction (``read``, ``write``).
 
     :raises ValueError: a value is no number.
     """

@@ -21,7 +21,7 @@ class MetricSeries(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GuestAllotment:
-    """The part of a control that a guest may use when it is not throttled.
+    """The amount of a control that a guest may use while it is not throttled.
 
     - ``full`` is the whole allotment in the lever's unit (cores, percent, ways).
     - ``granule`` is the smallest difference of limits, in the same unit: limits are multiples of it.

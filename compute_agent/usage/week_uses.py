@@ -11,7 +11,7 @@ from compute_agent import kept_json
 from compute_agent.policy.load_profiles import WEEK_HOURS, LoadProfile, fill_hours
 
 FILE: Final = "cpu_use.json"
-"""The name of the file in the state folder. Releases without it ignore the file."""
+"""The name of the file in the state folder. Earlier releases ignore the file."""
 
 VERSION: Final = 1
 
@@ -68,7 +68,7 @@ class HourSum:
 
 @dataclass(frozen=True, slots=True)
 class WeekUses:
-    """The use of all guests by hour of the week, by uuid, and their sums of the present hour."""
+    """The use of guests by hour of the week, and the sums of the present hour, by uuid of the guest."""
 
     guests: Mapping[str, WeekUse] = field(default_factory=dict)
     hour: int = -1

@@ -98,8 +98,7 @@ def _unexpected_error(error: Exception) -> Response:
 def render(status: HTTPStatus, detail: str, *, code: str = exceptions.UNDEFINED, **extra: Any) -> Response:
     """Return the answer to a failed request, as JSON unless the client accepts only HTML or text.
 
-    In the API of OpenStack Placement, the detail comes after the general sentence of the status and an empty
-    line.
+    As in OpenStack Placement, the detail follows the general sentence for the HTTP status and an empty line.
     """
     # names from users may have line breaks, but the detail has to be one line, because some clients show only
     # the last line

@@ -55,12 +55,12 @@ class RequestExemplars:
         self._newest: dict[tuple[str, str], Exemplar] = {}
 
     def note_request(self, operation: str, seconds: float, trace_id: str) -> None:
-        """Remember a traced request as the newest one of its bucket."""
+        """Remember a traced request as the newest request of its bucket."""
         found = Exemplar({"trace_id": trace_id}, seconds, time.time())
         self._newest[operation, _BOUNDS[bisect_left(_BUCKETS, seconds)]] = found
 
     def add_to(self, families: Iterable[Metric]) -> Iterator[Metric]:
-        """Yield metric families with these exemplars, and without the times of their creation."""
+        """Yield metric families with these exemplars, and without series of creation times (``_created``)."""
         for family in families:
             # each such time would be one more series, which the other format does not have
             samples = [each for each in family.samples if not each.name.endswith("_created")]
@@ -190,7 +190,7 @@ class ServiceMetrics:
         yield from families
 
     def _window_usage(self) -> window_usage.WindowUsage | None:
-        """Return the sums of windows; None if the query takes too long."""
+        """Return sums over the windows of all reservations; None if the query takes too long."""
         try:
             with self._service.database.read() as conn:
                 return window_usage.read_usage(conn)
@@ -213,7 +213,7 @@ class ServiceMetrics:
 
 
 def _window_gauges(usage: window_usage.WindowUsage | None) -> Iterator[GaugeMetricFamily]:
-    """Yield the gauges of windows; without sums, yield only the first gauge."""
+    """Yield the gauges of windows. Without sums, yield only the gauge ``placement_windows_left_out``."""
     # always present, so that an alert can detect that the others are left out
     left_out = GaugeMetricFamily(
         "placement_windows_left_out",

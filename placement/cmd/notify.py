@@ -17,7 +17,7 @@ from placement.notifications.webhook import DeliveryFailed, EventWebhook
 from placement.schemas.time_events import DEFAULT_NOTICE, MAX_INTERVAL
 
 _ONCE_ATTEMPTS: Final = 5
-"""Maximum number of attempts for one event with ``--once``."""
+"""Maximum number of attempts to send one event with ``--once``."""
 
 
 def add_notify_arguments(parser: ArgumentParser) -> None:

@@ -49,7 +49,7 @@ class DatabaseOutage(outage.PeerOutage):
         return errors.is_timeout(error)
 
     def log_begin(self, error: Exception) -> None:
-        """Log the beginning of an outage, with the options that limit it."""
+        """Log the beginning of an outage, with the options that limit the waits."""
         LOG.error(
             "the database does not answer: until it answers, one request at a time waits for it, and other"
             " requests get the answer 503. Check the database, the network, and the limits in"
@@ -280,7 +280,7 @@ class ServiceDatabase:
         """Check the schema if the error reports a missing table or a missing value.
 
         :raises Unavailable: the database belongs to another program now, for instance after its return to
-            OpenStack Placement. It also may lack rows that each write needs, or not answer.
+            OpenStack Placement. The database may also lack rows that each write needs, or may not answer.
         """
         # NULL in a stamp means that a row of change_buckets was deleted
         is_own_fault = isinstance(error, exc.IntegrityError) and not errors.is_conflict(error)
@@ -330,7 +330,7 @@ class ServiceDatabase:
         row), it is rolled back, and ``work`` runs again from its beginning. A commit with an unknown outcome
         is never repeated.
 
-        :raises Unavailable: the database does not answer, or contention does not end.
+        :raises Unavailable: the database does not answer, or each attempt conflicts with other transactions.
         :raises InvalidRequest: the database cannot store a value, or not this number of values.
         :raises sqlalchemy.exc.SQLAlchemyError: a statement is wrong, which means a defect of this service.
         """

@@ -30,7 +30,7 @@ _mysql: Final[dict[str, Any]] = {
 metadata = sa.MetaData(naming_convention=_naming)
 
 NO_ID: Final[sa.ColumnElement[int]] = sa.literal_column("-1")
-"""An id that no row has, so that a foreign key forbids it."""
+"""An id that no row has, so that a foreign key refuses it."""
 
 ConsumerId: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 """The type of consumers' ids: each attempted claim uses up an id, so 32 bits are not enough. SQLite's
@@ -79,7 +79,7 @@ class ExtensionTables:
     def version_table(self) -> str:
         """The table of Alembic with the revision of the branch.
 
-        The name of the extension is a part of its name.
+        The name of this table contains the name of the extension.
         """
         return f"alembic_version_{self.name}"
 

@@ -280,7 +280,7 @@ _without_window: Final = (
 def without_window(conn: sa.Connection) -> list[DatabaseFinding]:
     """Return planned allocations without a reservation that begins later.
 
-    A planned allocation without such a reservation would never begin, and holds no room.
+    A planned allocation without such a reservation would never begin, and keeps no capacity free.
     """
     return [
         DatabaseFinding(
@@ -294,9 +294,9 @@ def without_window(conn: sa.Connection) -> list[DatabaseFinding]:
 
 
 def wrong_holds(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Return holds with other amounts than those that windows and ending claims need.
+    """Return holds with other amounts than those that windows, and claims with an end time, need.
 
-    A hold that is too small lets other consumers take promised room.
+    If a hold is too small, other consumers can claim promised amounts.
     """
     found = holds.find_wrong_holds(conn)
     if not found:

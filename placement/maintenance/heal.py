@@ -109,7 +109,7 @@ def _adopt_allocations(tx: WriteTransaction, owner: ConsumerOwnership) -> None:
 
 
 def _delete_idle(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
-    """Delete those of these consumers that still have no allocations after they are locked."""
+    """Lock these consumers, and delete those that still have no allocations."""
     subjects = [finding.subject for finding in findings]
     locked = [row.id for row in consumer_store.rows(consumer_store.lock(tx, subjects))]
     query = sa.select(allocations.c.consumer_id).where(allocations.c.consumer_id.in_(locked))
@@ -125,7 +125,7 @@ def _delete_idle(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> N
 
 
 def _cancel_plans(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
-    """Delete planned allocations without a time, and consumers that have nothing left."""
+    """Delete planned allocations without a time, and consumers that have no allocations left."""
     subjects = [finding.subject for finding in findings]
     consumer_store.lock(tx, subjects)
     # the findings are searched again under the locks, because clients may have changed the findings
@@ -146,7 +146,7 @@ def _set_holds(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> Non
 
 
 def _set_roots(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
-    """Correct the roots of these providers according to their parents, under the lock of all trees."""
+    """Correct the roots of these providers according to their parents, while all trees are locked."""
     # providers are locked before trees, in the same order as by requests that move a provider
     tx.lock(finding.subject for finding in findings)
     tx.lock_trees()

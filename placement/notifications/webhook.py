@@ -1,4 +1,4 @@
-"""Posts documents to a webhook; each attempt ends within a time, whatever the server does."""
+"""Posts documents to a webhook; each attempt has a time limit, whatever the server does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DeliveryFailed(Exception):
 
 @dataclass(slots=True)
 class _PostAttempt:
-    """An attempt in a thread of its own; ``failure`` is the reason why it failed, if it ended."""
+    """An attempt to post in a separate thread; ``failure`` has the reason of a failure."""
 
     connection: HTTPConnection
     failure: str = "it did not answer in time"
@@ -46,7 +46,7 @@ class EventWebhook:
     def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
         """Check the URL.
 
-        :raises InvalidRequest: it is no URL that can be used.
+        :raises InvalidRequest: the URL is invalid, or has a user or a password.
         """
         try:
             parts = urlsplit(url)
@@ -67,7 +67,7 @@ class EventWebhook:
     def post_document(self, document: Mapping[str, Any]) -> None:
         """Send a document.
 
-        :raises DeliveryFailed: the webhook did not accept it in time.
+        :raises DeliveryFailed: the webhook did not accept the document in time.
         """
         if not self.wait_ended(0):
             # mostly a name server that does not answer; a further thread would wait for it, too
@@ -88,7 +88,7 @@ class EventWebhook:
             raise DeliveryFailed(attempt.failure)
 
     def wait_ended(self, seconds: float) -> bool:
-        """Wait for the end of the last attempt; return whether it has ended."""
+        """Wait at most ``seconds`` for the end of the last attempt; return whether the attempt has ended."""
         return self._last is None or self._last.is_over.wait(seconds)
 
     def _make_connection(self) -> HTTPConnection:

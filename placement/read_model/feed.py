@@ -55,7 +55,7 @@ LONG_REQUESTS: Final = 2
 
 
 class ReadGate:
-    """The locks of a read model, with which requests take turns, and long requests let others run.
+    """The locks of a read model, with which requests take turns, and long requests let other requests run.
 
     :param long_requests: maximum number of requests that may yield at the same time; further requests are
         refused.

@@ -1,18 +1,15 @@
 """The body of ``POST /ext/v1/availability``."""
 
-from dataclasses import replace
 from typing import Any, Final
 
-from placement.exceptions import InvalidRequest
-from placement.schemas import explanation
-from placement.schemas.base import ArrayField, BooleanField, IntegerField, ObjectField
-from placement.schemas.claim import MAX_CLAIMS, HostsSchema, parse_hosted, parse_time, time_field
+from placement.schemas.base import BooleanField, IntegerField
+from placement.schemas.claim import parse_time, time_field
+from placement.schemas.joint_claims import JointSchema, parse_joint
 from placement.schemas.request_form import RequestForms
 from placement.schemas.reservation import MAX_MARGIN
 from placement.search.claims.claim import WantedClaim
 from placement.search.claims.window_search import WantedTime
 from placement.store.consumers import ConsumerOwnership
-from placement.store.groups import ConsumerGroup, GroupPolicy
 from placement.store.reservations import TYPE
 from placement.store.time_profile import WindowMargins
 
@@ -20,24 +17,11 @@ MAX_DURATION: Final = 10 * 366 * 86_400
 """Maximum duration of a window in seconds: ten years."""
 MAX_WINDOWS: Final = 100
 """Maximum number of windows in an answer."""
-# no other claims are members, so any name serves
-_APART: Final = ConsumerGroup("different-hosts", GroupPolicy.ANTI_AFFINITY, 1)
-"""The name of the group of claims that need different hosts."""
 
 
-class _JointClaim(HostsSchema, explanation.TopologySchema):
-    """One of several requests that have to fit together; the request is repeated ``count`` times."""
-
-    count = IntegerField(1, MAX_CLAIMS, load_default=1)
-
-
-class AvailabilityBody(HostsSchema, explanation.TopologySchema):
+class AvailabilityBody(JointSchema):
     """One or several requests for candidates, with the duration and the possible times of a window."""
 
-    claims = ArrayField(
-        ObjectField(_JointClaim), min_items=1, max_items=MAX_CLAIMS, load_default=None, allow_none=False
-    )
-    different_hosts = BooleanField(load_default=False)
     duration = IntegerField(1, MAX_DURATION, required=True)
     not_before = time_field()
     deadline = time_field()
@@ -53,28 +37,7 @@ def wanted_of(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
     :param forms: the registered forms of requests, such as flavors.
     :raises InvalidRequest: a query, a flavor or a topology is wrong, or there are too many claims.
     """
-    if body["claims"] is None:
-        if body["different_hosts"]:
-            raise InvalidRequest("different_hosts needs claims: one request is on one host anyway.")
-        return [_trial_claim(body, forms)]
-    alone = ("query", *forms, "allowed_hosts", "excluded_hosts", "topology")
-    if given := [name for name in alone if body[name]]:
-        raise InvalidRequest(f"With claims, {given[0]} is a field of each claim, and not of the body.")
-    if (count := sum(each["count"] for each in body["claims"])) > MAX_CLAIMS:
-        raise InvalidRequest(
-            f"At most {MAX_CLAIMS} claims are searched together; the counts add up to {count}."
-        )
-    group = _APART if body["different_hosts"] else None
-    return [
-        replace(wanted, group=group)
-        for each in body["claims"]
-        for wanted in [_trial_claim(each, forms)] * each["count"]
-    ]
-
-
-def _trial_claim(asked: dict[str, Any], forms: RequestForms) -> WantedClaim:
-    wanted = parse_hosted(asked, forms, "", ConsumerOwnership("", "", TYPE))
-    return replace(wanted, topology=explanation.parse_topology(asked["topology"], wanted.request))
+    return parse_joint(body, forms, "", ConsumerOwnership("", "", TYPE))
 
 
 def margins_of(body: dict[str, Any]) -> WindowMargins:

@@ -379,7 +379,7 @@ def unexpected_properties(names: Sequence[str]) -> str:
 
 
 def load(schema: MarshmallowSchema, data: Any, prefix: str = "JSON does not validate: ") -> dict[str, Any]:
-    """Return the data as the schema loads it.
+    """Return the data, checked and converted by the schema.
 
     :raises InvalidRequest: the data violate the schema; the message has ``prefix``, the first violation and
         its path, in one line.

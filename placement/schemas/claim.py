@@ -47,9 +47,9 @@ MAX_SECONDS: Final = 7 * 86_400.0
 """Maximum number of seconds until an unconfirmed claim expires."""
 # the latest end is counted from the search on, so a minimum as long as that could never be served
 MAX_MIN_DURATION: Final = int(MAX_AHEAD) - 86_400
-"""Maximum number of seconds that a preemptible claim lasts at least."""
+"""Largest possible minimum duration of a preemptible claim, in seconds."""
 MAX_PAGE: Final = 1000
-"""Maximum number of claims that end in one answer."""
+"""Maximum number of claims that one answer of ``GET /ext/v1/claims`` lists."""
 GROUP_NAME: Final = "^[A-Za-z0-9._:@+-]+$"
 GROUP_MEANING: Final = "a name of letters, digits and any of . _ : @ + -"
 GROUP: Final = "group"
@@ -73,12 +73,12 @@ def time_field() -> StringField:
 
 
 def end_action_field() -> StringField:
-    """Return an optional field for what happens at the end of a claim."""
+    """Return an optional field for the action at the end time of a claim."""
     return StringField(choices=[each.value for each in EndAction], load_default=None, allow_none=False)
 
 
 def parse_end_action(text: str | None) -> EndAction | None:
-    """Return what shall happen at the end of a claim; None if a body does not tell."""
+    """Return the action at the end time of a claim; None if a body names no action."""
     return None if text is None else EndAction(text)
 
 
@@ -136,7 +136,7 @@ class _ClaimSchema(OwnedSchema, explanation.TopologySchema):
 
 
 class _PreemptibleSchema(StrictSchema):
-    """The seconds that preemptible claims last at least, whatever is promised to others."""
+    """The minimum duration of a preemptible claim, in seconds, which no later booking shortens."""
 
     min_duration = IntegerField(1, MAX_MIN_DURATION, required=True)
 
@@ -170,7 +170,11 @@ class _EndingQuery(StrictSchema):
 
 @dataclass(frozen=True, slots=True)
 class EndingPage:
-    """A page of claims that end: the root of their host, the end and consumer before it, and its limit."""
+    """A requested page of claims with an end time.
+
+    The page has at most ``limit`` claims at the host with the uuid ``root``. ``after`` is the end time and
+    the consumer of the claim before the page.
+    """
 
     root: str
     after: EndMarker
@@ -245,30 +249,17 @@ def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
 
 def _wanted_claim(claim: dict[str, Any], forms: RequestForms) -> WantedClaim:
     group = _parse_group(claim["group"])
-    wanted = parse_owned(claim, forms, claim["consumer_uuid"], claim["consumer_type"], group)
+    owner = ConsumerOwnership(claim["project_id"], claim["user_id"], claim["consumer_type"])
+    wanted = parse_hosted(claim, forms, claim["consumer_uuid"], owner)
     return replace(
         wanted,
+        order=parse_order(claim["order"], group),
+        group=group,
         generation=claim["consumer_generation"],
         alternates=claim["alternates"],
         topology=explanation.parse_topology(claim["topology"], wanted.request),
         expires_in=claim["expires_in"],
     )
-
-
-def parse_owned(
-    claim: dict[str, Any],
-    forms: RequestForms,
-    consumer: str,
-    consumer_type: str,
-    group: ConsumerGroup | None = None,
-) -> WantedClaim:
-    """Convert one claim of a body to a claim of a new consumer with this uuid and type.
-
-    :raises InvalidRequest: the field ``query``, ``flavor`` or ``order`` of the claim is wrong.
-    """
-    owner = ConsumerOwnership(claim["project_id"], claim["user_id"], consumer_type)
-    wanted = parse_hosted(claim, forms, consumer, owner)
-    return replace(wanted, order=_parse_order(claim["order"], group), group=group)
 
 
 def parse_hosted(
@@ -303,8 +294,11 @@ def _parse_group(given: dict[str, Any] | None) -> ConsumerGroup | None:
     return ConsumerGroup(given["name"], policy, 1 if limit is None else limit)
 
 
-def _parse_order(given: dict[str, float], group: ConsumerGroup | None) -> Order:
-    """Return the order in a body; a soft group policy adds its criterion, by default with the weight 1."""
+def parse_order(given: dict[str, float], group: ConsumerGroup | None = None) -> Order:
+    """Return the order in a body; a soft group policy adds its criterion, by default with the weight 1.
+
+    :raises InvalidRequest: a weight is wrong, or the order names the group of a claim without a group.
+    """
     for name, weight in given.items():
         # a negative weight prefers low numbers, which is only useful for attributes
         if weight < 0 and not name.startswith(ATTRIBUTE):

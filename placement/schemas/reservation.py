@@ -22,14 +22,15 @@ from placement.schemas.claim import (
     OwnedSchema,
     end_action_field,
     parse_end_action,
-    parse_owned,
+    parse_order,
     parse_time,
     time_field,
 )
-from placement.schemas.explanation import TopologySchema, parse_topology
+from placement.schemas.joint_claims import JointSchema, parse_joint
 from placement.schemas.request_form import RequestForms
 from placement.schemas.terms import Params, load_query, since_version
 from placement.search.claims.claim import WantedClaim
+from placement.store.consumers import ConsumerOwnership
 from placement.store.reservations import TYPE, ReservationChange, ReservationEnd, ReservationState
 from placement.store.time_profile import TimeWindow
 from placement.store.window_history import PastState
@@ -41,7 +42,8 @@ MAX_MARGIN: Final = 30 * 86_400
 MAX_PAGE: Final = 1000
 """Maximum number of reservations that one answer lists."""
 DEGRADED: Final = "degraded"
-"""The filter that selects reservations of any state with amounts that their providers cannot give."""
+"""The filter that selects reservations, of any state, with amounts that their providers can no longer give.
+"""
 
 
 _STATES: Final = (*ReservationState, DEGRADED, *PastState)
@@ -49,15 +51,15 @@ _STATES: Final = (*ReservationState, DEGRADED, *PastState)
 
 
 class _EndingSchema(StrictSchema):
-    """The expiry of a reservation, which a body gives by one of two fields, and the end of its claims."""
+    """The expiry of a reservation, in one of two fields, and the action at the end time of its claims."""
 
     on_end = end_action_field()
     expires_at = time_field()
     expires_in = NumberField(0, MAX_SECONDS, load_default=None, allow_none=False)
 
 
-class ReservationCreation(_EndingSchema, OwnedSchema, TopologySchema):
-    """The body of ``POST /ext/v1/reservations``: a query, a flavor or a host, with owner and expiry."""
+class ReservationCreation(_EndingSchema, OwnedSchema, JointSchema):
+    """The body of ``POST /ext/v1/reservations``: queries, flavors or a host, with owner and expiry."""
 
     uuid = UuidField(load_default=None, allow_none=False)
     starts_at = time_field()
@@ -157,10 +159,10 @@ def end_of(body: dict[str, Any]) -> ReservationEnd:
 
 
 def window_of(body: dict[str, Any], end: ReservationEnd) -> TimeWindow | None:
-    """Return the window that a body asks for, without margins; None if the amounts are held at once.
+    """Return the window that a body asks for, without margins; None if the reservation begins at once.
 
-    :raises InvalidRequest: the window has no time as its end, or does not end after its start. A date does
-        not exist, or a reservation without a start has a lead or a cleaning time.
+    :raises InvalidRequest: the window has no end time, or does not end after its start. A date does not
+        exist, or a reservation without a start has a lead or a cleaning time.
     """
     if body["starts_at"] is None:
         if given := [name for name in ("lead_time", "cleaning_time") if body[name]]:
@@ -181,7 +183,7 @@ def maintenance_window(body: dict[str, Any], window: TimeWindow | None) -> TimeW
     :raises InvalidRequest: the body also has a query or a flavor, or has no start.
     """
     places = ("query", "flavor", "allowed_hosts", "excluded_hosts", "order", "group", "topology")
-    fields = (*places, "lead_time", "cleaning_time", "on_end")
+    fields = (*places, "claims", "different_hosts", "lead_time", "cleaning_time", "on_end")
     if given := [name for name in fields if body.get(name)]:
         raise InvalidRequest(f"A reservation with maintenance_of takes a whole host, without {given[0]}.")
     if window is None:
@@ -189,12 +191,17 @@ def maintenance_window(body: dict[str, Any], window: TimeWindow | None) -> TimeW
     return window
 
 
-def wanted_of(body: dict[str, Any], forms: RequestForms, uuid: str, window: TimeWindow | None) -> WantedClaim:
-    """Return the claim for the reservation that a body describes.
+def wanted_of(
+    body: dict[str, Any], forms: RequestForms, uuid: str, window: TimeWindow | None
+) -> list[WantedClaim]:
+    """Return the claims of the reservation that a body describes; all have the same consumer.
 
     :param forms: the registered forms of requests, such as flavors.
     :param window: the time of the reservation.
-    :raises InvalidRequest: the query or the flavor is wrong.
+    :raises InvalidRequest: a query, a flavor or a topology is wrong, or there are too many claims.
     """
-    wanted = parse_owned(body, forms, uuid, TYPE)
-    return replace(wanted, topology=parse_topology(body["topology"], wanted.request), window=window)
+    owner = ConsumerOwnership(body["project_id"], body["user_id"], TYPE)
+    # with claims there is no order
+    wanted = parse_joint(body, forms, uuid, owner, window, alone=["order"])
+    order = parse_order(body["order"])
+    return [replace(each, order=order) for each in wanted] if order else wanted

@@ -89,7 +89,7 @@ class SignInForm:
 
 @blueprint.get(admission.SIGN_IN)
 def show_form() -> Response:
-    """Show the form to sign in, and set the cookie without which the form is refused."""
+    """Show the form to sign in, and set the cookie that the console requires with the form."""
     return _form_page(SignInForm())
 
 
@@ -178,11 +178,10 @@ def _count_attempt(service: PlacementService, limits: Mapping[str, int]) -> bool
 
 
 def counted_as(sent: str) -> str:
-    """Count an attempt to sign in, and return True.
+    """Return the part of a client's address under which attempts to sign in are counted.
 
-    :param sent: Above the limit of attempts, return False without writing to the database. Only the last
-        address of a list is from a trusted proxy; the client may have invented the others. Some proxies add
-        the port.
+    :param sent: an address, or a list of addresses. Only the last address of a list is from a trusted proxy;
+        the client may have invented the other addresses. Some proxies add the port.
     :returns: the address. For IPv6, the network with the first 64 bits, because a client may use all its
         addresses.
     """

@@ -175,8 +175,8 @@ class PortableContent:
     The values of a provider are its id, its name, its generation and the uuid of its parent. The values of an
     inventory are :data:`INVENTORY_COLUMNS`. The values of a consumer are project, user, type and generation;
     only consumers with allocations are included. The value of an allocation is its amount. Only custom
-    resource classes and traits are included, because the release defines the standard ones. All ids except
-    the ids of providers are left out.
+    resource classes and traits are included, because each release defines its standard classes and traits.
+    All ids except the ids of providers are left out.
 
     :param by_table: the values of each item by the name of our table and the key of the item.
     :param times: times of the last change in seconds since 1970, by table and key.
@@ -337,7 +337,7 @@ def _describe_item(table: str, key: ContentKey, value: tuple[Any, ...]) -> str:
 
 
 def _previous_value(table: str, was: tuple[Any, ...], now: tuple[Any, ...]) -> str:
-    """Return the old and the new values that differ, as text in parentheses."""
+    """Return the changed values of an item, old and new, as text in parentheses."""
     if table == "allocations":
         return f" (was {was[0]})"
     names: Sequence[str] = {

@@ -46,6 +46,7 @@ RESERVATION_COLUMNS: Final = (
     "lead_time",
     "cleaning_time",
     "on_end",
+    "movable",
     "state",
     "degraded",
     "allocations",
@@ -54,7 +55,7 @@ RESERVATION_COLUMNS: Final = (
 """The columns of a reservation."""
 _LISTED_COLUMNS: Final = (
     *("uuid", "project_id", "group", "expires_at", "resources"),
-    *("starts_at", "state", "degraded"),
+    *("starts_at", "state", "degraded", "movable"),
 )
 """The columns of the list of reservations."""
 CLAIM_COLUMNS: Final = (
@@ -66,7 +67,7 @@ AVAILABILITY_COLUMNS: Final = (
     *("starts_at", "ends_at", "free_until"),
     *("host", "root_provider", "resources"),
 )
-"""Columns of a free window; of several consumers, each one has a line."""
+"""Columns of a free window; with several consumers, each consumer has a line."""
 
 TableRow = tuple[Any, ...]
 
@@ -226,14 +227,17 @@ class ConfirmClaim(command.ShowOne):
 class CreateReservation(command.ShowOne):
     """Hold resources for a project until a given time. Claims of the project can use these resources.
 
-    The query is the query string of GET /allocation_candidates. A flavor may replace the query. With
-    --maintenance-of, the reservation takes a whole host away instead.
+    The query is the query string of GET /allocation_candidates. A flavor may replace the query. With --count
+    or --and-query, one reservation holds the resources of several consumers; if one of them has no place,
+    nothing is reserved. With --maintenance-of, the reservation takes a whole host away instead.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         _add_request_arguments(parser)
+        add_topology(parser)
+        _add_joint_arguments(parser)
         _add_expiry(parser)
         parser.add_argument(
             "--maintenance-of",
@@ -270,7 +274,8 @@ class CreateReservation(command.ShowOne):
         """Reserve, and show the reservation."""
         host = parsed_args.maintenance_of
         body = {
-            **_request_fields(self, parsed_args, needs_source=host is None),
+            **_joint_fields(self, parsed_args, needs_source=host is None),
+            **_owner_fields(parsed_args),
             **_expiry_fields(parsed_args),
             **_given_fields(
                 parsed_args, "uuid", "group", "starts_at", "lead_time", "cleaning_time", "on_end", "movable"
@@ -335,7 +340,7 @@ class SetReservation(command.ShowOne):
     """Change the time when a reservation expires, or what happens at the end of claims from it."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Send the new time, with the current generation of the reservation."""
+        """Return the parser of the arguments."""
         parser = _with_uuid(super().get_parser(prog_name))
         _add_expiry(parser, is_required=False)
         _add_on_end(parser, f"{_ON_END_HELP} (default: as before)")
@@ -377,12 +382,11 @@ class ListAvailability(command.Lister):
     "openstack resource reservation create", its end to --until, and its host to --allowed-host. An empty
     "free_until" means that nothing is planned afterwards.
 
-    With --count, several consumers with this request fit together, and each window has a line for each of
-    them.
+    With --count or --and-query, several consumers fit together, and each window has a line for each of them.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Find the windows; if there are none, fail with the reason."""
+        """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         _add_place_arguments(parser)
         add_topology(parser)
@@ -399,14 +403,7 @@ class ListAvailability(command.Lister):
             metavar="<time>",
             help="Latest end (UTC; default: any end, with a start in 366 days)",
         )
-        parser.add_argument(
-            "--count", metavar="<number>", type=int, help="Number of consumers that fit together (default: 1)"
-        )
-        parser.add_argument(
-            "--different-hosts",
-            action="store_true",
-            help="Find a host of its own for each of --count consumers",
-        )
+        _add_joint_arguments(parser)
         _add_margins(parser)
         parser.add_argument(
             "--limit", metavar="<number>", type=int, help="Maximum number of windows (default: 5)"
@@ -414,15 +411,9 @@ class ListAvailability(command.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
-        """Find windows; without any, fail with the reason."""
-        asked = {**_place_fields(self, parsed_args), **given_topology(parsed_args)}
-        if parsed_args.count is not None:
-            claims = [{**asked, "count": parsed_args.count}]
-            asked = {"claims": claims, "different_hosts": parsed_args.different_hosts}
-        elif parsed_args.different_hosts:
-            raise exceptions.CommandError("--different-hosts needs the number of consumers: give --count.")
+        """List the windows; if there are no windows, fail with the reason."""
         body = {
-            **asked,
+            **_joint_fields(self, parsed_args),
             **_given_fields(parsed_args, "duration", "not_before", "deadline", "limit"),
             **_given_fields(parsed_args, "lead_time", "cleaning_time"),
             # reasons cost the service more than the search does, but a person needs them
@@ -493,14 +484,54 @@ def _add_place_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _request_fields(
+def _add_joint_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments for several consumers that fit together."""
+    parser.add_argument(
+        "--count", metavar="<number>", type=int, help="Number of consumers with this request (default: 1)"
+    )
+    parser.add_argument(
+        "--and-query",
+        metavar="<query>",
+        action="append",
+        default=[],
+        help="Query of a further consumer that needs its resources at the same time, with the same hosts and"
+        " the same topology (may be repeated)",
+    )
+    parser.add_argument(
+        "--different-hosts",
+        action="store_true",
+        help="Choose a host of its own for each consumer; needs --count or --and-query",
+    )
+
+
+def _joint_fields(
     asking: command.Command, parsed_args: argparse.Namespace, *, needs_source: bool = True
 ) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        **_place_fields(asking, parsed_args, needs_source=needs_source),
-        "project_id": parsed_args.project_id,
-        "user_id": parsed_args.user_id,
-    }
+    """Return the fields for one request, or for the requests of several consumers."""
+    asked = _place_fields(asking, parsed_args, needs_source=needs_source) | given_topology(parsed_args)
+    if parsed_args.count is None and not parsed_args.and_query:
+        if parsed_args.different_hosts:
+            raise exceptions.CommandError(
+                "--different-hosts needs several consumers: give --count or --and-query."
+            )
+        return asked
+    claims = [asked | _given_fields(parsed_args, "count")]
+    claims += [
+        {
+            **{name: value for name, value in asked.items() if name != "flavor"},
+            "query": each.removeprefix("?"),
+        }
+        for each in parsed_args.and_query
+    ]
+    return {"claims": claims, "different_hosts": parsed_args.different_hosts}
+
+
+def _request_fields(asking: command.Command, parsed_args: argparse.Namespace) -> dict[str, Any]:
+    return _place_fields(asking, parsed_args) | _owner_fields(parsed_args)
+
+
+def _owner_fields(parsed_args: argparse.Namespace) -> dict[str, Any]:
+    body: dict[str, Any] = {"project_id": parsed_args.project_id, "user_id": parsed_args.user_id}
     try:
         weights = parse_pairs(parsed_args.order, "--order", "<weight>")
         body["order"] = {name: float(weight) for name, weight in weights.items()}
@@ -586,12 +617,15 @@ def _reservation_columns(
     providers = (*reservation["allocations"], *(reservation.get("claimed") or ()))
     hosts = sorted({name for provider in providers if (name := names.host_name(provider))})
     # only administrators see the guests that are in the way of a degraded reservation
-    guests = {"guests": reservation["guests"]} if "guests" in reservation else {}
-    return (*RESERVATION_COLUMNS, "hosts", *guests), (
+    more = {"guests": reservation["guests"]} if "guests" in reservation else {}
+    if "claims" in answer:
+        # the host of each consumer, in the order of the requests
+        more["claims"] = [names.host_name(each["root_provider_uuid"]) for each in answer["claims"]]
+    return (*RESERVATION_COLUMNS, "hosts", *more), (
         # an earlier service has no times of a start, no states, no causes and no claimed amounts
         *(reservation.get(name) for name in RESERVATION_COLUMNS),
         hosts,
-        *guests.values(),
+        *more.values(),
     )
 
 
@@ -605,6 +639,7 @@ def _reservation_row(reservation: Mapping[str, Any]) -> TableRow:
         # an earlier service has none of these
         *(reservation.get(name) for name in ("starts_at", "state")),
         bool(reservation.get("degraded")),
+        reservation.get("movable"),
     )
 
 

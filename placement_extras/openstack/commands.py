@@ -36,7 +36,9 @@ _UNNAMED_FLAVOR: Final = "guest"
 
 TableRow = tuple[Any, ...]
 AnswerParts = Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], Iterable[TableRow]]]]
-"""The parts of an answer that a table can show, each with its columns and the function for its rows."""
+"""The parts of an answer that a table can show: for each part, its columns and a function that makes its
+rows.
+"""
 
 
 class ExplainAllocationCandidates(command.Lister):

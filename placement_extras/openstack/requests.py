@@ -39,7 +39,7 @@ def send_request(asking: command.Command, method: str, path: str, **options: Any
 def request_extension(asking: command.Command, method: str, path: str, **options: Any) -> Any:
     """Send a request, like :func:`send_request`, to a path that OpenStack Placement does not have.
 
-    :raises CommandError: the service does not have the path, or as for :func:`send_request`.
+    :raises CommandError: the service does not have the path, or :func:`send_request` raises the error.
     """
     try:
         return send_request(asking, method, path, **options)

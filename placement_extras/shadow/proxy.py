@@ -401,7 +401,7 @@ class _ProxyServer(BundledServer):
         super().__init__()
 
     def settings(self) -> Mapping[str, Any]:
-        """Decompress at most :data:`MAX_KEPT` bytes; return content that is not compressed unchanged."""
+        """Return the settings of gunicorn for this program."""
         return {
             "bind": self._settings.bind,
             "workers": 1,

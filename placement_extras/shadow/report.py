@@ -1,4 +1,4 @@
-"""Counts the outcomes of all comparisons and serves them over HTTP.
+"""Counts the outcomes of all comparisons, and serves the counts over HTTP.
 
 ``/`` returns a text for people, ``/report.json`` is for programs, and ``/metrics`` is for Prometheus.
 """
@@ -85,7 +85,7 @@ class OutcomeTally:
     differences: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT))
     doubtful: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT))
     parted: dict[str, Any] | None = None
-    """The first request after which the databases differ; None while they are in step."""
+    """The first request after which the databases differ; None while the databases are equal."""
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
     def __post_init__(self) -> None:
@@ -257,7 +257,7 @@ class ComparerStatus:
     :param asking: the client of our service.
     :param doubt: items with unknown content, because several clients wrote them at the same time.
     :param phase: the current work of the process, for people.
-    :param left_out: number of copies that the answering process had no room for.
+    :param left_out: number of copies that the answering process left out, because its queue was full.
     :param unread: number of copies that were dropped because the comparison had failed before.
     :param processes: number of processes that have answered clients so far, one after the other.
     """

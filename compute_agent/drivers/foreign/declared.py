@@ -20,7 +20,7 @@ _MAX_PROBLEMS: Final = 20
 _NUMBER: Final = re.compile(r"[0-9]{1,10}\Z")
 
 MAX_MEMORY_MB: Final = (1 << 31) - 1
-"""The largest amount of one resource in Placement."""
+"""The largest amount of one resource that Placement accepts."""
 
 _NAMESPACE: Final = uuid.UUID("0a1c6f4e-52f7-5d0b-9d3e-6a0f8f7c1b55")
 """The namespace from which uuids of names are derived."""
@@ -57,13 +57,13 @@ class DeclaredSettings:
 
 @dataclass(frozen=True, slots=True)
 class KeyNames:
-    """The keys by which one kind of declarations names settings.
+    """The keys of settings in one kind of declarations (unit files, or labels of containers).
 
     :ivar uuid: the key of the uuid.
     :ivar vcpus: the key of the number of CPUs.
     :ivar memory: the key of the memory in MiB.
     :ivar settings: the settings by their keys.
-    :ivar place: stands before a key in messages.
+    :ivar place: the text before a key in messages, such as the name of the section or ``label``.
     """
 
     uuid: str
@@ -76,7 +76,7 @@ class KeyNames:
 def made_uuid(*names: str) -> str:
     """Derive a uuid of version 5 from names, such as those of the host and of the service.
 
-    :param names: none of them has a slash.
+    :param names: the names, none of which contains a slash.
     """
     return str(uuid.uuid5(_NAMESPACE, "/".join(names)))
 

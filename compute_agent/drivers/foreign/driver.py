@@ -1,8 +1,8 @@
 """A driver of guests that another program starts, each in a control group of its own.
 
-The other program (systemd, Podman or Docker) is the *peer*. A thread connects to it, follows its guests, and
-reports them. The threads of a guest are those of all processes in its group. A subclass has the peer, the
-table and the editor of one kind of guests.
+The other program (systemd, Podman or Docker) is the *peer*. A thread connects to the peer, follows its
+guests, and reports changes. The threads of a guest are the threads of all processes in its group. For each
+kind of guests, a subclass provides the peer, the table and the editor.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ KILL_SECONDS: Final = 10.0
 class PeerHint:
     """A hint that the state of a service or a container may have changed.
 
-    :ivar key: its key in the table; empty if any may have changed.
-    :ivar is_new: whether it may be another one than before.
+    :ivar key: the key of the service or container in the table; empty if any of them may have changed.
+    :ivar is_new: whether a new service or container may have taken the place of the one with this key.
     """
 
     key: str = ""
@@ -131,7 +131,7 @@ class ForeignDriver(UndividedThreads):
         :param folders: the folders of the host; None means the usual ones.
         :param look_interval: the time in seconds between two lists of all guests.
         :param lock: called before each connection; raises DriverError if another agent manages the guests.
-        :param look_only: whether the driver changes nothing.
+        :param look_only: whether the driver only reads, and changes neither guests nor records.
         """
         self._hints: queue.SimpleQueue[PeerHint] = queue.SimpleQueue()
         self._folders = folders or HostFolders()
@@ -160,7 +160,7 @@ class ForeignDriver(UndividedThreads):
 
     @property
     def outage_reason(self) -> str:
-        """The reason why the peer does not answer; empty if it does."""
+        """The reason why the peer does not answer; empty if it answers."""
         if self._listed and self._peer.is_open:
             return ""
         return self._absence or f"{self.peer_name} does not answer"
@@ -168,7 +168,7 @@ class ForeignDriver(UndividedThreads):
     def outage_reasons(self) -> Mapping[str, str]:
         """The reason why the peer does not answer, by the name of this driver; empty if it answers.
 
-        The result is empty if the program answers.
+        Other drivers have no entry.
         """
         return {self.name: reason} if (reason := self.outage_reason) else {}
 
@@ -209,7 +209,7 @@ class ForeignDriver(UndividedThreads):
         self._peer.close()
 
     def oom_kills(self) -> Sequence[OomKill]:
-        """The OOM kills of running guests since the last call."""
+        """The OOM kills of running guests that have happened since the last call."""
         for entry in self._table.all_entries():
             self._oom.look_at_group(entry.guest, entry.running.own_group)
         return self._oom.take_news()
@@ -217,7 +217,8 @@ class ForeignDriver(UndividedThreads):
     def stop(self, guest: Guest, timeout: float) -> None:
         """Stop the guest through its peer, and kill its processes after ``timeout`` seconds.
 
-        The peer does not restart the guest by itself. A service that runs a container may restart it, though.
+        The peer does not restart the guest by itself. However, a service that runs a container may restart
+        the container.
 
         :raises DriverError: the peer does not answer, or the guest does not end.
         """
@@ -236,12 +237,12 @@ class ForeignDriver(UndividedThreads):
     def _begin_stop(self, guest: Guest, timeout: float) -> float:
         """Ask the peer to stop a guest within ``timeout`` seconds.
 
-        :return: the seconds until the guest has to be over, counted from the end of this call.
+        :return: the seconds within which the guest must end, counted from the end of this call.
         """
 
     @abc.abstractmethod
     def _kill_processes(self, guest: Guest) -> None:
-        """Let the peer send SIGKILL to a guest."""
+        """Ask the peer to send SIGKILL to the processes of a guest."""
 
     @abc.abstractmethod
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
@@ -253,7 +254,7 @@ class ForeignDriver(UndividedThreads):
 
     @abc.abstractmethod
     def _can_idle(self, guest: Guest) -> bool:
-        """Whether the guest can be idle."""
+        """Whether the guest can have the idle CPU weight (``cpu.idle``)."""
 
     # Claims
 
@@ -363,7 +364,7 @@ class ForeignDriver(UndividedThreads):
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
         """Set the CPUs of the group, and read them back.
 
-        Return the number of threads with other CPUs than before.
+        Return the number of threads that had other CPUs before.
         """
         wanted = _group_cpus(settings)
         if not wanted & self._folders.online_cpus:
@@ -377,7 +378,7 @@ class ForeignDriver(UndividedThreads):
         return len(before)
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
-        """Weight and quota of the guest if they differ from ``wanted``.
+        """Weight and quota of the guest if they differ from ``wanted``, otherwise None.
 
         A weight of the guest's own, or a lower quota of its own, does not count as a difference.
         """
@@ -391,7 +392,7 @@ class ForeignDriver(UndividedThreads):
     # Memory
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes of the guest if they differ from ``wanted``."""
+        """The NUMA nodes of the guest if they differ from ``wanted``, otherwise None."""
         found = self._compare_guest(guest, self._node_choice(wanted))
         nodes = found.present[NODES]
         return nodes if found.differing and isinstance(nodes, frozenset) else None

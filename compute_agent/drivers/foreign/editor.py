@@ -68,11 +68,12 @@ class HostFolders:
 
 @dataclass(frozen=True, slots=True)
 class GoalChoice:
-    """Chooses the goals of some values.
+    """Chooses the wanted contents (goals) of some values.
 
     :ivar names: the names of the values that are goals, or that decide about goals. A round reads the files
         of these values only.
-    :ivar choose: the function of the present values and of those of the guest's own.
+    :ivar choose: returns the goals, from the present values and from the values that the guest had before the
+        agent.
     """
 
     names: frozenset[str]
@@ -137,7 +138,7 @@ class ValueEditor(abc.ABC):
         """The number of writes. Values that were read before a write are not kept."""
 
     def record_of(self, guest: Guest) -> ValueRecord:
-        """The values of the guest's own that the agent has changed."""
+        """The record of the values that the guest had before the agent changed them."""
         with self._lock:
             return self._records.record_of(guest.uuid, guest.name, self._run_of(guest))
 
@@ -199,12 +200,12 @@ class ValueEditor(abc.ABC):
                         self._save(ValueRecord(record.guest_uuid, record.name, record.run))
                         LOG.info("%s %s has its own limits again", self.subject.capitalize(), record.name)
                     except DriverError as error:
-                        LOG.warning("%s does not get back its limits: %s", record.name, error)
+                        LOG.warning("%s does not get back its limits yet: %s", record.name, error)
 
     # The parts of each kind of guests
 
     def _run_of(self, guest: Guest) -> str:
-        """The run of a guest to which its own values belong; empty if they belong to every run."""
+        """The run of the guest to which its own values belong; empty if the values belong to every run."""
         return ""
 
     @abc.abstractmethod
@@ -217,7 +218,7 @@ class ValueEditor(abc.ABC):
         """
 
     def _find_differing(self, values: Values, reading: ValueReading) -> Collection[str]:
-        """The names of values that differ from those of the guest."""
+        """The names of those wanted ``values`` that differ from the guest's values in ``reading``."""
         return self._differing_files(values, reading.texts)
 
     @abc.abstractmethod
@@ -236,11 +237,11 @@ class ValueEditor(abc.ABC):
         """
 
     def _names_to_keep(self, record: ValueRecord, names: Collection[str]) -> Sequence[str]:
-        """The names of those values for which a file of another program has to stay."""
+        """The ``names`` of values with a file that has to stay, because it is not the agent's."""
         return ()
 
     def _remove_files(self, record: ValueRecord, names: Collection[str]) -> None:
-        """Remove files of values that would outlive the agent's values."""
+        """Remove the files of these values that would otherwise outlive the agent's values."""
         return
 
     # Inner parts
@@ -262,7 +263,7 @@ class ValueEditor(abc.ABC):
         """Read values of a guest.
 
         :param names: the names of the values that are needed.
-        :param earlier: a fresh reading of other values, which the result has, too.
+        :param earlier: a fresh reading of other values, which the result includes.
         """
         writes, now = self._writes, time.monotonic()
         texts = read_texts(GuestCgroup(Path(guest.cgroup)), names)
@@ -280,13 +281,13 @@ class ValueEditor(abc.ABC):
         self._reading = None
 
     def _differing_files(self, values: Values, texts: Texts) -> list[str]:
-        """The names of values that differ from those in the files of the guest's group."""
+        """The names of those wanted ``values`` that differ from the files of the guest's group."""
         # Only an empty set is compared with all CPUs or NUMA nodes.
         whole = self._folders.whole_sets if frozenset() in values.values() else {}
         return differing_files(values, texts, whole)
 
     def _note_values(self, record: ValueRecord, present: Values, writes: Values) -> ValueRecord:
-        """Record the values of the guest's own before the first write."""
+        """Record the guest's own values of ``writes`` before the agent writes them for the first time."""
         new = {name: present[name] for name in writes if name not in record.values}
         if not new:
             return record
@@ -295,7 +296,7 @@ class ValueEditor(abc.ABC):
         return record
 
     def _forget_values(self, record: ValueRecord, names: Collection[str]) -> None:
-        """Remove values from the record that are again those of the guest's own."""
+        """Remove from the record the values that the guest has got back."""
         known = [name for name in names if name in record.values]
         if known:
             self._remove_files(record, [name for name in known if name not in record.kept])

@@ -26,13 +26,13 @@ _SUFFIX: Final = ".json"
 
 @dataclass(frozen=True, slots=True)
 class ValueRecord:
-    """The values of a guest's own.
+    """The values that a guest had before the agent changed them.
 
     :ivar name: the name of the service or of the container.
     :ivar run: the run of the guest to which the values belong; empty if they belong to each run, because the
         program that owns the group keeps them.
     :ivar values: the values before the agent's writes, by name.
-    :ivar kept: the properties that were set at run time before, by a file that has to stay.
+    :ivar kept: the properties that another program had set at run time; systemd's files of them have to stay.
     :ivar scored: whether the agent has set ``oom_score_adj``, which was 0 before.
     :ivar score: the last ``oom_score_adj`` that the agent has set; None means that it has set none, or an
         older agent has noted none.
@@ -52,11 +52,11 @@ class ValueRecord:
         return not self.values and not self.scored
 
     def with_values(self, values: Values, kept: Collection[str]) -> ValueRecord:
-        """The record with more values."""
+        """A copy of the record to which more values are added."""
         return replace(self, values={**values, **self.values}, kept=self.kept | frozenset(kept))
 
     def without_values(self, names: Collection[str]) -> ValueRecord:
-        """The record without the values that have been given back."""
+        """A copy of the record without values that the guest has got back."""
         rest = {name: value for name, value in self.values.items() if name not in names}
         return replace(self, values=rest, kept=self.kept - frozenset(names))
 
@@ -68,7 +68,7 @@ class ValueRecords:
         """Read the records.
 
         :param subject: the guests, such as ``service``, for messages.
-        :param look_only: whether nothing is written.
+        :param look_only: whether the object only reads records.
         :raises UnsafeFileError: other users may write to the folder.
         :raises OSError: the folder cannot be used.
         """
@@ -96,9 +96,9 @@ class ValueRecords:
         return list(self._records.values())
 
     def save(self, record: ValueRecord) -> None:
-        """Write a record durably; if it is empty, remove it instead.
+        """Write a record durably; remove the record's file if the record is empty.
 
-        :raises OSError: it cannot be written.
+        :raises OSError: the file cannot be written.
         """
         if not self._look_only:
             path = self._folder / f"{record.guest_uuid}{_SUFFIX}"

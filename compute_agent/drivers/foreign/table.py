@@ -27,8 +27,9 @@ from compute_agent.model.messages import GuestGoneError
 LOG = logging.getLogger(__name__)
 
 READING_SECONDS: Final = 1.0
-"""The longest age in seconds of a reading that a comparison uses. A round compares all settings of a guest
-within milliseconds, and rounds are further apart."""
+"""The maximum age in seconds of values that a comparison uses without reading them again. A round compares
+all settings of a guest within milliseconds, and rounds are further apart.
+"""
 
 
 class UnfitSubjectError(ValueError):
@@ -52,10 +53,10 @@ class RunningGroup:
 
 
 def group_members(groups: Path, folder: Path) -> list[int]:
-    """The pids of the processes in a group that a guest may have.
+    """Check that a guest can have this group, and return the pids of the processes in it.
 
     :param groups: the folder of the root of all groups.
-    :raises UnfitSubjectError: it cannot be the group of a guest.
+    :raises UnfitSubjectError: the group cannot be the group of a guest.
     """
     if not (groups / "cgroup.controllers").exists():
         raise UnfitSubjectError("the host has no control groups of version 2 (unified hierarchy)")
@@ -69,7 +70,7 @@ def group_members(groups: Path, folder: Path) -> list[int]:
 class GuestEntry:
     """A guest with its processes.
 
-    :ivar memory_mb: the memory to claim for it in MiB, as it is declared; 0 if not declared.
+    :ivar memory_mb: the declared memory in MiB, which the agent claims for the guest; 0 if not declared.
     """
 
     guest: Guest
@@ -78,7 +79,7 @@ class GuestEntry:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its main process runs."""
+        """Whether the guest's main process runs."""
         return procfs.is_alive(self.running.main)
 
 
@@ -98,13 +99,13 @@ class SubjectFinding:
 
 
 class GuestTable(abc.ABC):
-    """The guests by a key of their subjects, and the subjects that cannot be managed."""
+    """The guests by the key of the service or container, and the subjects that cannot be managed."""
 
     def __init__(self, driver: str, host: str, groups: Path, report: Callable[[GuestChange], None]) -> None:
         """Begin without guests; :meth:`look_around` finds them.
 
         :param driver: the name of the driver; each guest stores this name.
-        :param host: the name of the host's resource provider, of which uuids are made.
+        :param host: the name of the host's resource provider, from which uuids are derived.
         :param groups: the root of all control groups.
         :param report: called for each change of a guest.
         """
@@ -143,7 +144,7 @@ class GuestTable(abc.ABC):
     def is_recent(self, entry: GuestEntry) -> bool:
         """Whether the main process of a guest runs, or ran at most :data:`READING_SECONDS` ago.
 
-        A round asks this several times about each guest, and reads the state of the process once.
+        A round calls this method several times for each guest, but reads the state of the process only once.
         """
         now, main = time.monotonic(), entry.running.main
         with self._lock:
@@ -151,7 +152,7 @@ class GuestTable(abc.ABC):
         return (seen is not None and now - seen <= READING_SECONDS) or self._check_alive(entry)
 
     def _check_alive(self, entry: GuestEntry) -> bool:
-        """Read whether the main process of a guest runs, and note the time if it does."""
+        """Read whether the main process of a guest runs, and note the time if the process runs."""
         if not entry.is_alive:
             return False
         with self._lock:
@@ -176,7 +177,7 @@ class GuestTable(abc.ABC):
     def find_recent(self, guest: Guest) -> GuestEntry:
         """The entry of a guest with a main process that runs, or ran at most :data:`READING_SECONDS` ago.
 
-        For comparisons: a caller that changes the guest uses :meth:`find_living`.
+        The method is for comparisons only: a caller that changes the guest uses :meth:`find_living`.
 
         :raises GuestGoneError: the guest has ended, or was started again.
         """
@@ -226,7 +227,7 @@ class GuestTable(abc.ABC):
     def look_at(self, key: str, is_new: bool = False) -> None:
         """Read the state of one subject, update the table, and report the change.
 
-        :param is_new: whether the subject may be another one than before.
+        :param is_new: whether a new subject may have taken the place of the subject with this key.
         :raises DriverError: the other program does not answer.
         """
         if is_new:

@@ -1,15 +1,15 @@
 """The values by which the agent sets CPUs, memory and block I/O of a guest's group, with their rules.
 
-Pure functions. The names of values are those of systemd.resource-control(5) and org.freedesktop.systemd1(5),
-also for containers. A value is a set of numbers (CPUs and NUMA nodes) or a whole number. :data:`INFINITY`
-stands for "no limit" and "not set".
+Pure functions. Values have the names of properties in systemd.resource-control(5) and
+org.freedesktop.systemd1(5), also for containers. A value is a set of numbers (CPUs and NUMA nodes) or a whole
+number. :data:`INFINITY` stands for "no limit" and "not set".
 
 Decisions on a value
     The agent alone decides about the CPUs and the NUMA nodes of a guest. A weight or a memory limit that the
     guest has of its own stays unchanged. Such a value is from a unit file, ``systemctl set-property``, or an
     option of ``podman run``. Of two quotas, and of two rates of a device, the lower one applies.
 
-The value of its own
+The guest's own value
     When the agent sets a value for the first time, it records the present value as the guest's own. When the
     agent no longer wants a value, the guest gets its own value back. Example: the unit file has
     ``CPUQuota=300%``, and throttling limits the guest to 2 cores. The agent records 3000000 (microseconds a
@@ -132,7 +132,7 @@ def own_value(name: str, present: Values, noted: Values) -> Value:
 
 
 def cpu_goal(cpus: frozenset[int], online: frozenset[int], present: Values, noted: Values) -> Values:
-    """The goal of the CPUs. A guest that may use all online CPUs gets its own CPUs back."""
+    """The wanted CPUs of a guest. A guest that may use all online CPUs gets its own CPUs back."""
     return {CPUS: own_value(CPUS, present, noted) if cpus >= online else cpus}
 
 
@@ -148,7 +148,7 @@ def node_goal(nodes: frozenset[int], whole: frozenset[int], present: Values, not
 
 
 def limit_goals(wanted: CpuLimits, present: Values, noted: Values) -> Values:
-    """The goals of weight and quota."""
+    """The wanted weight and quota of a guest. Its own weight, and its own lower quota, take precedence."""
     goals: dict[str, Value] = {}
     weight = own_value(WEIGHT, present, noted)
     if weight != DEFAULTS[WEIGHT]:
@@ -223,8 +223,8 @@ def io_goals(wanted: BlockIo, there: frozenset[str], present: Values, noted: Val
 
     The result leaves out rates that the agent neither wants nor has set.
 
-    :param wanted: the settings; without any, the guest gets back the values of its own.
-    :param there: the devices that the host has now. The kernel forgets the limits of others.
+    :param wanted: the wanted settings; if they are empty, the guest gets back its own values.
+    :param there: the devices that the host has now. The kernel forgets the limits of all other devices.
     """
     goals: dict[str, Value] = {}
     weight = own_value(IO_WEIGHT, present, noted)

@@ -217,7 +217,7 @@ class LibvirtConnection:
         return isinstance(error, libvirt.libvirtError) and error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN
 
     def is_refusal(self, domain: Any, error: Any) -> bool:
-        """Whether a failed call would fail again if it were repeated later.
+        """Whether a failed call would also fail if the agent repeated it later.
 
         The result is False if the domain has ended. If a domain is in another job, such as a migration or a
         snapshot, the same call succeeds after the job (``src/conf/virdomainjob.c``: "cannot acquire state
@@ -296,7 +296,7 @@ class LibvirtConnection:
             self._happened(None)
 
     def _let_go(self, session: _LibvirtSession) -> None:
-        """Close a connection now, or when the last call on it returns."""
+        """Close a connection now if no call uses it, or else when the last of these calls returns."""
         with self._calls_lock:
             session.unwanted = True
             busy = session.calls > 0

@@ -171,7 +171,7 @@ class ExpectedDomains:
 
 
 def _uuid_of(pid: int) -> str:
-    """The word after ``-uuid`` on the command line of a process; empty if there is none."""
+    """The word after ``-uuid`` on the command line of a process; empty if there is no such word."""
     words = itertools.pairwise(procfs.command_line(pid))
     return next((value for word, value in words if word == "-uuid"), "")
 
@@ -196,14 +196,14 @@ class DomainTable:
         self._report = report
         self._lock = threading.Lock()
         self.changing = threading.Lock()
-        """Held while a domain is read or changed. Otherwise the table's thread could overwrite a change with
-        values that it read before.
+        """The lock that a thread holds while it reads or changes a domain. Without the lock, the table's
+        thread could overwrite a change with values that it read before.
 
         The lock ``changing`` is taken before ``_lock``, and held during calls of libvirtd.
         """
         self._running: dict[str, RunningDomain] = {}
         self._complete = False
-        """Whether all domains have been read once. A domain that is found later was started after that."""
+        """Whether all domains have been read once. A domain that is found later has started since then."""
         self._lost: dict[str, str] = {}
 
     # For any thread

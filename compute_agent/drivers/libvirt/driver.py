@@ -120,7 +120,7 @@ class LibvirtDriver:
         self._look_interval = look_interval
         self._check_lock = lock
         self._round: list[Any] = []
-        """Libvirt's objects of the domains of which the definitions are still to be read in this round."""
+        """Libvirt's objects of the domains with definitions that are still to be read in this round."""
         self._look_pause = self._next_look = 0.0
         self._stopped = threading.Event()
         tried = threading.Event()
@@ -133,7 +133,7 @@ class LibvirtDriver:
 
     @property
     def outage_reason(self) -> str:
-        """The reason why libvirtd does not answer; empty if it does."""
+        """The reason why libvirtd does not answer; empty if it answers."""
         if self._listed and self._connection.is_open:
             return ""
         return self._absence or f"libvirtd at {self._connection.uri} does not answer"
@@ -420,7 +420,7 @@ class LibvirtDriver:
         return frozenset().union(*(cpus for cpus in found if cpus is not None))
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
-        """Pin the threads that are elsewhere, and write the pins into the persistent definition."""
+        """Pin the threads that may run on other CPUs, and write the pins into the persistent definition."""
         known = self._table.find_living(guest)
         misplaced = known.process.misplaced_threads(settings)
         roles = {role for role, _ in misplaced.values()}
@@ -502,7 +502,7 @@ class LibvirtDriver:
         return frozenset().union(*(cpus for cpus in found if cpus is not None))
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
-        """Weight and quota of the domain's group if they differ from ``wanted``.
+        """Weight and quota of the domain's group if they differ from ``wanted``, otherwise None.
 
         Shares and a lower quota that another program wrote into the definition take precedence over
         ``wanted``.
@@ -552,13 +552,14 @@ class LibvirtDriver:
     # Memory
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes of the kernel's or libvirt's memory binding, if they differ from ``wanted``."""
+        """The NUMA nodes of the kernel's or libvirt's memory binding; None if they equal ``wanted``."""
         return self._table.find_entry(guest).other_nodes(wanted)
 
     def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
         """Bind the memory of a domain that only the hook has announced, unless it has ``<numatune>``.
 
-        libvirtd answers no calls about the domain yet, so the group of QEMU's main thread is written itself.
+        libvirtd answers no calls about the domain yet, so the agent itself writes to the cgroup of QEMU's
+        main thread.
         """
         try:
             return self._expected.bind_memory(guest, nodes)
@@ -633,9 +634,9 @@ class LibvirtDriver:
         return True
 
     def _set_score(self, known: RunningDomain, wanted: MemoryLimits, score: int) -> None:
-        """Write the ``oom_score_adj`` of the QEMU process where it differs.
+        """Write the ``oom_score_adj`` of the QEMU process where it differs from the wanted score.
 
-        :raises OSError: it cannot be written or noted.
+        :raises OSError: the score cannot be written, or the agent cannot store that the score is its own.
         """
         guest = known.guest
         if not memory_limits.differing_limits(None, [guest.pid], wanted, self._own_limits(known)):
@@ -756,7 +757,7 @@ def _soft_limit_kib(wanted: MemoryLimits) -> int | None:
 
 
 def _soft_limit_differs(known: RunningDomain, wanted: MemoryLimits) -> tuple[bool, bool]:
-    """Whether to set the soft limit of the running domain, and whether to set that of its definition."""
+    """Whether to set the soft limit of the running domain, and whether to set the one in its definition."""
     definition = known.definition
     if wanted.high is None or known.refused_soft_limit:
         return False, False

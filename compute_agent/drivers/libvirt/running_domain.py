@@ -77,7 +77,7 @@ class DomainGroup:
     unified: bool
 
     def read_limits(self) -> CpuLimits | None:
-        """Weight, quota, idleness and burst; None if they cannot be read, as after the domain has ended."""
+        """Weight, quota, idleness and burst. None if they cannot be read, as after the end of the domain."""
         try:
             return self._unified_limits() if self.unified else self._legacy_limits()
         except OSError:
@@ -209,7 +209,7 @@ def find_group(pid: int) -> DomainGroup | None:
 
 @functools.cache
 def _mount_points() -> Mapping[str, Path]:
-    """The mount points of the cgroup hierarchies: ``cpu`` for version 1, the empty string for version 2."""
+    """The mount points of cgroup hierarchies, by name: ``cpu`` for version 1, an empty text for version 2."""
     # The mount points come from /proc/self/mountinfo (proc(5)): mount points do not change while a host runs.
     found: dict[str, Path] = {}
     for line in read_text("/proc/self/mountinfo").splitlines():
@@ -242,18 +242,18 @@ class RunningDomain:
 
     :ivar source: the inactive XML that ``definition`` was read from; empty after the agent changed the
         definition.
-    :ivar binding: the present binding of its memory to NUMA nodes.
-    :ivar refused: the NUMA nodes to which libvirt refused to bind its memory; None means that there was no
-        refusal.
-    :ivar unreported: whether the agent pinned its threads in the kernel and libvirt may not know these pins
-        yet.
-    :ivar blockio: its present block I/O settings.
-    :ivar soft_limit: its present soft limit of memory in KiB; None means no limit.
-    :ivar refused_soft_limit: libvirt's reason for a refused soft limit; empty if there was no refusal.
-    :ivar refused_blockio: the block I/O settings that libvirt refused, with its reason; None means that there
-        was no refusal.
+    :ivar binding: the present binding of the domain's memory to NUMA nodes.
+    :ivar refused: the NUMA nodes to which libvirt refused to bind the memory; None means that libvirt has not
+        refused.
+    :ivar unreported: whether the agent pinned the domain's threads in the kernel, and libvirt possibly does
+        not know these pins.
+    :ivar blockio: the domain's present block I/O settings.
+    :ivar soft_limit: the domain's present soft limit of memory in KiB; None means no limit.
+    :ivar refused_soft_limit: libvirt's reason for a refused soft limit; empty if libvirt has not refused.
+    :ivar refused_blockio: the block I/O settings that libvirt refused, with the reason; None means that
+        libvirt has not refused.
     :ivar number: the id that libvirt gave this run; empty if not known.
-    :ivar settled: the helper tasks that could not be moved to the CPUs wanted.
+    :ivar settled: the helper tasks that could not be moved to the wanted CPUs.
     """
 
     guest: Guest
@@ -425,7 +425,7 @@ LOG = logging.getLogger(__name__)
 class DomainTuning:
     """The calls of libvirt that change the settings of one domain.
 
-    Each call raises libvirtError if libvirtd refuses it.
+    Each call raises libvirtError if libvirtd refuses the call.
     """
 
     # libvirt is typed as Any, because libvirt-python has no types, and is not imported with this module.
@@ -503,7 +503,7 @@ class DomainTuning:
         return replace(has, binding=MemoryBinding(RESTRICTIVE, nodes))
 
     def limit(self, has: CpuLimits, wanted: CpuLimits, group: DomainGroup) -> None:
-        """Set weight and quota of the running domain where they differ.
+        """Set weight and quota of the running domain where they differ from the wanted values.
 
         The quota is libvirt's quota of the whole domain (``global_quota``). The quota of each guest CPU
         (``vcpu_quota``) belongs to the flavor.
@@ -517,7 +517,7 @@ class DomainTuning:
             self._domain.setSchedulerParametersFlags(change, self._libvirt.VIR_DOMAIN_AFFECT_LIVE)
 
     def persist_shares(self, has: DomainDefinition, shares: int) -> DomainDefinition:
-        """Write the agent's shares into the definition, with a note.
+        """Write the agent's shares into the definition, with a note that these shares are the agent's.
 
         The note is written first and names the old and the new shares. If the agent crashes between the
         two writes, the next agent still recognises the old shares and the new shares as the agent's own.

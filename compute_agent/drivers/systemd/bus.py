@@ -34,7 +34,7 @@ BUS_NAME: Final = "org.freedesktop.DBus"
 BUS_PATH: Final = "/org/freedesktop/DBus"
 
 CALL_SECONDS: Final = 5.0
-"""The longest time in seconds that a call waits for its answer."""
+"""The maximum time in seconds that a call waits for its answer."""
 
 # The longest message is the list of all services, about 300 bytes each. The D-Bus specification allows 128
 # MiB, which would cost the agent its memory.
@@ -56,7 +56,7 @@ BUS_THREAD: Final = ThreadSpec(
 class BusSignal:
     """A signal of the bus.
 
-    :ivar sender: the unique name of the connection that sent the signal; that of the bus itself is its name.
+    :ivar sender: the unique name of the connection that sent the signal, or the name of the bus itself.
     """
 
     sender: str
@@ -116,7 +116,7 @@ class BusConnection:
         self._seconds = seconds
         self._lock = threading.Lock()
         self._pending: dict[int, tuple[str, Future[Any]]] = {}
-        """The called name and the future answer of each call, by its serial number."""
+        """For each call under way, by serial number: the called bus name, and the future of the answer."""
         self._serial = 0
         self._reason = ""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -285,7 +285,7 @@ BusOpener = Callable[[Callable[[BusSignal], None], Callable[[], None]], BusConne
 
 
 def bus_opener(path: Path, seconds: float = CALL_SECONDS) -> BusOpener:
-    """The function that connects to the bus at a socket.
+    """Return a function that connects to the message bus on a UNIX socket.
 
     :raises DriverError: jeepney is not installed.
     """

@@ -34,13 +34,14 @@ from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 
 _APPLY_SECONDS: Final = 2.0
-"""The longest time in seconds in which systemd must write a confirmed value to the kernel."""
+"""The maximum time in seconds within which systemd must write a confirmed value to the kernel."""
 _APPLY_PAUSE: Final = 0.01
 _MAX_KNOWN: Final = 1000
 
 PROPERTY_SECONDS: Final = 60.0
-"""The longest age in seconds of properties that a comparison uses while the files of the group are the same.
-Each change that another program makes through systemd changes a file, too."""
+"""The maximum age in seconds of properties that a comparison uses, if the group's files have not changed.
+Each change that another program makes through systemd changes a file, too.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """systemd's manager of units over the message bus (org.freedesktop.systemd1(5)): calls and signals.
 
-A shell without decisions. A signal is only a hint, with the name of a service that may have changed its
+This module makes no decisions. A signal is only a hint, with the name of a service that may have changed its
 state. After a hint, the table of guests reads the state.
 """
 

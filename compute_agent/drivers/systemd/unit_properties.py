@@ -1,6 +1,6 @@
 """The properties of a service, with their types on the bus and the files that systemd writes for them.
 
-Pure functions. The names are those of :mod:`compute_agent.drivers.foreign.values`.
+Pure functions. :mod:`compute_agent.drivers.foreign.values` defines the names of properties.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Rates are left out: systemd has them by path, and resolves the paths of disks in
 """
 
 DROP_INS: Final[Mapping[str, str]] = {QUOTA: "CPUQuota"}
-"""For a property of which systemd's file does not have the property's name, the word in the file's name."""
+"""For each property with a file that is not named after the property: the word in the file's name."""
 
 # Linux has at most 8192 CPUs (CONFIG_NR_CPUS), one bit each.
 _MAX_MASK: Final = 1024
@@ -31,7 +31,7 @@ def drop_in_name(name: str) -> str:
 def decode_value(name: str, variant: Any) -> Value:
     """Decode the value of a property as systemd sends it, which is a pair of type and value.
 
-    :raises ValueError: it is not a value of this property.
+    :raises ValueError: ``variant`` is not a value of this property.
     """
     kind, value = variant if isinstance(variant, tuple) and len(variant) == 2 else ("", None)
     if isinstance(DEFAULTS[name], int):

@@ -1,7 +1,8 @@
 """The state of one service as systemd reports it, and whether it is a running guest.
 
-Pure functions, apart from :func:`find_running`, which reads /proc. The agent checks each value, because
-programs choose parts of it. For example, a service names its main process (``MAINPID=`` of sd_notify(3)).
+Pure functions, apart from :func:`find_running`, which reads /proc. The agent checks each value, because the
+programs of services choose some of the values. For example, a service names its main process (``MAINPID=`` of
+sd_notify(3)).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class UnitState:
     """The state of a service.
 
     :ivar files: the unit file and its drop-ins, in the order in which systemd applies them.
-    :ivar group: the path of the control group below the root of all groups; empty if it has none.
+    :ivar group: the path of the control group below the root of all groups; empty if the service has none.
     :ivar values: the values of the properties that the agent may set.
     """
 
@@ -86,7 +87,7 @@ class UnitState:
 def parse_unit(properties: Mapping[str, Any]) -> UnitState:
     """The state of a unit without the part that only services have.
 
-    :param properties: those of ``org.freedesktop.systemd1.Unit``.
+    :param properties: the properties of the D-Bus interface ``org.freedesktop.systemd1.Unit``.
     :raises ValueError: a property is missing or is not what systemd documents.
     """
     name = _text(properties, "Id")
@@ -105,7 +106,7 @@ def parse_unit(properties: Mapping[str, Any]) -> UnitState:
 def parse_service(unit: UnitState, properties: Mapping[str, Any]) -> UnitState:
     """The state of a unit, with the part that only services have.
 
-    :param properties: those of ``org.freedesktop.systemd1.Service``.
+    :param properties: the properties of the D-Bus interface ``org.freedesktop.systemd1.Service``.
     :raises ValueError: a property is missing or is not what systemd documents.
     """
     kind, main_pid = properties.get("MainPID", ("", 0))
@@ -134,7 +135,7 @@ def find_running(unit: UnitState, groups: Path) -> RunningGroup | None:
     """The main process and the group of a service; None if the service has no process now.
 
     :param groups: the folder of the root of all groups.
-    :raises UnfitSubjectError: it cannot be a guest.
+    :raises UnfitSubjectError: the service cannot be a guest.
     """
     if not unit.may_run or not unit.group:
         return None

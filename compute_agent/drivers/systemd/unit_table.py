@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 
 
 class UnitTable(GuestTable):
-    """The services that are guests, by name, and those that cannot be managed."""
+    """The services that are guests, by name, and the services that cannot be managed."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class UnitTable(GuestTable):
         super().__init__(driver, host, groups, report)
         self._manager = manager
         self.find_inner: Callable[[str], str] = lambda folder: ""
-        """A function that returns the name of another driver's guest with a group below a folder; empty
-        without one.
+        """A function that returns the name of another driver's guest with a group below a folder; empty if
+        there is no such guest.
         """
 
     def is_managed(self, record: ValueRecord) -> bool:
@@ -65,7 +65,7 @@ class UnitTable(GuestTable):
         return suspects if everything else suspects - self._steady_services(services)
 
     def _steady_services(self, services: Mapping[str, str]) -> set[str]:
-        """The guests that continue to run: systemd announces each change of their settings by a reload.
+        """The guests that continue to run. Their settings change only with a reload, which systemd announces.
 
         :param services: the ``ActiveState`` of each service.
         """
@@ -86,7 +86,7 @@ class UnitTable(GuestTable):
         try:
             unit = parse_unit(properties)
         except ValueError as error:
-            LOG.warning("Service %s is left out: %s", key, error)
+            LOG.warning("Service %s cannot be a guest: %s", key, error)
             return SubjectFinding(is_other=True)
         # An alias is left out: systemd lists the service under its own name, too.
         if unit.name != key or not unit.loaded:

@@ -26,8 +26,8 @@ A worked example
     CPUs is removed.
 
 Invariants
-    - If the effect of limits can be computed, only as many limits are set as close the gap. If the effect is
-      unknown, each guest gets one step in a round.
+    - If the effect of limits can be computed, no more limits are set than are needed to close the gap. If the
+      effect is unknown, each guest gets one step in a round.
     - No limit is raised in a round with a breach. A limit is raised only if the expected usage is no breach.
     - Limits are raised in the reverse of the order in which they were set.
 """

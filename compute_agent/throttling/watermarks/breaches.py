@@ -42,7 +42,7 @@ class ThresholdStreak:
     - ``samples`` is the number of successive samples above the threshold, up to the latest sample.
     - ``unseen`` is the number of rounds without a sample since the latest sample.
     - ``quiet_since`` is the time at which usage was last above the threshold, in monotonic seconds. If usage
-      was never above the threshold, it is the time of the first round.
+      was never above the threshold, ``quiet_since`` is the time of the first round.
     """
 
     samples: int = 0
@@ -219,7 +219,7 @@ class ThresholdExceeded:
 
     @property
     def order_series(self) -> MetricSeries:
-        """The metric and domain by which guests are ordered. For an expression, the metric is its subject."""
+        """The metric and domain by which guests are ordered; for an expression, its first metric."""
         # Guests have no usage of an expression.
         return self.series._replace(metric=self.metric.measured_names[0])
 

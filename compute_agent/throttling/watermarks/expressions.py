@@ -2,10 +2,10 @@
 
 Nouns
     An *expression* consists of metrics, amounts, ``+ - * /``, comparisons, ``and``, ``or``, ``not`` and
-    parentheses. Its value is either an amount or true or false; in the second case the expression is a
-    *condition*. A condition has the value 1 while it holds, and 0 otherwise. An amount is in the unit of its
-    metrics. Amounts in an expression have the format of thresholds, such as ``12G``, or ``85%`` of the host's
-    capacity.
+    parentheses. Its value is either an amount, or true or false. An expression that is true or false is a
+    *condition*. A condition has the value 1 while it holds, and 0 otherwise. An amount is in the unit of the
+    expression's metrics. Amounts in an expression have the format of thresholds, such as ``12G``, or ``85%``
+    of the host's capacity.
 
     The first metric of an expression is its *subject*. The lever, the order of guests, the function for
     evictions and the priority of an expression are those of its subject.
@@ -241,7 +241,7 @@ class _ExpressionParser:
     def _parse_chain(
         self, signs: Iterable[str], parse_next: Callable[[], _ExpressionPart], join: _Join
     ) -> _ExpressionPart:
-        """Parse operands that are joined by any of these signs, from left to right."""
+        """Parse operands that are joined by any of ``signs``, from left to right."""
         part = parse_next()
         while sign := self._take_word(*signs):
             part = join(part, sign, parse_next())
@@ -344,7 +344,7 @@ def _align_parts(
 ) -> tuple[MetricUnit, _Compute, _Compute]:
     """The common unit of two operands, and functions that compute their values in this unit.
 
-    :raises ValueError: the operands have different units, or one is a condition.
+    :raises ValueError: the operands have different units, or one operand is a condition.
     """
     unit = right.unit if left.unit is None else left.unit
     if unit is None:

@@ -50,8 +50,8 @@ def make_plan(
     :param streaks: the number of successive rounds above each threshold, including ``snapshot``.
     :param excluded: uuids of guests on which no action is allowed.
     :param unevictable: uuids of guests that may be throttled but not evicted.
-    :param resting: uuids of guests without another reclaim now, because memory of them was reclaimed a few
-        seconds ago.
+    :param resting: uuids of guests from which no memory may be reclaimed now, because some was reclaimed a
+        few seconds ago.
     """
     # The use of guests that are being evicted is subtracted, so that no other guest is evicted for it.
     for guest in state.evicting_guests:
@@ -260,8 +260,8 @@ def _selected_guests(
 
 
 _REACHED: Final = 1.02
-"""The largest part of a limit that a guest may use before the limit falls by another step; above it, the
-kernel still reclaims the guest's memory.
+"""The limit of a guest falls by another step only if the guest's use is at most this multiple of the limit.
+Above it, the kernel still reclaims the guest's memory.
 """
 
 
@@ -445,7 +445,7 @@ def _watched_streaks(
 ) -> list[tuple[WatermarkSection, ThresholdStreak]]:
     """The watermarks of a metric, each with its streaks of throttling and eviction.
 
-    For the ``domain`` None, the streaks of all domains.
+    If ``domain`` is None, the streaks of all domains.
     """
     by_name = {watermark.name: watermark for watermark in rules.watermarks if watermark.metric == metric}
     return [

@@ -77,7 +77,7 @@ class GuestSelector:
     max_priority: int | None = None
 
     def selects_guest(self, guest: GuestUsage) -> bool:
-        """Whether the watermark may act on this guest; it never may act on a protected guest."""
+        """Whether the watermark may act on this guest; False for each protected guest."""
         return (
             not guest.protected
             and (not self.classes or guest.qos_class in self.classes)
@@ -106,8 +106,8 @@ class WatermarkSection:
     :ivar steps: the sizes of steps by which the section changes limits; None means the sizes in ``[qos]``.
     :ivar order: the order in which guests are acted on; None means the order of the metric.
     :ivar evict_grace: seconds that an evicted guest has to end; None means ``[qos] evict_grace``.
-    :ivar evict_at_once: maximum number of guests that leave at the same time; None for no maximum. It applies
-        only if the amount that an eviction frees cannot be computed.
+    :ivar evict_at_once: maximum number of guests that leave at the same time; None for no maximum. The
+        maximum applies only if the amount that an eviction frees cannot be computed.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """The sources of metrics from outside the kernel, as configured: a command or a Prometheus query.
 
-A thread for each source reads it (``loops.metric_sources``), and rounds use the last value. While a source
-does not answer, its metric has no value. The watermarks of the metric then set no limits, and keep existing
-limits.
+Each source is read in a thread of its own (``loops.metric_sources``), and rounds use the last value. While a
+source does not answer, its metric has no value. The watermarks of the metric then set no limits, and keep
+existing limits.
 """
 
 from __future__ import annotations

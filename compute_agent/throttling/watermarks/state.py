@@ -32,8 +32,7 @@ cool-down of minutes becomes an hour or more."""
 class ThrottledGuest:
     """A guest's limit in force.
 
-    The fields are the uuid of the guest, the limited control, and the limit in the unit of the control's
-    lever.
+    The fields are the uuid of the guest, the limited control, and the limit in the unit of the control.
     """
 
     guest: str

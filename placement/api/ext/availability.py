@@ -7,7 +7,7 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from placement.api.call import ApiRequest, api_operation
-from placement.api.ext.claims import choice_document, claim_context
+from placement.api.ext.claims import claim_context, place_document
 from placement.api.ext.reservations import booking_limits
 from placement.api.paths import EXT
 from placement.policies import ext as rules
@@ -62,8 +62,5 @@ def _times_document(window: JointWindow, duration: float, margins: WindowMargins
 
 
 def _choices_document(choices: Iterable[HostChoice], *, are_claims: bool) -> dict[str, Any]:
-    documents = [choice_document(each) for each in choices]
-    for each in documents:
-        # windows have no order, so their choices have no scores
-        del each["score"]
+    documents = [place_document(each) for each in choices]
     return {"claims": documents} if are_claims else documents[0]

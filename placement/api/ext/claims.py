@@ -139,13 +139,20 @@ def _claim_document(placed: PlacedClaim) -> dict[str, Any]:
 
 
 def choice_document(choice: HostChoice) -> dict[str, Any]:
-    """Return the host, the allocations and the mappings of a choice, as answers show them."""
+    """Return the host, the allocations, the mappings and the score of a choice, as answers show them."""
     score = choice.score
+    return {
+        **place_document(choice),
+        "score": score and {"total": score.total, "criteria": dict(score.criteria)},
+    }
+
+
+def place_document(choice: HostChoice) -> dict[str, Any]:
+    """Return the host, the allocations and the mappings of a choice that has no score."""
     return {
         "root_provider_uuid": choice.root.uuid,
         "allocations": {
             provider.uuid: {"resources": dict(amounts)} for provider, amounts in choice.resources
         },
         "mappings": {suffix: [each.uuid for each in served] for suffix, served in choice.mappings.items()},
-        "score": score and {"total": score.total, "criteria": dict(score.criteria)},
     }

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from flask import Blueprint, Response
 
 from placement.api.call import ApiRequest, api_operation, mount_prefix
-from placement.api.ext.claims import claim_service
+from placement.api.ext.claims import claim_service, place_document
 from placement.api.paths import EXT
 from placement.db.database import WriteTransaction
 from placement.policies import ext as rules
@@ -47,7 +47,7 @@ _UPDATE: Final = schemas.ReservationUpdate()
 
 @api_operation(blueprint, "POST", PATH, rules.RESERVE, reads_json=True, writes_json=True)
 def create_reservation(call: ApiRequest) -> Response:
-    """Find a candidate, and hold its resources until a given time."""
+    """Find a candidate for each claim, and hold the resources of all until a given time."""
     body = call.parse_body(_CREATE)
     uuid = body["uuid"] or str(uuids.uuid4())
     end = schemas.end_of(body)
@@ -69,8 +69,10 @@ def create_reservation(call: ApiRequest) -> Response:
         starts_at, end = window.starts_at, ReservationEnd(window.ends_at, None)
     wanted = schemas.wanted_of(body, call.service.request_forms, uuid, window)
     limits = booking_limits(call)
-    # a window that names hosts stays there
-    is_movable = body["movable"] and window is not None and not wanted.names_hosts_or_trees
+    # a window that names hosts stays there; a move would have to keep several claims together, or apart
+    is_movable = (
+        body["movable"] and window is not None and len(wanted) == 1 and not wanted[0].names_hosts_or_trees
+    )
     # the transaction fills this list; it may run several times, and the last run counts
     made: list[WrittenReservation] = []
 
@@ -83,9 +85,13 @@ def create_reservation(call: ApiRequest) -> Response:
             )
         ]
 
-    claim_service(call).claim_places([wanted], also=make_written)
+    placed = claim_service(call).claim_places(wanted, also=make_written)
     (written,) = made
-    shown = {"reservation": _written_document(call, written), "warnings": wanted.warnings}
+    # equal claims have equal warnings
+    warnings = list(dict.fromkeys(text for each in wanted for text in each.warnings))
+    shown: dict[str, Any] = {"reservation": _written_document(call, written), "warnings": warnings}
+    if body["claims"] is not None:
+        shown["claims"] = [place_document(each.choice) for each in placed]
     return call.add_location(call.json_answer(shown, status=201), f"{PATH}/{uuid}")
 
 

@@ -22,7 +22,8 @@ Modules
       lost race.
     - ``degradation`` finds those amounts of reservations that their providers can no longer give.
     - ``availability`` finds the earliest windows in which a claim fits; ``host_times`` excludes impossible
-      starts by sums of amounts. ``timetable`` caches the amounts over time of all providers.
+      starts by sums of amounts, which ``host_rooms`` keeps for later searches. ``timetable`` caches the
+      amounts over time of all providers.
     - ``joint_windows`` finds the earliest windows in which several claims fit together. ``window_search``
       answers with both kinds of windows, or with the reason if there are none.
     - ``longest_stay`` places preemptible claims where they may stay longest.

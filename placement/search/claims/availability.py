@@ -22,7 +22,6 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -31,8 +30,9 @@ from typing import Final
 from placement.read_model.provider import SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
-from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim
-from placement.search.claims.host_times import NO_SKYLINES, HostTimes, Skylines
+from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim, taken_amounts
+from placement.search.claims.host_rooms import NO_SKYLINES, Skylines
+from placement.search.claims.host_times import HostTimes
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.conditions import all_conditions, needs_of
 from placement.search.equivalence import tree_reader
@@ -41,7 +41,7 @@ from placement.store.time_profile import TimeWindow
 from placement.store.time_skyline import SkylinesByClass, SkylinesByProvider, whole_milliseconds
 
 # a small first step suffices if some host is free soon, and then few breakpoints are read
-_STEPS: Final = (0.0, 1 / 256, 1 / 64, 1 / 16, 1 / 4, 1.0)
+_STEPS: Final = (0.0, 1 / 4096, 1 / 1024, 1 / 256, 1 / 64, 1 / 16, 1 / 4, 1.0)
 """Shares of the possible starts; the search tests one share after the other."""
 _ANY_AMOUNT: Final = -(2**62)
 """An amount that is less than any free amount."""
@@ -153,7 +153,14 @@ def find_free(
     """
     test = _WindowTest(snapshot, skylines, wanted, span, budget)
     due: list[tuple[float, float, int]] = []
-    waiting = [(span.begin, root) for root in sorted(allowed_roots(snapshot, wanted, budget))]
+    roots = sorted(allowed_roots(snapshot, wanted, budget))
+    possible = (
+        ways[0].possible_roots(roots)
+        if len(ways) == 1
+        else sorted({root for each in ways for root in each.possible_roots(roots)})
+    )
+    asked: Iterable[tuple[float, int]] = ((span.begin, root) for root in possible)
+    waiting: list[tuple[float, int]] = []
 
     def add_start(after: float, root: int, until: float) -> None:
         start = min([each.first_start(root, after, until) for each in ways])
@@ -174,7 +181,6 @@ def find_free(
 
     for step in _STEPS:
         until = span.begin + step * (span.last - span.begin)
-        asked, waiting = waiting, []
         for after, root in asked:
             if after > until:
                 waiting.append((after, root))
@@ -184,6 +190,7 @@ def find_free(
             if step == 0 and len(due) >= _CONSIDERED:
                 yield from place_due(until)
         yield from place_due(until)
+        asked, waiting = waiting, []
 
 
 def place_in_window(
@@ -208,7 +215,8 @@ def place_in_window(
     first = rng.randrange(len(roots)) if roots else 0
     for request, times in zip(wanted.all_requests, ways, strict=True):
         one = replace(wanted, request=request, fallback=None)
-        for chosen in _tight_hosts(times, chain(roots[first:], roots[:first]), window.starts_at):
+        possible = times.possible_roots(chain(roots[first:], roots[:first]))
+        for chosen in _tight_hosts(times, possible, window.starts_at):
             here = snapshot_during(snapshot, chosen, skylines, window)
             budget.spend(len(here))
             world = ClaimScenario.from_members(here, {}, [one])
@@ -255,13 +263,8 @@ def free_until(
 
     The result is infinity if always.
     """
-    taken = Counter[tuple[int, str]]()
-    for choice in choices:
-        for provider, amounts in choice.resources:
-            for name, amount in amounts.items():
-                taken[provider.id, name] += amount
     ends = [math.inf]
-    for (provider_id, name), total in taken.items():
+    for (provider_id, name), total in taken_amounts(choices).items():
         if (skyline := skylines.get(provider_id, NO_SKYLINES).get(name)) is not None:
             most = snapshot.providers[provider_id].free(name) + skyline.counted - total
             ends.append(skyline.fits_until(most, start))
@@ -296,8 +299,8 @@ class _WindowTest:
     def find_window(self, root: int, start: float) -> FreeWindow | None:
         """Return the free window on a host that begins at ``start``; None if the claim does not fit then."""
         window = self._span.window_at(start)
-        state = self._state_of(root, window)
-        if state is not None and state in self._failed:
+        # most searches have no failures
+        if self._failed and self._state_of(root, window) in self._failed:
             return None
         here = snapshot_during(self._snapshot, (root,), self._skylines, window)
         self._budget.spend(len(here))
@@ -305,7 +308,7 @@ class _WindowTest:
         world = ClaimScenario.from_members(here, {}, [wanted])
         placed = place_claims(world, [wanted], self._budget, self._rng)
         if isinstance(placed, UnplacedClaim):
-            if state is not None:
+            if (state := self._state_of(root, window)) is not None:
                 self._failed.add(state)
             return None
         choice = placed[0].choice

@@ -39,7 +39,8 @@ class WantedClaim:
     - ``alternates``: number of alternative choices, on other hosts, that the answer contains beside the
       choice.
     - ``order``: criteria by which the best host is chosen; if it is empty, any host is good enough.
-    - ``group``: the group that the consumer joins; None takes the consumer out of its group.
+    - ``group``: the group that the consumer joins; None takes the consumer out of its group. For several
+      claims of a reservation, the group exists only during the search.
     - ``topology``: how dedicated CPUs and memory are split over zones; None does not split them.
     - ``expires_in``: seconds until the claim expires, unless a client confirms it.
     - ``window``: the time of the allocations; None means from now on, without an end.
@@ -155,6 +156,16 @@ class HostChoice:
             yield provider
         for served in self.mappings.values():
             yield from served
+
+
+def taken_amounts(choices: Iterable[HostChoice]) -> Counter[tuple[int, str]]:
+    """Return the amounts that choices take together, by id of the provider and by resource class."""
+    taken = Counter[tuple[int, str]]()
+    for choice in choices:
+        for provider, amounts in choice.resources:
+            for name, amount in amounts.items():
+                taken[provider.id, name] += amount
+    return taken
 
 
 def stays_at_its_host(snapshot: ModelSnapshot, request: CandidatesRequest) -> bool:

@@ -34,9 +34,11 @@ from placement.search.claims.availability import (
     times_by_way,
 )
 from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim
-from placement.search.claims.host_times import HostTimes, Skylines
-from placement.search.claims.placement import UnplacedClaim, place_claims
+from placement.search.claims.host_rooms import Skylines
+from placement.search.claims.host_times import HostTimes
+from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.store.groups import GroupPolicy
+from placement.store.time_profile import TimeWindow
 from placement.store.time_skyline import whole_milliseconds
 
 # the snapshot of a few hosts is made faster than that of a cloud, and mostly suffices
@@ -76,20 +78,34 @@ def find_joint(
         if (later := hosts.first_start(start)) > start:
             start = later
             continue
-        window, found = span.window_at(start), None
-        for roots in hosts.possible_roots(start):
-            here = snapshot_during(snapshot, roots, skylines, window)
-            budget.spend(len(here))
-            placed = place_claims(ClaimScenario.from_members(here, {}, wanted), wanted, budget, rng)
-            if not isinstance(placed, UnplacedClaim):
-                found = tuple(each.choice for each in placed)
-                break
-        if found is None:
+        placed = hosts.place_during(span.window_at(start), budget, rng)
+        if not placed:
             start = ends.first_after(start)
             continue
+        found = tuple(each.choice for each in placed)
         until = free_until(snapshot, skylines, found, start)
         yield JointWindow(found, start, until)
         start = whole_milliseconds(until) if until < math.inf else until
+
+
+def place_jointly(
+    snapshot: ModelSnapshot,
+    skylines: Skylines,
+    wanted: Sequence[WantedClaim],
+    window: TimeWindow,
+    budget: SearchBudget,
+    rng: random.Random,
+) -> list[PlacedClaim]:
+    """Return the places of claims that fit together during a window; empty if there are none.
+
+    The claims are of no stored group, so that only the hosts and the times matter.
+
+    :raises BudgetExhausted: the budget is spent.
+    """
+    start = window.starts_at
+    span = StartSpan(start, start, window.duration_seconds)
+    hosts = _JointHosts.from_claims(snapshot, skylines, wanted, span, budget)
+    return [] if hosts.first_start(start) > start else hosts.place_during(window, budget, rng)
 
 
 class _EndsAhead:
@@ -160,7 +176,17 @@ class _ClaimHosts:
 class _JointHosts:
     """The hosts of several claims, chosen by the sums of amounts of each host."""
 
-    def __init__(self, by_claim: Sequence[_ClaimHosts], roots: frozenset[int]) -> None:
+    def __init__(
+        self,
+        snapshot: ModelSnapshot,
+        skylines: Skylines,
+        wanted: Sequence[WantedClaim],
+        by_claim: Sequence[_ClaimHosts],
+        roots: frozenset[int],
+    ) -> None:
+        self._snapshot = snapshot
+        self._skylines = skylines
+        self._wanted = wanted
         self._by_claim = by_claim
         self.roots = roots
 
@@ -191,7 +217,7 @@ class _JointHosts:
             # the hosts of claims that take from sharing providers alone are these providers
             count = counts[key] if is_apart and not has_pools else 1
             by_claim.append(_ClaimHosts(times, count, dict.fromkeys(allowed, -math.inf), span.last))
-        return cls(by_claim, frozenset(roots))
+        return cls(snapshot, skylines, wanted, by_claim, frozenset(roots))
 
     def first_start(self, start: float) -> float:
         """Return the first start, at ``start`` or later, that no claim excludes.
@@ -200,7 +226,21 @@ class _JointHosts:
         """
         return max(each.first_start(start) for each in self._by_claim)
 
-    def possible_roots(self, start: float) -> Iterator[Sequence[int]]:
+    def place_during(self, window: TimeWindow, budget: SearchBudget, rng: random.Random) -> list[PlacedClaim]:
+        """Return the places of all claims during a window; empty if they do not fit together.
+
+        :raises BudgetExhausted: the budget is spent.
+        """
+        for roots in self._possible_roots(window.starts_at):
+            here = snapshot_during(self._snapshot, roots, self._skylines, window)
+            budget.spend(len(here))
+            world = ClaimScenario.from_members(here, {}, self._wanted)
+            placed = place_claims(world, self._wanted, budget, rng)
+            if not isinstance(placed, UnplacedClaim):
+                return placed
+        return []
+
+    def _possible_roots(self, start: float) -> Iterator[Sequence[int]]:
         """Yield lists of roots where the claims may fit at a start: first few roots, then all."""
         few = {
             root

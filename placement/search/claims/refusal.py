@@ -316,6 +316,13 @@ def _count_hosts(left_out: Mapping[str, int]) -> str:
 def _no_candidate(wanted: Sequence[WantedClaim], unplaced: UnplacedClaim) -> str:
     each = wanted[unplaced.number]
     if each.owner.consumer_type == reservations.TYPE:
-        return "There is no candidate for the reservation"
+        if len(wanted) == 1:
+            return "There is no candidate for the reservation"
+        # claims with a count are repetitions of the same object
+        number = len({id(one) for one in wanted[: unplaced.number + 1]})
+        return (
+            f"There is no candidate for claim {number} of the reservation, as number {unplaced.number + 1} of"
+            f" {len(wanted)} with all counts"
+        )
     which = f"claim {unplaced.number + 1} of {len(wanted)}, " if len(wanted) > 1 else ""
     return f"There is no candidate for {which}consumer {each.consumer}"

@@ -5,7 +5,8 @@ If another client takes the same resources first (a lost race), the service repe
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from time import thread_time
@@ -27,7 +28,6 @@ from placement.search.claims.availability import (
 )
 from placement.search.claims.claim import (
     ClaimScenario,
-    HostChoice,
     WantedClaim,
     within_reservation,
     without_allocations,
@@ -43,7 +43,8 @@ from placement.search.claims.claim_context import (
     possible_providers,
     wanted_classes,
 )
-from placement.search.claims.host_times import Skylines
+from placement.search.claims.host_rooms import Skylines
+from placement.search.claims.joint_windows import place_jointly
 from placement.search.claims.longest_stay import StaySpan, place_longest, prolong_stay
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal, reservation_refusal
@@ -104,7 +105,7 @@ class ClaimService:
             at_once = False
             moved: MovedPlaces | None = None
             if placed is None:
-                state = self._context.timetable.amounts_state
+                counters = self._read_counters() if makes_room else None
                 try:
                     placed = self._place_now(wanted, end - thread_time(), reservation)
                 except NoCandidate:
@@ -113,8 +114,7 @@ class ClaimService:
                     placed, moved = self._make_room(wanted, end - thread_time())
                     if not placed:
                         # claims may have ended and windows may have moved between the searches for room
-                        is_sure = wanted[0].only is None and self._context.timetable.amounts_state is state
-                        if was_repeated or is_sure:
+                        if was_repeated or self._read_counters() == counters:
                             raise
                         was_repeated, placed = True, None
             if placed is None:
@@ -133,6 +133,11 @@ class ClaimService:
             f"The claim lost a race against other writes in each of {attempt} attempts"
             " ([placement] allocation_conflict_retry_count). Please try again."
         )
+
+    def _read_counters(self) -> tuple[int, Mapping[int, int]]:
+        """Return numbers that differ after a change of any provider or of its timed amounts."""
+        with self._context.model.fresh_view() as view:
+            return view.reread, view.bucket_counters()
 
     def _describe_windows(self, wanted: Sequence[WantedClaim], members: Members) -> str:
         """Return a sentence that names some windows which prevent claims without an end.
@@ -181,7 +186,7 @@ class ClaimService:
         :param moved: the moves of windows that make room.
         :raises LostRace: another write has made a choice invalid.
         """
-        claims = [_consumer_claim(each.wanted, each.choice) for each in placed]
+        claims = _consumer_claims(placed)
         # the transaction checks all providers of a choice, because a provider without amounts may have lost a
         # required trait
         chosen = {provider.uuid: provider for each in placed for provider in each.choice.providers}
@@ -192,7 +197,7 @@ class ClaimService:
         joining = [
             claim_commit.GroupMembership(each.wanted.consumer, each.wanted.group, each.choice.hosts)
             for each in placed
-            if each.wanted.group is not None
+            if each.wanted.group is not None and not _is_reservation(each.wanted)
         ]
 
         expiring = {
@@ -337,17 +342,19 @@ class ClaimService:
 
         :raises InvalidRequest: the search takes too long.
         """
-        # a booking is the only claim of its call, and has a time
-        (one,), span, end = wanted, self._span_ahead(wanted), thread_time() + seconds
+        # a booking has a time
+        (one, *others), span, end = wanted, self._span_ahead(wanted), thread_time() + seconds
         if span is None:
             return [], None
-        # a move takes nothing away, so moves come first; they leave time for the other search
-        concerned = possible_providers(self._context.model, wanted)
-        moved = place_by_moves(self._context, one, concerned, span, seconds / 2)
-        if moved is not None:
-            return list(moved.placed), moved
+        # a move takes nothing away, so moves come first; they leave time for the other search. They make room
+        # on one host, which rarely suffices for several claims
+        if not others:
+            concerned = possible_providers(self._context.model, wanted)
+            moved = place_by_moves(self._context, one, concerned, span, seconds / 2)
+            if moved is not None:
+                return list(moved.placed), moved
         try:
-            return place_preempting(self._context, one, span, end - thread_time()), None
+            return place_preempting(self._context, wanted, span, end - thread_time()), None
         except BudgetExhausted:
             raise self._too_long() from None
 
@@ -380,13 +387,20 @@ class ClaimService:
         span: StaySpan,
         seconds: float,
     ) -> list[PlacedClaim]:
-        """Return the place of a claim for which only its time matters.
+        """Return the place of a claim, or of a reservation's claims, for which only their time matters.
 
         The result is empty if the caller has to compare hosts.
 
         :raises InvalidRequest: the search takes too long.
         """
         (one, *others) = wanted
+        if others and _is_reservation(one):
+            window = span.shortest_window
+            return self._within_budget(
+                view,
+                seconds,
+                lambda budget: place_jointly(snapshot, skylines, wanted, window, budget, self._context.rng),
+            )
         if others or one.order or one.group or one.alternates:
             return []
         if one.min_duration is not None:
@@ -501,7 +515,7 @@ class ClaimService:
 
     def _group_members(self, wanted: Sequence[WantedClaim]) -> Members:
         """Return the members of all groups that the claims join."""
-        names = {each.group.name for each in wanted if each.group is not None}
+        names = {each.group.name for each in wanted if each.group is not None and not _is_reservation(each)}
         if not names:
             return {}
         with self._context.database.read() as conn:
@@ -526,19 +540,37 @@ def _takes_any_place(wanted: WantedClaim) -> bool:
     return wanted.generation is None and not depends
 
 
+def _is_reservation(wanted: WantedClaim) -> bool:
+    """Return whether this is a claim of a new reservation, which joins no group."""
+    return wanted.owner.consumer_type == reservations.TYPE
+
+
 def _is_booking(wanted: Sequence[WantedClaim]) -> bool:
-    """Return whether this is the claim of a new window."""
-    (first, *others) = wanted
-    return not others and first.window is not None and first.owner.consumer_type == reservations.TYPE
+    """Return whether these are the claims of a new window."""
+    return wanted[0].window is not None and _is_reservation(wanted[0])
 
 
-def _consumer_claim(wanted: WantedClaim, choice: HostChoice) -> ConsumerClaim:
-    resources = {provider.uuid: amounts for provider, amounts in choice.resources}
+def _consumer_claims(placed: Sequence[PlacedClaim]) -> list[ConsumerClaim]:
+    """Return the claims to write; the claims of a reservation become one claim of all their amounts."""
+    by_consumer: dict[str, list[PlacedClaim]] = {}
+    for each in placed:
+        by_consumer.setdefault(each.wanted.consumer, []).append(each)
+    return [_consumer_claim(each) for each in by_consumer.values()]
+
+
+def _consumer_claim(placed: Sequence[PlacedClaim]) -> ConsumerClaim:
+    (first, *others), resources = placed, dict[str, Counter[str]]()
+    for each in placed:
+        for provider, amounts in each.choice.resources:
+            resources.setdefault(provider.uuid, Counter()).update(amounts)
+    wanted = first.wanted
     return ConsumerClaim(
         wanted.consumer,
         resources,
         wanted.generation,
         wanted.owner,
+        # each part is a portion by itself
+        in_any_portions=bool(others),
         window=wanted.window,
         on_end=wanted.end_action,
         kept_until=wanted.kept_until,

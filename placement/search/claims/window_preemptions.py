@@ -7,13 +7,14 @@ that books checks all of them again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from time import thread_time
 
 from placement.search.claims.availability import allowed_roots, during_window, members_of, skylines_in
-from placement.search.claims.claim import ClaimScenario, WantedClaim
+from placement.search.claims.claim import ClaimScenario, WantedClaim, taken_amounts
 from placement.search.claims.claim_context import ClaimContext, wanted_classes
-from placement.search.claims.host_times import NO_SKYLINES
+from placement.search.claims.host_rooms import NO_SKYLINES
 from placement.search.claims.longest_stay import StaySpan
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.store.preemptions import choose_preempted, read_preemptible
@@ -21,24 +22,28 @@ from placement.store.time_skyline import make_skylines
 
 
 def place_preempting(
-    context: ClaimContext, wanted: WantedClaim, span: StaySpan, seconds: float
+    context: ClaimContext, wanted: Sequence[WantedClaim], span: StaySpan, seconds: float
 ) -> list[PlacedClaim]:
-    """Return the place of a window, with the preemptible claims that have to end; empty if there is no place.
+    """Return the places of a window's claims, of which the first has the preemptible claims that have to end.
+
+    The result is empty if there are no places.
 
     :param span: the time of the window from now on.
     :param seconds: the limit of CPU time.
     :raises BudgetExhausted: the time is spent.
     """
     window, end = span.shortest_window, thread_time() + seconds
+    # equal claims are the same object
+    distinct = {id(each): each for each in wanted}.values()
     with context.timetable.fresh_view((), context.check_awaited) as timed:
         snapshot = timed.view.snapshot
         budget = context.make_budget(timed.view, seconds)
-        roots = allowed_roots(snapshot, wanted, budget)
+        roots = {root for each in distinct for root in allowed_roots(snapshot, each, budget)}
         possible = {each.uuid for each in members_of(snapshot, roots)}
         # without conditions one statement reads the claims of all providers
         concerned = None if len(possible) == len(snapshot.providers) else possible
     with context.database.read() as conn:
-        lent = read_preemptible(conn, wanted_classes([wanted]), concerned, span.begin)
+        lent = read_preemptible(conn, wanted_classes(distinct), concerned, span.begin)
     if lent is None:
         return []
     shortened = make_skylines(lent.shortened_amounts, lent.schedule.holds)
@@ -47,15 +52,16 @@ def place_preempting(
         budget = context.make_budget(timed.view, end - thread_time())
         skylines = {**timed.skylines, **skylines_in(snapshot, shortened)}
         during = during_window(snapshot, skylines, window)
-        placed = place_claims(ClaimScenario.from_members(during, {}, [wanted]), [wanted], budget, context.rng)
+        placed = place_claims(ClaimScenario.from_members(during, {}, wanted), wanted, budget, context.rng)
         if isinstance(placed, UnplacedClaim):
             return []
-        (one,) = placed
         limits = {
-            (provider.uuid, name): snapshot.providers[provider.id].free(name) + skyline.counted - amount
-            for provider, amounts in one.choice.resources
-            for name, amount in amounts.items()
-            if (skyline := skylines.get(provider.id, NO_SKYLINES).get(name)) is not None
+            (snapshot.providers[provider_id].uuid, name): (
+                snapshot.providers[provider_id].free(name) + skyline.counted - amount
+            )
+            for (provider_id, name), amount in taken_amounts(each.choice for each in placed).items()
+            if (skyline := skylines.get(provider_id, NO_SKYLINES).get(name)) is not None
         }
         preempted = choose_preempted(lent, limits, window, budget.spend)
-    return [] if preempted is None else [replace(one, preempted=preempted)]
+    first, *others = placed
+    return [] if preempted is None else [replace(first, preempted=preempted), *others]

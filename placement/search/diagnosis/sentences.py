@@ -77,7 +77,7 @@ def _topology_sentence(explanation: RequestExplanation, fit: TopologyFit) -> str
 def best_relaxation(relaxations: Sequence[RequestRelaxation]) -> str:
     """Return the text of the relaxation with the fewest changes.
 
-    Among these, the one that fits most hosts.
+    Of several relaxations with the fewest changes, the result is the relaxation that fits most hosts.
     """
     fewest = min(map(_count_changes, relaxations))
     return _relaxation_text(

@@ -479,7 +479,7 @@ def walk_reservations(shell: Shell) -> None:
     ] * 2
     with pytest.raises(CommandFailed, match="There is no candidate"):
         shell(f"{find} --count 2 --different-hosts")
-    with pytest.raises(CommandFailed, match="--different-hosts needs the number"):
+    with pytest.raises(CommandFailed, match="--different-hosts needs several consumers"):
         shell(f"{find} --different-hosts")
     margins = "--lead 600 --cleaning 300"
     (free,) = shell(f"{find} {margins}")
@@ -488,6 +488,10 @@ def walk_reservations(shell: Shell) -> None:
     assert (booked["lead_time"], booked["cleaning_time"], booked["state"]) == (600, 300, "pending")
     assert booked["on_end"] == "evict"
     shell(f"resource reservation delete {booked['uuid']}")
+    several = shell(f"{create.replace('LLC:3', 'LLC:1')} {window} --count 2 --and-query resources=LLC:2")
+    assert (several["allocations"], several["movable"]) == ({NODE: {"resources": {"LLC": 4}}}, False)
+    assert len(several["claims"]) == 3
+    shell(f"resource reservation delete {several['uuid']}")
     with pytest.raises(CommandFailed, match="There is no candidate for the reservation"):
         shell("resource availability list resources=LLC:99 --for 3600 --limit 2")
     root = HOST if shell.version >= (1, 14) else NODE  # which is in no tree before

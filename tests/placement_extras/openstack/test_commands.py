@@ -251,6 +251,39 @@ def test_a_reservation_is_shown_with_the_names_of_its_hosts() -> None:
     assert dict(zip(columns, row, strict=True))["hosts"] == ["web1", "web2"]
 
 
+def test_several_consumers_are_reserved_with_the_same_hosts_and_shown_with_theirs() -> None:
+    reservation = dict.fromkeys(RESERVATION_COLUMNS) | {"allocations": {NODE: {}, FIRST: {}}}
+    chosen = [{"root_provider_uuid": each} for each in (FIRST, SECOND, SECOND)]
+    client = CommandClient(json.dumps({"reservation": reservation, "claims": chosen}))
+    asked = (
+        "--vcpus",
+        "2",
+        "--ram",
+        "0",
+        "--count",
+        "2",
+        "--and-query",
+        "?resources=DISK_GB:1",
+        "--for",
+        "60",
+    )
+    more = ("--different-hosts", "--topology", "spread", "--excluded-host", "web1")
+    (columns, row), _ = run(CreateReservation, client, *asked, *more, *OWNER)
+    assert dict(zip(columns, row, strict=True))["claims"] == ["web1", "web2", "web2"]
+    ((_, _, body),) = client.asked
+    place = {"topology": "spread", "excluded_hosts": [FIRST]}
+    assert (body["claims"], body["different_hosts"]) == (
+        [
+            {"flavor": {"vcpus": 2, "ram": 0}, "count": 2, **place},
+            {"query": "resources=DISK_GB:1", **place},
+        ],
+        True,
+    )
+    assert not body.keys() & {"query", "flavor", "topology", "excluded_hosts"}
+    with pytest.raises(exceptions.CommandError, match="--different-hosts needs several consumers"):
+        run(CreateReservation, client, "resources=VCPU:1", "--for", "60", "--different-hosts", *OWNER)
+
+
 def test_a_claim_is_shown_without_names_that_the_user_may_not_see() -> None:
     class Narrow(CommandClient):
         @staticmethod
