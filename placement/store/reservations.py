@@ -284,11 +284,6 @@ class WrittenReservation:
     reservation: CapacityReservation
     amounts: ReservedAmounts
 
-    @property
-    def held(self) -> Sequence[allocations.Allocation]:
-        """The amounts that the reservation holds, without those of its claims."""
-        return self.amounts.held
-
 
 def make_reservation(
     tx: WriteTransaction,
@@ -336,7 +331,7 @@ def make_reservation(
 
 def _note_booking(tx: WriteTransaction, written: WrittenReservation) -> None:
     found, promised = written.reservation, Counter[str]()
-    for each in written.held:
+    for each in written.amounts.held:
         promised[each.resource_class] += each.used
     window_history.note_booking(
         tx,
@@ -544,8 +539,8 @@ def window_claim(
     resources: dict[str, dict[str, int]] = {}
     if any(each.consumer == row.uuid for each in locked.promised):
         for each in window_promises.promised_amounts(tx.conn, [row.uuid]):
-            if each.held.used:
-                resources.setdefault(each.provider, {})[each.resource_class] = each.held.used
+            if each.held_part.used:
+                resources.setdefault(each.provider, {})[each.resource_class] = each.held_part.used
     else:
         own = [each for each in (*locked.holdings, *locked.planned) if each.consumer == row.uuid]
         names = _class_names(tx, {each.class_id for each in own})
@@ -595,8 +590,8 @@ def reserved_amounts(conn: sa.Connection, found: Collection[CapacityReservation]
     promised = window_promises.promised_amounts(conn, windows)
     used = {each.window for each in promised}
     held = [each for each in held if each.consumer not in used]
-    held += [each.held for each in promised if each.used > each.claimed]
-    return ReservedAmounts(held, [each.taken for each in promised if each.claimed])
+    held += [each.held_part for each in promised if each.used > each.claimed]
+    return ReservedAmounts(held, [each.claimed_part for each in promised if each.claimed])
 
 
 def amounts_for_claims(

@@ -43,16 +43,16 @@ class PromisedAmount:
     claimed: int
 
     @property
-    def held(self) -> Allocation:
+    def held_part(self) -> Allocation:
         """The part that the window has itself, whether it is an allocation again or not."""
-        return self._part(max(0, self.used - self.claimed))
+        return self._amount_of(max(0, self.used - self.claimed))
 
     @property
-    def taken(self) -> Allocation:
+    def claimed_part(self) -> Allocation:
         """The part that claims use."""
-        return self._part(self.claimed)
+        return self._amount_of(self.claimed)
 
-    def _part(self, used: int) -> Allocation:
+    def _amount_of(self, used: int) -> Allocation:
         return Allocation(
             self.window,
             self.window_generation,
