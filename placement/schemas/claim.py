@@ -211,7 +211,7 @@ class ConfirmationBody(StrictSchema):
 def parse_end_change(body: dict[str, Any]) -> EndChange | None:
     """Return the change of a fixed end that a body asks for; None if the body confirms a claim.
 
-    :raises InvalidRequest: the body does both, or the date does not exist.
+    :raises InvalidRequest: the body confirms the claim, too, or the date does not exist.
     """
     if body["ends_at"] is None and body["on_end"] is None:
         return None
