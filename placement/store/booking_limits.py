@@ -1,6 +1,6 @@
 """Limits on the reservations of a project: duration and horizon, number, amounts and hours.
 
-Claims that end count like reservations.
+Claims with an end time count like reservations.
 
 Otherwise a project could claim from a reservation, and then book the same amount again. All writes of
 reservations and of such claims lock one bucket, so two simultaneous bookings cannot exceed a limit together.
@@ -64,7 +64,7 @@ class BookingLimits:
     def check_number(self, number: int) -> None:
         """Refuse a new reservation if the project then has too many reservations.
 
-        :param number: the number of the project's reservations, including the new one.
+        :param number: the number of the project's reservations, including the new reservation.
         :raises Conflict: the message has the option, the limit and the present value.
         """
         if self.max_number is not None and number > self.max_number:
@@ -78,7 +78,8 @@ class BookingLimits:
     ) -> None:
         """Refuse a new or longer reservation if the project would exceed its limits on amounts.
 
-        :param others: all other amounts of the project. ``own`` has the amounts of the reservation.
+        :param others: all amounts of the project's other reservations. ``own`` has the amounts of this
+            reservation.
         :raises Conflict: the message has the option, the limit, the present and the wanted value.
         """
         for name in sorted({each.resource_class for each in own}):

@@ -2,8 +2,8 @@
 
 A consumer with an expiring claim has a row in ``claim_expiries``, which counts only for one generation of the
 consumer. After any write of its allocations, or after a confirmation, the claim of the consumer does not
-expire any more. A claim with a fixed end has a row in the same table. No confirmation changes this end, and
-:mod:`placement.store.time_profile` relies on it. Expired claims are released like reservations
+expire any more. A claim with a fixed end time has a row in the same table. No confirmation changes this end
+time, and :mod:`placement.store.time_profile` relies on this. Expired claims are released like reservations
 (:mod:`placement.store.reservations`).
 """
 
@@ -32,7 +32,7 @@ from placement.store.time_profile import EndAction
 
 
 def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) -> StatementAnswer | None:
-    """Give an expiry time to claims that this transaction writes.
+    """Set the expiry times of claims that this transaction writes.
 
     :param seconds: seconds until the expiry, by uuid of the consumer.
     :param known: the ids of the consumers that existed before this transaction, by uuid.
@@ -72,8 +72,8 @@ _insertion: Final = PreparedStatement(
 class ClaimEnd:
     """The end of a claim, the cleaning time after it, and the action on the guest at the end.
 
-    ``expires_at`` is in seconds since 1970, ``cleaning_time`` in seconds. A window that begins from
-    ``kept_until`` on may end a preemptible claim earlier; None means that the claim is not preemptible.
+    ``expires_at`` is in seconds since 1970, ``cleaning_time`` in seconds. The start of a window may end a
+    preemptible claim earlier, but not before ``kept_until``. None means that the claim is not preemptible.
     ``booked_at`` is when the end was set; None means now.
     """
 
@@ -85,9 +85,9 @@ class ClaimEnd:
 
 
 def write_ends(tx: WriteTransaction, ends: Mapping[str, ClaimEnd], known: Collection[int]) -> None:
-    """Write ends of the claims that this transaction writes; no confirmation changes these ends.
+    """Write the end times of claims that this transaction writes; no confirmation changes these times.
 
-    :param ends: the ends, by uuid of the consumer.
+    :param ends: the ends of claims, by uuid of the consumer.
     :param known: the ids of these consumers that existed before.
     """
     if not ends:
@@ -114,7 +114,7 @@ _end_insertion: Final = PreparedStatement(
 
 
 def read_ends(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ClaimEnd]:
-    """Return the ends of the claims that end, among those of these locked consumers, by uuid."""
+    """Return the ends of those claims of these locked consumers that have an end time, by uuid."""
     return {
         uuid: ClaimEnd(
             float(ends_at), cleaning, EndAction(on_end), None if kept is None else float(kept), float(booked)
@@ -124,7 +124,7 @@ def read_ends(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ClaimEn
 
 
 def any_ends(conn: sa.Connection, uuids: Collection[str]) -> bool:
-    """Return whether any of these consumers has a claim that ends."""
+    """Return whether any of these consumers has a claim with an end time."""
     return conn.execute(_ENDS.limit(1), {"uuids": sorted(uuids)}).first() is not None
 
 
@@ -221,17 +221,17 @@ class EndingClaim:
 
 
 EndMarker = tuple[float, str]
-"""The end and the consumer of the last claim on a page; the next page begins after this claim."""
+"""The end time and the consumer of the last claim on a page; the next page begins after this claim."""
 
 
 def list_ending(
     conn: sa.Connection, root: str, after: EndMarker, limit: int
 ) -> tuple[float, list[EndingClaim]]:
-    """Return the current time, and a page of the claims on this tree that have an end, in order.
+    """Return the current time, and a page of the claims with an end time on this tree, in order.
 
     Claims in their cleaning time are included.
 
-    :param after: the end and the consumer after which the page begins.
+    :param after: the end time and the consumer of the claim before the page.
     :raises NotFound: ``root`` is no root provider.
     """
     row = conn.execute(_root, {"root": root}).one_or_none()

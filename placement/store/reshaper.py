@@ -80,7 +80,7 @@ def _with_time(
     ends: Mapping[str, expiries.ClaimEnd],
     locked: claimants.LockedConsumers,
 ) -> ConsumerClaim:
-    """Return the claim of a reshape with the time of the present one."""
+    """Return the claim of a reshape with the time window of the consumer's present allocations."""
     if claim.consumer not in locked.timed:
         return claim
     end = ends.get(claim.consumer)

@@ -28,8 +28,8 @@ class TimeSkyline:
 
     The sum from ``times[i]`` until ``times[i + 1]`` is ``sums[i]``.
 
-    The sum is 0 before the first breakpoint, and after the last. ``counted`` is the timed part of the used
-    amount in the read model: the begun amounts and the hold.
+    The sum is 0 before the first breakpoint and after the last breakpoint. ``counted`` is the timed part of
+    the used amount in the read model: the begun amounts and the hold.
     """
 
     times: "array[float]"
@@ -55,7 +55,7 @@ class TimeSkyline:
 
         The result is relative to the sum without timed amounts, so it begins at 0, too.
 
-        :param parts: at least one.
+        :param parts: the skylines with their bounds, at least one.
         """
         # a skyline without amounts is shared by all hosts
         first = next((skyline for skyline, *_ in parts if skyline.times), parts[0][0])
@@ -141,7 +141,7 @@ class TimeSkyline:
     def fits_until(self, most: int, start: float) -> float:
         """Return the first time after ``start`` at which the sum exceeds ``most``.
 
-        The result is infinity if it never does.
+        The result is infinity if the sum never exceeds ``most``.
         """
         for index in range(bisect_right(self.times, start), len(self.times)):
             if self.sums[index] > most:
@@ -164,7 +164,7 @@ class TimeSkyline:
                 yield self.times[index]
 
     def next_end(self, time: float) -> float:
-        """Return the first time after ``time`` at which the sum decreases; infinity if it never does."""
+        """Return the first time after ``time`` at which the sum decreases; infinity if it never decreases."""
         return next(self.falls_after(time), math.inf)
 
 

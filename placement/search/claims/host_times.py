@@ -1,4 +1,4 @@
-"""Finds the starts of windows that sums per host do not exclude, so that few windows have to be placed.
+"""Finds starts of windows that sums per host do not exclude, so that few windows need a full search.
 
 The placement of claims tests these starts (:mod:`placement.search.claims.availability`).
 """
@@ -34,9 +34,9 @@ class ClassNeed:
 
 
 class HostTimes:
-    """Finds the starts at which the sums of a host leave enough room for the request of a claim.
+    """Finds the starts at which, by the sums of a host, enough is free for the request of a claim.
 
-    Classes that sharing providers have exclude no start.
+    Resource classes of sharing providers exclude no start.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class HostTimes:
         return start
 
     def tight_end(self, root: int, start: float) -> float:
-        """Return the time until which the request fits from a start on, according to the single providers."""
+        """Return the time until which the request fits from a start on, if each provider is checked alone."""
         limits = self._limits_of(root)
         if limits is None:
             return math.inf
         return min([skyline.fits_until(most, start) for skyline, most in limits[0]], default=math.inf)
 
     def latest_end(self, root: int, start: float) -> float:
-        """Return until when the sums of a host do not exclude that the request stays from a start on."""
+        """Return the latest time until which, by the sums of a host, the request may fit from a start on."""
         limits = self._limits_of(root)
         others = () if limits is None else limits[1]
         ends = [each.fits_until(start, self._budget) for each in others]
@@ -176,7 +176,7 @@ class _ClassLimit:
         return start
 
     def fits_until(self, start: float, budget: SearchBudget) -> float:
-        """Return until when the sums exclude no stay from a start on; infinity if never."""
+        """Return the time until which, by the sums, enough is free from a start on; infinity if for ever."""
         ends = sorted({time for each in self.skylines for time in each.times if time > start})
         budget.spend(len(ends))
         # a longer window never has more room
@@ -194,21 +194,21 @@ class _ClassLimit:
         return _gives_enough(self.need, rooms)
 
     def _total_skyline(self) -> TimeSkyline:
-        """Return the sum of the amounts that take room from the need, over all providers."""
+        """Return the skyline, over all providers, of the timed amounts that reduce what the need can get."""
         parts = zip(self.skylines, self.free, self.max_units, strict=True)
         # a provider never gives more than its max_unit, and never less than nothing
         bounded = ((each, free - most, free) for each, free, most in parts if free > 0)
         return TimeSkyline.total_of(tuple(bounded))
 
     def _most_beside(self) -> int:
-        """Return the largest total that leaves enough room for the need."""
+        """Return the largest total of timed amounts that leaves enough free for the need."""
         rooms = (min(both) for both in zip(self.free, self.max_units, strict=True))
         return sum(each for each in rooms if each > 0) - self.need.total
 
 
 _HostLimits = tuple[list[tuple[TimeSkyline, int]], list[_ClassLimit]]
-"""The limits of a host: for each class of one provider, its skyline and the largest sum that leaves room for
-the request; and the limits of classes that several providers have.
+"""The limits of a host: for each class of one provider, its skyline and the largest sum that leaves enough
+free for the request; and the limits of classes that several providers have.
 """
 
 
