@@ -99,7 +99,7 @@ def load_state(
     A file that cannot be used is renamed and not overwritten, because no other copy of its content exists.
 
     :param report: logs the new name of a renamed file, and the error.
-    :raises UnsafeFileError: another user may have made the file. It is not renamed.
+    :raises UnsafeFileError: another user may have made the file. The file is then not renamed.
     :raises OSError: the file cannot be renamed.
     """
     try:

@@ -46,7 +46,7 @@ ONCE: Final = "once"
 class WakeSignal:
     """Ends the pause of one task.
 
-    A signal is created before its task, so that objects that are made earlier can refer to it.
+    A signal is made before its task, so that objects that are made before the task can refer to the signal.
     """
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ class PeriodicTask:
         self._signal.wake()
 
     def stop(self, timeout: float | None) -> None:
-        """Stop for good. If a round hangs, wait at most ``timeout`` seconds for it (None: no limit)."""
+        """Stop for good. If a round hangs, wait at most ``timeout`` seconds for its end (None: no limit)."""
         self._stopped.set()  # without the lock, as a hanging thread may hold it
         self._signal.wake()
         thread = self._thread

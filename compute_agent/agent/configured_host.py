@@ -279,9 +279,9 @@ def build_host_state(
 ) -> HostState:
     """Build the host state from the configuration and the hardware, and log the warnings.
 
-    :param topology: the hardware; None means that it is read now.
-    :param root_uuid: the uuid of the agent's own root provider. By default, it is read from the state folder,
-        which is made if it does not exist.
+    :param topology: the hardware; None means that the function reads the hardware.
+    :param root_uuid: the uuid of the agent's own root provider. By default, the uuid is read from the state
+        folder; a missing folder is made.
     :param control: the mount of resctrl; None means that the host has no usable mount.
     :param root: the owner of the root provider; by default, the owner that the configuration names.
     :raises ConfigError: the configuration is wrong, or does not fit this host.
@@ -625,7 +625,7 @@ def configured_host(
     root_uuid: str | None = None,
     acting: bool = False,
 ) -> ConfiguredHost:
-    """Read this host according to ``options``, and check that the options fit it.
+    """Read this host according to ``options``, and check that the options fit the host.
 
     See :func:`build_host_state` for ``topology``, ``root`` and ``root_uuid``.
 

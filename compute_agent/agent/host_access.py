@@ -107,8 +107,8 @@ class HostResctrl:
 def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> HostResctrl:
     """Open the resctrl mount according to the configuration.
 
-    :param acting: whether the caller is the agent. The agent must be able to write to resctrl, and mounts it
-        if configured.
+    :param acting: whether the caller is the agent. The agent must be able to write to resctrl, and mounts
+        resctrl if the configuration says so.
     """
     root, options = Path(conf.host.root), conf.resctrl
     try:

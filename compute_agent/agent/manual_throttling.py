@@ -37,7 +37,7 @@ class GuestLeaving(Protocol):
     """Evicts guests; :class:`compute_agent.throttling.evictions.GuestEvictions` implements this protocol."""
 
     def stop_guest(self, uuid: str) -> None:
-        """Stop a guest, or run the operator's command that moves it, and check that it has left the host."""
+        """Stop a guest, or run the operator's command that moves it; then check that the guest has left."""
         ...
 
     def give_back(self, uuid: str) -> None:

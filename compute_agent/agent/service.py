@@ -243,7 +243,7 @@ class HostAgent:
         self._parts.reloader.reload()
 
     def reconcile(self) -> None:
-        """Queue a check of all guests for the worker: it compares the kernel with the targets."""
+        """Queue a check of all guests for the worker, which compares the kernel with the targets."""
         self.pipeline.submit(ReconcileGuests())
 
     @property

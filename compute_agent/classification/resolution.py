@@ -99,7 +99,7 @@ class ResolvedSettings:
     - ``sources`` maps the name of each setting to the text of its source, such as ``flavor`` or ``rule
       night``.
     - ``problems`` are messages about values that cannot be used.
-    - ``rule`` is the name of the matching rule; empty if there is none.
+    - ``rule`` is the name of the matching rule; empty if no rule matches.
     """
 
     settings: GuestSettings

@@ -29,8 +29,8 @@ from compute_agent.resctrl.share_spec import BadShareError
 class GuestFacts:
     """The properties of a guest that rules can match.
 
-    ``project_id``, ``user_id`` and ``consumer_type`` are those of the guest's consumer in Placement,
-    ``resource_classes`` those of its allocation. ``identity`` contains the flavor, image and owner that the
+    ``project_id``, ``user_id`` and ``consumer_type`` come from the guest's consumer in Placement, and
+    ``resource_classes`` from its allocation. ``identity`` contains the flavor, image and owner that the
     driver reports.
     """
 

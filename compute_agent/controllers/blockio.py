@@ -64,7 +64,7 @@ class BlockIoController(GuestController):
         self._resolved = {name: resolve_class(one, self._devices) for name, one in self._classes.items()}
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """A text that names the block I/O settings that differ from those of the guest's class.
+        """A text that names the block I/O settings of the guest that differ from the settings of its class.
 
         The result is None if they agree.
         """

@@ -100,7 +100,7 @@ class CoreCookieController(KernelController):
             self._has_siblings = True
 
     def _clear_own_cookie(self) -> None:
-        """Remove the cookie that the agent inherited when it was started.
+        """Remove the cookie that the agent has inherited from the process that started it.
 
         :raises NoSiblingsError: no core has two threads online.
         """
@@ -266,7 +266,7 @@ class CoreCookieController(KernelController):
         return {target.guest.uuid: self.group_of(target.guest) for target in without_preserved(targets)}
 
     def group_of(self, guest: Guest) -> str:
-        """A text that names the guests with which a guest may share cores; empty if it may share with all."""
+        """A text that names the guests with which a guest may share cores; empty if these are all guests."""
         name = guest.settings.qos_class
         scope = self._scopes.get(name, CoreScope.NONE)
         return {CoreScope.GUEST: f"guest {guest.uuid}", CoreScope.CLASS: f"class {name}"}.get(scope, "")

@@ -83,7 +83,7 @@ _DRIVER: Final = "sys/devices/system/cpu/cpufreq/policy0/scaling_driver"
 
 
 class FormerStore(Protocol):
-    """Stores the former content of kernel files on disk. The agent's state file implements it."""
+    """Stores the former content of kernel files on disk. The agent's state file implements this protocol."""
 
     @property
     def former_values(self) -> FormerValues:

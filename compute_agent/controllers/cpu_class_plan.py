@@ -167,7 +167,7 @@ def bind_guest(
 ) -> ClassBinding:
     """The rank of a guest, and the CPU class of its dedicated CPUs.
 
-    The CPU class is that of the guest's own setting, or else that of its QoS class.
+    The guest's own setting names the CPU class. Without this setting, the guest's QoS class names it.
 
     :param otherwise: the result for guests of a QoS class that is not configured.
     """

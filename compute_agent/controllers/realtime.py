@@ -118,7 +118,7 @@ class RealtimeController(KernelController):
         return None
 
     def apply(self, target: GuestTarget) -> bool:
-        """Set the schedules of a guest after it was pinned; return whether any changed."""
+        """Set the schedules of a guest after the guest was pinned; return whether any schedule changed."""
         if target.guest.settings.preserve:
             return False
         has_changed, reasons = self._bring_about(target)
@@ -227,7 +227,9 @@ class RealtimeController(KernelController):
             present = self._driver.thread_ids(guest) if done else present
         for tid in done.keys() - present:
             if done[tid] != USUAL and self._schedules.read(tid) == done[tid]:
-                LOG.warning("Thread %d of guest %s has ended, and another one has its id", tid, guest)
+                LOG.warning(
+                    "Thread %d of guest %s has ended, and a thread of another process has its id", tid, guest
+                )
                 self._write(tid, USUAL)
 
     def _is_noted(self, guest: Guest) -> bool:
@@ -238,7 +240,7 @@ class RealtimeController(KernelController):
         return main is not None and note_of(notes, guest.uuid, main) is not None
 
     def _keep_note(self, guest: Guest, priority: int | None) -> None:
-        """Record the realtime priority of a guest in its note; None records that it has no priority.
+        """Record the realtime priority of a guest in its note; None stands for no priority.
 
         :raises GuestGoneError: the guest has ended.
         :raises OSError: the note cannot be written.

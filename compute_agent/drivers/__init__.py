@@ -18,14 +18,14 @@ Parts:
 - :mod:`~compute_agent.drivers.cgroup`, :mod:`~compute_agent.drivers.memory_limits` and
   :mod:`~compute_agent.drivers.procfs`: access to cgroup v2 and /proc, which all drivers use.
 
-Order of calls: when the agent starts, it calls ``choose_driver``, ``lock_for`` and ``open_drivers``, then
-``guests`` and ``watch_guests``. From then on, a thread of the driver reports starts, changes and ends of
-guests. The worker's controllers read and write the settings of one guest at a time. After ``close`` the
-guests continue to run.
+Order of calls: the starting agent calls ``choose_driver``, ``lock_for`` and ``open_drivers``, then ``guests``
+and ``watch_guests``. From then on, a thread of the driver reports starts, changes and ends of guests. The
+worker's controllers read and write the settings of one guest at a time. After ``close`` the guests continue
+to run.
 
 Two kinds of values pass between drivers and controllers: a :class:`~compute_agent.model.guest.Guest`, and the
-settings in ``base``. A driver records on disk or in libvirt's metadata which values it has written. By these
-records the driver avoids changing or removing values of other programs.
+settings in ``base``. A driver records on disk or in libvirt's metadata which values it has written. Thus the
+driver neither changes nor removes values of other programs.
 
 Packages from ``controllers`` upwards may import ``base``; only ``agent`` imports ``factory``.
 """

@@ -226,7 +226,7 @@ class CpuTuning(Protocol):
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
         """Pin the guest's threads to the CPUs in ``settings``, and read the pins back.
 
-        The guest's definition for its next start, if there is one, gets the same pins.
+        If the guest has a definition for its next start, the definition gets the same pins.
 
         :return: how many threads had other pins before.
         :raises GuestGoneError: the guest has ended.
@@ -256,7 +256,7 @@ class CpuTuning(Protocol):
         """The CPUs that the kernel allows to the guest's helpers, by thread id.
 
         Helpers are tasks outside the guest's own processes, such as swtpm or the kernel's vhost workers.
-        ``misplaced_threads`` reports helpers, too.
+        ``misplaced_threads`` also reports helpers with other CPUs.
 
         :raises GuestGoneError: the guest has ended.
         """
@@ -265,8 +265,8 @@ class CpuTuning(Protocol):
     def emulator_threads(self, guest: Guest) -> Mapping[int, frozenset[int]]:
         """The CPUs that the kernel allows to threads without a guest CPU and to helpers, by thread id.
 
-        Helpers are those of ``helper_affinity``. The guest's own threads are left out if the driver cannot
-        distinguish them from threads of guest CPUs.
+        The helpers are the tasks that ``helper_affinity`` returns. The guest's own threads are left out if
+        the driver cannot distinguish them from threads of guest CPUs.
 
         :raises GuestGoneError: the guest has ended.
         """

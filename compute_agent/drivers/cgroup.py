@@ -1,6 +1,6 @@
 """The cgroup v2 groups of guests, one for each guest, below a delegated group.
 
-File names and semantics are those of Documentation/admin-guide/cgroup-v2.rst. Methods raise the kernel's
+Documentation/admin-guide/cgroup-v2.rst describes the files and their meaning. Methods raise the kernel's
 errors unchanged, as OSError.
 """
 
@@ -194,7 +194,7 @@ class CgroupRoot:
                 root.limit_memory(name, whole)
 
     def owner_of(self, folder: Path) -> str:
-        """The uuid of the guest with a group that contains this folder; empty if there is none.
+        """The uuid of the guest with a group that contains this folder; empty if no guest has such a group.
 
         :param folder: a path without symbolic links.
         """

@@ -263,7 +263,7 @@ class CombinedDriver:
 
     @property
     def starting_driver(self) -> StartingDriver | None:
-        """The first driver through which the agent can start guests; None if there is none."""
+        """The first driver through which the agent can start guests; None if no driver can start guests."""
         found = (driver.starting_driver for driver in self.drivers)
         return next((one for one in found if one is not None), None)
 
@@ -280,7 +280,7 @@ class CombinedDriver:
 
     @property
     def expecting_driver(self) -> ExpectingDriver | None:
-        """The first driver with announcements of starts; None if there is none."""
+        """The first driver with announcements of starts; None if no driver has announcements."""
         found = (driver.expecting_driver for driver in self.drivers)
         return next((one for one in found if one is not None), None)
 
@@ -379,7 +379,7 @@ def _find_inner(guests: Iterable[Guest]) -> Mapping[str, Guest]:
 
 
 def _find_sharing(guest: Guest, others: Iterable[Guest], group_of: Callable[[int], str]) -> Guest | None:
-    """Return the guest of another driver that shares processes with this guest; None if there is none.
+    """Return the guest of another driver that shares processes with this guest; None if no guest does.
 
     Two guests with different groups of their own share no process, apart from those that _find_inner()
     returns. In all other cases one of the two guests has no group, and its main process is in the group of

@@ -51,7 +51,7 @@ _SOCKETS: Final = ("libvirt-sock", "virtqemud-sock")
 def socket_paths(uri: str) -> tuple[Path, ...]:
     """The UNIX sockets on which the libvirtd of a URI may listen; empty if the URI names another host.
 
-    The rules are those of https://libvirt.org/uri.html and of libvirt's remote driver.
+    https://libvirt.org/uri.html and libvirt's remote driver define the rules.
     """
     try:
         parts = urlsplit(uri)
@@ -90,7 +90,7 @@ class DriverLock:
     :ivar remedy: the option that gives the two agents different guests, for that error message.
     :ivar lock: the file of the lock; None means that there is nothing to lock.
     :ivar mark: the file of a second lock, in the folder of libvirtd's socket; None means that no second lock
-        is needed. The agent goes on without the second lock if it cannot be taken there.
+        is needed. If the agent cannot take the second lock there, it continues without this lock.
     """
 
     holder: str
@@ -123,9 +123,9 @@ class DriverLock:
                 self._take_lock(self.mark)
             except UnsafeFileError as error:
                 # Another user could replace the file and lock the agent out.
-                LOG.warning("The agent takes no lock in %s: %s", self.mark.parent, error)
+                LOG.warning("The agent continues without a lock in %s: %s", self.mark.parent, error)
             except OSError as error:
-                LOG.debug("The agent takes no lock in %s: %s", self.mark.parent, error)
+                LOG.debug("The agent continues without a lock in %s: %s", self.mark.parent, error)
 
     def release(self) -> None:
         """Release the locks.

@@ -70,7 +70,7 @@ class OomWatch:
                 self._counted[guest_uuid] = counts
 
     def look_at_group(self, guest: Guest, group: GuestCgroup, last: bool = False) -> None:
-        """Compare the counters of a guest's group with their last values, and record new kills.
+        """Compare the counters of a guest's group with the values of the last call, and record new kills.
 
         :param last: whether the guest has ended, and its group is about to be removed.
         """
@@ -115,7 +115,7 @@ def differing_limits(
 ) -> dict[str, int]:
     """The values (bytes or a score) to write, by file, so that the guest has the ``wanted`` limits.
 
-    :param group: the guest's own group; None if it has none.
+    :param group: the guest's own group; None if the guest has no own group.
     :param pids: the processes of the guest.
     :param noted: the files that the agent has written before.
     """
@@ -165,7 +165,7 @@ def attainable_amount(amount: int) -> int:
 
 
 def oom_score_adj(pid: int) -> int | None:
-    """The ``oom_score_adj`` of a process; None if it has ended."""
+    """The ``oom_score_adj`` of a process; None if the process has ended."""
     text = kernel_files.read_optional(f"/proc/{pid}/oom_score_adj")
     return int(text) if text else None
 

@@ -380,7 +380,7 @@ def read_schedule(
         rows = [row for chunk in chunks for row in conn.execute(_THEIR_AMOUNTS, {"providers": chunk})]
         amounts = timed_amounts(rows)
     # only providers with timed amounts have holds, and their uuids are indexed, unlike the types of consumers
-    hold_uuids = sorted({hold_uuid(each.provider) for each in amounts})
+    hold_uuids = sorted(map(hold_uuid, {each.provider for each in amounts}))
     held = [
         ((provider, name), int(used))
         for chunk in split_rows(hold_uuids)

@@ -29,16 +29,17 @@ class TimeSkyline:
     The sum from ``times[i]`` until ``times[i + 1]`` is ``sums[i]``.
 
     The sum is 0 before the first breakpoint and after the last breakpoint. ``counted`` is the timed part of
-    the used amount in the read model: the begun amounts and the hold.
+    the used amount in the read model: the begun amounts and the hold. ``peak`` is the largest sum of all
+    times.
     """
 
     times: "array[float]"
     sums: "array[int]"
     counted: int = 0
-    #: the parts and the result of the last sum that begins with this skyline
-    _last_total: "list[tuple[TotalParts, TimeSkyline]]" = field(
-        default_factory=list, init=False, repr=False, compare=False
-    )
+    peak: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "peak", max(self.sums, default=0))
 
     @classmethod
     def from_amounts(cls, amounts: Iterable[TimedAmount], counted: int = 0) -> "TimeSkyline":
@@ -50,35 +51,22 @@ class TimeSkyline:
         return cls.from_changes(changes, counted)
 
     @classmethod
-    def total_of(cls, parts: "TotalParts") -> "TimeSkyline":
+    def total_of(cls, parts: "Iterable[tuple[TimeSkyline, int, int]]") -> "TimeSkyline":
         """Return the sum of skylines, each with sums between a lowest and a highest number.
 
         The result is relative to the sum without timed amounts, so it begins at 0, too.
-
-        :param parts: the skylines with their bounds, at least one.
         """
-        # a skyline without amounts is shared by all hosts
-        first = next((skyline for skyline, *_ in parts if skyline.times), parts[0][0])
-        kept = first._last_total
-        # equal questions come with each search, and a changed provider has another skyline
-        for known, total in kept:
-            if known == parts:
-                return total
         changes: dict[float, int] = {}
         for skyline, lowest, highest in parts:
             levels: Iterable[int] = skyline.sums
             before = min(max(0, lowest), highest)
             # mostly the bounds change nothing, because windows fit into their providers
-            if before or max(levels, default=0) > highest:
+            if before or skyline.peak > highest:
                 levels = [min(max(each, lowest), highest) for each in levels]
             for time, level in zip(skyline.times, levels, strict=True):
                 changes[time] = changes.get(time, 0) + level - before
                 before = level
-        total = cls.from_changes(changes)
-        if first.times:
-            # one assignment, because other threads read this
-            kept[:] = [(parts, total)]
-        return total
+        return cls.from_changes(changes)
 
     @classmethod
     def from_changes(cls, changes: Mapping[float, int], counted: int = 0) -> "TimeSkyline":
@@ -168,8 +156,6 @@ class TimeSkyline:
         return next(self.falls_after(time), math.inf)
 
 
-TotalParts = tuple[tuple[TimeSkyline, int, int], ...]
-"""Skylines with the lowest and the highest number that each of them adds to a total."""
 NO_SKYLINE: Final = TimeSkyline(array("d"), array("q"))
 """The skyline of a provider and class without timed amounts."""
 SkylinesByClass = Mapping[str, TimeSkyline]

@@ -2,7 +2,7 @@
 
 A thread reads lines. A line that is too long is skipped and counts as a change of any container, because
 events contain the labels of a container. A stream without events is opened again after a while, because a
-dead connection may give no sign.
+broken connection may cause no error.
 """
 
 from __future__ import annotations

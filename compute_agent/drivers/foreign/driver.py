@@ -1,8 +1,8 @@
 """A driver of guests that another program starts, each in a control group of its own.
 
-The other program (systemd, Podman or Docker) is the *peer*. A thread connects to it, follows its guests, and
-reports them. The threads of a guest are those of all processes in its group. A subclass has the peer, the
-table and the editor of one kind of guests.
+The other program (systemd, Podman or Docker) is the *peer*. A thread connects to the peer, follows its
+guests, and reports changes. The threads of a guest are the threads of all processes in its group. For each
+kind of guests, a subclass provides the peer, the table and the editor.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class ForeignDriver(UndividedThreads):
 
     @property
     def outage_reason(self) -> str:
-        """The reason why the peer does not answer; empty if it does."""
+        """The reason why the peer does not answer; empty if it answers."""
         if self._listed and self._peer.is_open:
             return ""
         return self._absence or f"{self.peer_name} does not answer"

@@ -69,7 +69,7 @@ def differing_files(values: Values, texts: Texts, whole: Values) -> list[str]:
     """The names of those ``values`` for which the kernel has other values.
 
     :param texts: the contents of the files by their names; None means that the file does not exist.
-    :param whole: all CPUs and all NUMA nodes, by name; it is used for empty sets.
+    :param whole: all CPUs and all NUMA nodes, by name. They stand for an empty set.
     """
     return [name for name, value in values.items() if not _value_agrees(name, value, texts, whole)]
 
@@ -141,7 +141,7 @@ def files_of(names: Iterable[str]) -> frozenset[str]:
 
 
 def read_values(texts: Texts) -> Values:
-    """The values of a group; those of files that do not exist, or are not in ``texts``, are left out.
+    """The values of a group, without the values of files that do not exist or are not in ``texts``.
 
     :param texts: the contents of files of :data:`FILES`, and of :data:`IDLE_FILE`, by their names.
     :raises ValueError: a file has other content than the kernel documents.

@@ -152,7 +152,7 @@ class GuestTable(abc.ABC):
         return (seen is not None and now - seen <= READING_SECONDS) or self._check_alive(entry)
 
     def _check_alive(self, entry: GuestEntry) -> bool:
-        """Read whether the main process of a guest runs, and note the time if it does."""
+        """Read whether the main process of a guest runs, and note the time if the process runs."""
         if not entry.is_alive:
             return False
         with self._lock:

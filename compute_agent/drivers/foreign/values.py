@@ -1,8 +1,8 @@
 """The values by which the agent sets CPUs, memory and block I/O of a guest's group, with their rules.
 
-Pure functions. The names of values are those of systemd.resource-control(5) and org.freedesktop.systemd1(5),
-also for containers. A value is a set of numbers (CPUs and NUMA nodes) or a whole number. :data:`INFINITY`
-stands for "no limit" and "not set".
+Pure functions. Values have the names of properties in systemd.resource-control(5) and
+org.freedesktop.systemd1(5), also for containers. A value is a set of numbers (CPUs and NUMA nodes) or a whole
+number. :data:`INFINITY` stands for "no limit" and "not set".
 
 Decisions on a value
     The agent alone decides about the CPUs and the NUMA nodes of a guest. A weight or a memory limit that the
@@ -148,7 +148,7 @@ def node_goal(nodes: frozenset[int], whole: frozenset[int], present: Values, not
 
 
 def limit_goals(wanted: CpuLimits, present: Values, noted: Values) -> Values:
-    """The wanted weight and quota of a guest, with the guest's own weight and a lower own quota."""
+    """The wanted weight and quota of a guest. Its own weight, and its own lower quota, take precedence."""
     goals: dict[str, Value] = {}
     weight = own_value(WEIGHT, present, noted)
     if weight != DEFAULTS[WEIGHT]:

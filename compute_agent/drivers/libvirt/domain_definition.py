@@ -1,8 +1,8 @@
 """The pins, limits and block I/O settings in a domain's definition, with a note of the agent's own.
 
-The XML format is that of https://libvirt.org/formatdomain.html. The agent notes its own values in the
-metadata of the definition, in a namespace of its own. Pins are noted by the number of a guest CPU, by I/O
-thread (i1) or for the emulator (e):
+https://libvirt.org/formatdomain.html describes the XML format. The agent notes its own values in the metadata
+of the definition, in a namespace of its own. Pins are noted by the number of a guest CPU, by I/O thread (i1)
+or for the emulator (e):
 
 <agent:tuned xmlns:agent="urn:placement-compute:agent:1" shares="2048" pins="0=3 1=4 e=0-1"/>
 
@@ -217,8 +217,8 @@ class MemoryBinding:
 class DomainDefinition:
     """The settings in the definition of a domain, which take effect at its next start.
 
-    :ivar persistent: whether the domain has a definition. Without a definition, the settings are those of the
-        running domain.
+    :ivar persistent: whether the domain has a definition. Without a definition, the object has the settings
+        of the running domain.
     :ivar shares: the CPU shares (``<cputune><shares>``); None means that the definition has no such value.
     :ivar noted: the shares that the agent wrote, by its note.
     :ivar quota: the quota of the whole domain in cores; None means no limit.
@@ -340,7 +340,7 @@ def parse_definition(inactive_xml: str, persistent: bool) -> DomainDefinition:
 def parse_live(domain_xml: str) -> tuple[DomainBlockIo, int | None]:
     """The block I/O settings in the XML of a running domain, and its soft limit of memory in KiB.
 
-    The soft limit is None if there is none.
+    The soft limit is None if the domain has no soft limit.
 
     :raises ValueError: the text is not XML, or a number cannot be read.
     """
@@ -398,7 +398,7 @@ def _parse_role(key: str) -> ThreadRole:
 
 
 def _soft_limit(root: ElementTree.Element) -> int | None:
-    """The soft limit of memory in the XML of a domain, in KiB; None if there is none."""
+    """The soft limit of memory in the XML of a domain, in KiB; None if the XML has no soft limit."""
     limit = int(root.findtext("memtune/soft_limit") or UNLIMITED_KIB)
     return None if limit >= UNLIMITED_KIB else limit
 

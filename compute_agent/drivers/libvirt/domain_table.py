@@ -171,7 +171,7 @@ class ExpectedDomains:
 
 
 def _uuid_of(pid: int) -> str:
-    """The word after ``-uuid`` on the command line of a process; empty if there is none."""
+    """The word after ``-uuid`` on the command line of a process; empty if there is no such word."""
     words = itertools.pairwise(procfs.command_line(pid))
     return next((value for word, value in words if word == "-uuid"), "")
 

@@ -133,7 +133,7 @@ class LibvirtDriver:
 
     @property
     def outage_reason(self) -> str:
-        """The reason why libvirtd does not answer; empty if it does."""
+        """The reason why libvirtd does not answer; empty if it answers."""
         if self._listed and self._connection.is_open:
             return ""
         return self._absence or f"libvirtd at {self._connection.uri} does not answer"
@@ -636,7 +636,7 @@ class LibvirtDriver:
     def _set_score(self, known: RunningDomain, wanted: MemoryLimits, score: int) -> None:
         """Write the ``oom_score_adj`` of the QEMU process where it differs.
 
-        :raises OSError: it cannot be written or noted.
+        :raises OSError: the score cannot be written, or the agent cannot store that it is its own.
         """
         guest = known.guest
         if not memory_limits.differing_limits(None, [guest.pid], wanted, self._own_limits(known)):
@@ -757,7 +757,7 @@ def _soft_limit_kib(wanted: MemoryLimits) -> int | None:
 
 
 def _soft_limit_differs(known: RunningDomain, wanted: MemoryLimits) -> tuple[bool, bool]:
-    """Whether to set the soft limit of the running domain, and whether to set that of its definition."""
+    """Whether to set the soft limit of the running domain, and whether to set the one in its definition."""
     definition = known.definition
     if wanted.high is None or known.refused_soft_limit:
         return False, False

@@ -90,7 +90,7 @@ class HelperFinder:
         self._workers: tuple[float, Mapping[int, frozenset[int]]] | None = None
 
     def find_tasks(self, known: RunningDomain) -> list[HelperTask]:
-        """The helper tasks of a running domain; empty when it has ended."""
+        """The helper tasks of a running domain; empty if the domain has ended."""
         pid, group = known.guest.pid, known.domain_group
         threads = procfs.thread_ids(pid)
         if not threads or not known.is_alive:

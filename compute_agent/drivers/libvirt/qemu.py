@@ -140,7 +140,7 @@ class QemuProcess:
 
 
 def find_process(guest_uuid: str, owner: str, among: Iterable[int] | None = None) -> QemuProcess | None:
-    """The QEMU process of a domain; None if there is none.
+    """The QEMU process of a domain; None if no such process runs.
 
     Any user can start a process with the same words on its command line. So all user ids of the process must
     be those of ``owner``. If ``owner`` is empty or unknown, they must be root's or the agent's own. A fork of

@@ -425,7 +425,7 @@ LOG = logging.getLogger(__name__)
 class DomainTuning:
     """The calls of libvirt that change the settings of one domain.
 
-    Each call raises libvirtError if libvirtd refuses it.
+    Each call raises libvirtError if libvirtd refuses the call.
     """
 
     # libvirt is typed as Any, because libvirt-python has no types, and is not imported with this module.

@@ -3,7 +3,7 @@
 The agent starts a guest in a session of its own, or adopts it by the pid of a process or the folder of a
 cgroup v2 group. A guest outlives the agent. The pid and the start time identify a guest, so a later process
 with the same pid is not mistaken for it. Guests are pinned by scheduler affinity (sched_setaffinity(2)).
-Where the agent may write to a cgroup v2 group, each guest has a group of its own below it.
+Where the agent may write to a cgroup v2 group, each guest has a group of its own below this group.
 """
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ class ProcessDriver(UndividedThreads):
         return procfs.descendants_of(guest.pid)
 
     def usage_group(self, guest: Guest) -> str:
-        """The folder of the guest's own group; empty if it has none."""
+        """The folder of the guest's own group; empty if the guest has no own group."""
         return guest.cgroup
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
@@ -519,7 +519,7 @@ class ProcessDriver(UndividedThreads):
     # Inner parts
 
     def _group_of(self, guest: Guest) -> GuestCgroup | None:
-        """The guest's own group; None if it has none.
+        """The guest's own group; None if the guest has no own group.
 
         :raises GuestGoneError: the guest has ended.
         """
@@ -548,8 +548,8 @@ def _signal_guest(record: ProcessRecord, number: signal.Signals) -> None:
 def _guest_processes(record: ProcessRecord) -> tuple[list[int], bool]:
     """The pids of a guest, and whether another program moved its main process out of the guest's group.
 
-    The pids are those of the group's members. A main process outside of the group counts with all its
-    descendants.
+    The pids are the members of the guest's group. A main process outside of the group is included, with all
+    its descendants.
     """
     members = record.member_pids()
     if record.identity.pid in members:

@@ -45,7 +45,7 @@ PIDWATCH_THREAD: Final = ThreadSpec(
 
 
 class PidWatch(Generic[Key]):
-    """One thread that waits for the ends of any number of processes, and calls a function at each end."""
+    """One thread that waits for the ends of any number of processes, and calls a function when one ends."""
 
     def __init__(self, ended: Callable[[Key], None]) -> None:
         """Start the thread.
@@ -206,7 +206,7 @@ class ProcessTable:
     # Guests that come
 
     def forbid_double(self, guest_uuid: str) -> None:
-        """Check that no present guest has this uuid.
+        """Check that no guest in the table has this uuid.
 
         :raises DriverError: a guest has this uuid already.
         """
@@ -368,7 +368,7 @@ class ProcessTable:
     def handle_end(self, record: ProcessRecord) -> None:
         """Remove record and group of an ended guest, and report its end.
 
-        If several threads see the end, only the first thread handles it.
+        If several threads notice the end, only the first thread handles it.
         """
         if record.whole_group and self.current_record(record.uuid) is not None:
             return
@@ -428,7 +428,7 @@ class ProcessTable:
     def _reap_child(self, guest_uuid: str) -> int | None:
         """Read the exit status of a guest that is a child of this process.
 
-        The result is None if it is no child, or runs.
+        The result is None if the guest is no child of the agent, or still runs.
         """
         # The call is locked, because the second of two threads that call Popen.poll() at once gets None.
         with self._lock:

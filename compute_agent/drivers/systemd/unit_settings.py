@@ -41,7 +41,7 @@ _KEYS: Final = KeyNames("Uuid", "Vcpus", "Memory", KEYS, f"[{SECTION}]")
 def section_lines(text: str) -> list[tuple[str, str]] | None:
     """The assignments in the sections ``[X-ComputeAgent]`` of a file; None if it has no such section.
 
-    The syntax is that of systemd.syntax(7): a backslash at the end continues a line, and comments begin with
+    systemd.syntax(7) describes the syntax: a backslash at the end continues a line, and comments begin with
     ``#`` or ``;``.
     """
     found: list[tuple[str, str]] | None = None

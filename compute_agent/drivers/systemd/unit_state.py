@@ -1,7 +1,8 @@
 """The state of one service as systemd reports it, and whether it is a running guest.
 
-Pure functions, apart from :func:`find_running`, which reads /proc. The agent checks each value, because
-programs choose parts of it. For example, a service names its main process (``MAINPID=`` of sd_notify(3)).
+Pure functions, apart from :func:`find_running`, which reads /proc. The agent checks each value, because the
+programs of services choose some of the values. For example, a service names its main process (``MAINPID=`` of
+sd_notify(3)).
 """
 
 from __future__ import annotations

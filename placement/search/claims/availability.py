@@ -31,7 +31,8 @@ from placement.read_model.provider import SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim, taken_amounts
-from placement.search.claims.host_times import NO_SKYLINES, HostTimes, Skylines
+from placement.search.claims.host_rooms import NO_SKYLINES, Skylines
+from placement.search.claims.host_times import HostTimes
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.conditions import all_conditions, needs_of
 from placement.search.equivalence import tree_reader
@@ -40,7 +41,7 @@ from placement.store.time_profile import TimeWindow
 from placement.store.time_skyline import SkylinesByClass, SkylinesByProvider, whole_milliseconds
 
 # a small first step suffices if some host is free soon, and then few breakpoints are read
-_STEPS: Final = (0.0, 1 / 256, 1 / 64, 1 / 16, 1 / 4, 1.0)
+_STEPS: Final = (0.0, 1 / 4096, 1 / 1024, 1 / 256, 1 / 64, 1 / 16, 1 / 4, 1.0)
 """Shares of the possible starts; the search tests one share after the other."""
 _ANY_AMOUNT: Final = -(2**62)
 """An amount below every free amount, so that a need for it excludes no provider by its usage."""
@@ -290,8 +291,8 @@ class _WindowTest:
     def find_window(self, root: int, start: float) -> FreeWindow | None:
         """Return the free window on a host that begins at ``start``; None if the claim does not fit then."""
         window = self._span.window_at(start)
-        state = self._state_of(root, window)
-        if state is not None and state in self._failed:
+        # most searches have no failures
+        if self._failed and self._state_of(root, window) in self._failed:
             return None
         here = snapshot_during(self._snapshot, (root,), self._skylines, window)
         self._budget.spend(len(here))
@@ -299,7 +300,7 @@ class _WindowTest:
         world = ClaimScenario.from_members(here, {}, [wanted])
         placed = place_claims(world, [wanted], self._budget, self._rng)
         if isinstance(placed, UnplacedClaim):
-            if state is not None:
+            if (state := self._state_of(root, window)) is not None:
                 self._failed.add(state)
             return None
         choice = placed[0].choice

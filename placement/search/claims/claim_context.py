@@ -15,7 +15,7 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
 from placement.search.claims.availability import members_of
 from placement.search.claims.claim import WantedClaim
-from placement.search.claims.host_times import Skylines
+from placement.search.claims.host_rooms import Skylines
 from placement.search.claims.scores import ATTRIBUTE
 from placement.search.claims.timetable import WindowTimetable
 from placement.search.host_filter import named_roots

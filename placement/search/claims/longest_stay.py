@@ -30,7 +30,8 @@ from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.availability import allowed_roots, during_window, members_of, snapshot_during
 from placement.search.claims.claim import ClaimScenario, WantedClaim
 from placement.search.claims.claim_context import wanted_classes
-from placement.search.claims.host_times import NO_SKYLINES, HostTimes, Skylines
+from placement.search.claims.host_rooms import NO_SKYLINES, Skylines
+from placement.search.claims.host_times import HostTimes
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.store.groups import Members
 from placement.store.time_profile import AT_ONCE, MAX_AHEAD, TimeWindow, check_window, iso_time

@@ -306,7 +306,7 @@ def _make_choice(world: ClaimScenario, found: Found) -> HostChoice:
 def _find_choices(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
 ) -> Iterator[Found]:
-    """Yield choices without scores: one of each host, from a random host on, then a second one of each host."""
+    """Yield choices without scores: one of each host, from a random host on, then a second one of each."""
     roots, at = choices_at_hosts(world, wanted, budget, rng)
     # hosts take turns, because most hosts have room for only one of several wanted claims
     begun: deque[Choices] = deque()

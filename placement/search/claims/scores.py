@@ -325,7 +325,7 @@ def nearness_score(taking: _TakenAmounts) -> float:
 
 
 def fit_score(taking: _TakenAmounts) -> float:
-    """Return the largest share of a provider's free amount that the choice takes; 1 means the whole amount."""
+    """Return the largest share of a provider's free amount that the choice takes; 1 means all that is free."""
     return max(taking.fit_shares())
 
 

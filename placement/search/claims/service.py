@@ -43,7 +43,7 @@ from placement.search.claims.claim_context import (
     possible_providers,
     wanted_classes,
 )
-from placement.search.claims.host_times import Skylines
+from placement.search.claims.host_rooms import Skylines
 from placement.search.claims.joint_windows import place_jointly
 from placement.search.claims.longest_stay import StaySpan, place_longest, prolong_stay
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
@@ -337,8 +337,8 @@ class ClaimService:
     def _make_room(
         self, wanted: Sequence[WantedClaim], seconds: float
     ) -> tuple[list[PlacedClaim], MovedPlaces | None]:
-        """Return places for which windows move or preemptible claims end, and the moves; no places if none
-        fit.
+        """Return places for which windows move or preemptible claims end, and the moves; empty if there are
+        none.
 
         :raises InvalidRequest: the search takes too long.
         """

@@ -22,7 +22,7 @@ from typing import Final
 from placement.db.database import ServiceDatabase
 from placement.read_model.feed import ModelView, ReadModel
 from placement.search.claims.availability import skylines_in
-from placement.search.claims.host_times import NO_SKYLINES, Skylines
+from placement.search.claims.host_rooms import NO_SKYLINES, KeptSkylines, Skylines
 from placement.store.holds import read_schedule
 from placement.store.time_skyline import SkylinesByClass, SkylinesByProvider, make_skylines
 
@@ -55,7 +55,7 @@ class _ReadSkylines:
 
     reread: int = -1
     counters: Mapping[int, int] = field(default_factory=dict)
-    skylines: Skylines = field(default_factory=dict)
+    skylines: KeptSkylines = field(default_factory=KeptSkylines)
 
     def changed_in(self, view: ModelView) -> dict[str, int]:
         """Return the providers that have changed between the read and the given view, by uuid."""
@@ -109,19 +109,23 @@ class WindowTimetable:
                 if not changed or (has_read and len(changed) <= _FEW) or attempt == _ATTEMPTS:
                     found = {uuid: read.skylines.get(each, NO_SKYLINES) for uuid, each in changed.items()}
                     # a copy of the skylines of a large cloud takes a millisecond
-                    left = _skylines_without(read.skylines, gone) if gone else read.skylines
+                    left = read.skylines.with_changes({}, gone, ()) if gone else read.skylines
                     yield TimedView(view, left, found)
                     return
                 counters, reread = view.bucket_counters(), view.reread
+                roots = {providers[each].root_id for each in changed.values()}
             # one thread reads for all others, outside of the turn, so that no other request waits
             while not self._refreshing.acquire(timeout=_WAIT):
                 check_awaited()
             try:
                 has_read = self._read is read
                 if has_read:
-                    kept = _skylines_without(read.skylines, {*gone, *changed.values()})
                     found = self._read_skylines(changed, check_awaited)
-                    kept.update((changed[uuid], each) for uuid, each in found.items())
+                    kept = read.skylines.with_changes(
+                        {changed[uuid]: each for uuid, each in found.items()},
+                        {*gone, *changed.values()},
+                        roots,
+                    )
                     self._read = _ReadSkylines(reread, counters, kept)
             finally:
                 self._refreshing.release()
@@ -142,10 +146,3 @@ class WindowTimetable:
                 schedule = read_schedule(conn, of_providers=asked[start : start + _CHUNK])
             found.update(make_skylines(schedule.amounts, schedule.holds))
         return found
-
-
-def _skylines_without(skylines: Skylines, ids: Collection[int]) -> dict[int, SkylinesByClass]:
-    found = dict(skylines)
-    for each in ids:
-        found.pop(each, None)
-    return found

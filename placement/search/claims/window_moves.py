@@ -39,7 +39,7 @@ from placement.search.claims.availability import (
 )
 from placement.search.claims.claim import ClaimScenario, WantedClaim
 from placement.search.claims.claim_context import ClaimContext
-from placement.search.claims.host_times import NO_SKYLINES, Skylines
+from placement.search.claims.host_rooms import NO_SKYLINES, Skylines
 from placement.search.claims.longest_stay import StaySpan
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.store.holds import TimeSchedule, read_schedule

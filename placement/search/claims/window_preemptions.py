@@ -14,7 +14,7 @@ from time import thread_time
 from placement.search.claims.availability import allowed_roots, during_window, members_of, skylines_in
 from placement.search.claims.claim import ClaimScenario, WantedClaim, taken_amounts
 from placement.search.claims.claim_context import ClaimContext, wanted_classes
-from placement.search.claims.host_times import NO_SKYLINES
+from placement.search.claims.host_rooms import NO_SKYLINES
 from placement.search.claims.longest_stay import StaySpan
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.store.preemptions import choose_preempted, read_preemptible

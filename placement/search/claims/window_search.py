@@ -27,7 +27,8 @@ from placement.search.claims.claim_context import (
     overlapping_providers,
     possible_providers,
 )
-from placement.search.claims.host_times import HostTimes, Skylines
+from placement.search.claims.host_rooms import Skylines
+from placement.search.claims.host_times import HostTimes
 from placement.search.claims.joint_windows import JointWindow, find_joint
 from placement.search.claims.placement import UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal

@@ -867,7 +867,7 @@ class TestAway:
         wait_for(lambda: engine.calls[calls:].count(f"GET {path}") > 2)
         assert driver.guests() == guests
         assert driver.outage_reason == ""
-        assert caplog.text.count("is looked at again") == 1
+        assert caplog.text.count("cannot be read, and the agent tries again") == 1
         engine.start(DB)
         wait_for(lambda: len(driver.guests()) == 2)
         engine.answers.clear()

@@ -1,5 +1,6 @@
 """A timetable that follows the writes of two workers, compared with one that is read again."""
 
+import math
 import random
 import time
 import uuid
@@ -15,7 +16,9 @@ import pytest
 from placement.db.database import ServiceDatabase
 from placement.exceptions import Unavailable
 from placement.read_model.feed import ReadModel
+from placement.search.budget import SearchBudget
 from placement.search.claims.availability import skylines_in
+from placement.search.claims.host_times import HostTimes
 from placement.search.claims.timetable import WindowTimetable
 from placement.store import holds, reservations
 from placement.store.holds import read_schedule
@@ -32,6 +35,7 @@ from tests.placement.builders import (
 )
 from tests.placement.moving_clock import advance_clock, after, iso
 from tests.placement.running import Admin, application
+from tests.placement.search.claims.timed_worlds import make_wanted
 
 PATH: Final = "/ext/v1/reservations"
 HOUR: Final = 3600.0
@@ -139,6 +143,15 @@ def check_equal(database: ServiceDatabase, timetable: WindowTimetable, said: obj
         for provider_id, here in skylines.items():
             for name, skyline in here.items():
                 assert skyline.counted <= view.snapshot.providers[provider_id].used.get(name, 0), said
+        # searches add rooms to the skylines, and these rooms must follow the writes, too
+        for query in ("resources=VCPU:1", "resources=VCPU:3,DISK_GB:1"):
+            kept, new = (
+                HostTimes(view.snapshot, each, make_wanted(query), HOUR, SearchBudget())
+                for each in (skylines, fresh)
+            )
+            for root in view.snapshot.roots():
+                starts = [each.first_start(root, schedule.now, math.inf) for each in (kept, new)]
+                assert starts[0] == starts[1], said
 
 
 @pytest.mark.parametrize("seed", range(examples(20)))
