@@ -2,7 +2,7 @@
 
 A *skyline* has the sum of the timed amounts of one provider and resource class at each instant. Its
 *breakpoints* are the instants at which the sum changes. A skyline is computed once, and then answers
-questions about many windows, each faster than a sum over all amounts.
+questions about many windows, each faster than by adding all amounts again.
 """
 
 import math
@@ -29,8 +29,8 @@ class TimeSkyline:
     The sum from ``times[i]`` until ``times[i + 1]`` is ``sums[i]``.
 
     The sum is 0 before the first breakpoint and after the last breakpoint. ``counted`` is the timed part of
-    the used amount in the read model: the begun amounts and the hold. ``peak`` is the largest sum of all
-    times.
+    the used amount in the read model: the begun amounts and the hold. ``peak`` is the largest sum at any
+    time.
     """
 
     times: "array[float]"
@@ -70,7 +70,7 @@ class TimeSkyline:
 
     @classmethod
     def from_changes(cls, changes: Mapping[float, int], counted: int = 0) -> "TimeSkyline":
-        """Return the skyline of the changes of a sum, by time."""
+        """Return the skyline of a sum, given the changes of the sum by time."""
         # back-to-back windows of equal amounts change nothing
         times = [time for time in sorted(changes) if changes[time]]
         sums = accumulate(map(changes.__getitem__, times))
@@ -137,7 +137,7 @@ class TimeSkyline:
         return math.inf
 
     def rises_within(self, begin: float, end: float) -> list[float]:
-        """Return the times from ``begin`` up to ``end``, without it, at which the sum grows."""
+        """Return the times from ``begin`` up to, but not including, ``end`` at which the sum grows."""
         first, last = bisect_left(self.times, begin), bisect_left(self.times, end)
         return [
             self.times[index]

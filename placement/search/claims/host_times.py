@@ -58,7 +58,8 @@ class HostTimes:
     def first_start(self, root: int, after: float, until: float) -> float:
         """Return the first start from ``after`` on that is not excluded.
 
-        A result above ``until`` only means that no start up to ``until`` is possible.
+        A result above ``until`` may be excluded, too: it only means that no start up to ``until`` is
+        possible.
         """
         self._budget.spend()
         limits = self._limits_of(root)
@@ -129,7 +130,7 @@ def _class_needs(wanted: WantedClaim, shared: Container[str]) -> list[ClassNeed]
 
 @dataclass(frozen=True, slots=True)
 class _ClassLimit:
-    """The need of a class that several providers of a host have, and the room of the host."""
+    """The need for a class that several providers of a host have, and the host room for this class."""
 
     need: ClassNeed
     room: HostRoom

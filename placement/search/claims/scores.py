@@ -325,7 +325,7 @@ def nearness_score(taking: _TakenAmounts) -> float:
 
 
 def fit_score(taking: _TakenAmounts) -> float:
-    """Return the largest share of a provider's free amount that the choice takes; 1 means all that is free."""
+    """Return the largest share of a provider's free amount that the choice takes; 1 is the whole amount."""
     return max(taking.fit_shares())
 
 

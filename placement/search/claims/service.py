@@ -337,8 +337,7 @@ class ClaimService:
     def _make_room(
         self, wanted: Sequence[WantedClaim], seconds: float
     ) -> tuple[list[PlacedClaim], MovedPlaces | None]:
-        """Return places for which windows move or preemptible claims end, and the moves; empty if there are
-        none.
+        """Return places for which windows move or preemptible claims end, and the moves; empty if none fit.
 
         :raises InvalidRequest: the search takes too long.
         """
