@@ -34,7 +34,7 @@ processors.
 
 @dataclass(frozen=True, slots=True)
 class FrequencyDomain:
-    """A set of CPUs that always have the same frequency (a policy of cpufreq), and its possible settings.
+    """A set of CPUs that always have the same frequency (a policy of cpufreq), and the possible settings.
 
     :ivar folder: the folder of the policy, relative to the root.
     :ivar driver: the name of the cpufreq driver.

@@ -86,7 +86,7 @@ _MACHINE_ID: Final = re.compile(r"[0-9a-f]{32}\Z")
 
 
 def read_machine_id(root: Path) -> str:
-    """A text that only the host below ``root`` has, also after a reboot; empty if the host has none.
+    """A text that identifies the host below ``root``, also after a reboot; empty without a machine-id.
 
     The text is a hash of ``/etc/machine-id``, because machine-id(5) asks programs to keep the id secret.
     """
@@ -133,8 +133,8 @@ class SysFiles:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.contradictions: list[str] = []
-        """The paths of files that should list a CPU and its peers but lack the CPU itself: an error of kernel
-        or firmware.
+        """The paths of files that should list a CPU and its peers, but do not list the CPU itself. This is an
+        error of the kernel or the firmware.
         """
 
     def text(self, path: str) -> str | None:
@@ -239,5 +239,5 @@ class SysFiles:
         try:
             return parse(text)
         except cpuset.BadCpuSet as error:
-            LOG.warning("%s: %s: ignored", self.root / path, error)
+            LOG.warning("%s has no CPUs in the expected format, and is ignored: %s", self.root / path, error)
             return None

@@ -53,7 +53,7 @@ class PciLink:
 
     @property
     def share(self) -> float | None:
-        """The present bandwidth divided by the device's highest bandwidth, from 0 to 1; None if not known."""
+        """The present bandwidth divided by the device's highest bandwidth, from 0 to 1; None if unknown."""
         if not (self.speed and self.width and self.max_speed and self.max_width):
             return None
         return min(1.0, self.speed * self.width / (self.max_speed * self.max_width))

@@ -112,7 +112,7 @@ def read_topology(root: Path) -> HostTopology:
             odd[0],
         )
     for warning in memory.node_overlaps(nodes):
-        LOG.warning("%s", warning)
+        LOG.warning("The NUMA nodes of the host overlap: %s", warning)
     return HostTopology(
         packages=packages,
         dies=cpus.read_dies(files, packages),

@@ -1,7 +1,7 @@
-"""Attributes with the use of caches and memory bandwidth of a host, and with its limited guests.
+"""Attributes of a host: the use of its caches and memory bandwidth, and its limited guests.
 
-The console shows these attributes. To bound their number, a host has them only for its L3 caches, for the few
-guests that use most, and for limited guests.
+The console shows these attributes. A host has a bounded number of these attributes: for its L3 caches, for
+the few guests that use most, and for limited guests.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _largest_guests(
 
 
 def _limit_text(guest: str, limits: Sequence[RequestedLimit]) -> str:
-    """The guest and as many of its limits as fit into one attribute. No uuid is cut off."""
+    """The guest and its first limits, as many as the length of an attribute allows. No uuid is cut off."""
     text, separator = guest, " "
     for part in map(str, sorted(limits)):
         if len(longer := text + separator + part) <= MAX_TEXT:

@@ -6,10 +6,11 @@ them: nova-compute with ``cpu_power_management``, or the agent with ``[cpu_class
 *parked*: they count as present, so their core, caches and node must be known.
 
 An example: cores ``0-1`` and ``2-3`` were online before. If CPUs 2 and 3 are offline now, the remembered
-topology adds the core ``2-3``. If only CPU 3 is offline, it adds CPU 3 to the core of CPU 2.
+topology adds the core ``2-3``. If only CPU 3 is offline, the remembered topology adds CPU 3 to the core of
+CPU 2.
 
-Invariants: the remembered topology only adds parked CPUs to cores, caches and nodes. If it contradicts the
-online CPUs (another machine, other firmware settings), it is not used.
+Invariants: the remembered topology only adds parked CPUs to cores, caches and nodes. If the remembered
+topology contradicts the online CPUs (another machine, other firmware settings), it is not used.
 
 The remembered topology is kept in a file of the state folder. Without the file, an offline CPU does not count
 as present until it has been online again.

@@ -38,7 +38,7 @@ _GUEST_PREFIXES: Final = ("machine-", "guest-")
 """Names of the groups of domains and of process guests, including guests that the agent does not know."""
 
 MAX_GROUPS: Final = 4000
-"""Maximum number of host groups that are listed. A user with a delegated group may make any number
+"""Maximum number of host groups that are listed. A user with a delegated group may make any number of groups
 below it.
 """
 
@@ -48,8 +48,8 @@ _OWN_GROUP: Final = re.compile(r"(?P<domain>/.+)/libvirt/[^/]+")
 
 _SYSTEMD_SECONDS: Final = 10.0
 _SYSTEMD_PAUSE: Final = 60.0
-"""Seconds for which systemctl is not called after it has hung; otherwise each group of a round would wait for
-it.
+"""Seconds for which systemctl is not called after it has hung; otherwise a round would wait for systemctl
+once for each group.
 """
 
 _APPLY_SECONDS: Final = 0.5
@@ -125,7 +125,7 @@ class GroupReader:
     def find_group(self, pid: int) -> str:
         """The control group of a guest's main process.
 
-        For a libvirt domain, it is the group with all its threads.
+        For a libvirt domain, the result is the group that contains all threads of the domain.
 
         The result is empty if the process has ended or is in the root group.
         """

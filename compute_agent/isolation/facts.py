@@ -218,7 +218,8 @@ class IsolationFacts:
     :ivar loose_processes: the number of host processes in the root group, which cannot be restricted; None
         means that the host has no groups with cpusets.
     :ivar partitioned: the CPUs of cpuset partitions, from which the kernel keeps other work.
-    :ivar possible: the CPUs that the host can ever have. A control group with all of them has no mask.
+    :ivar possible: the CPUs that the host can ever have. A control group with all these CPUs counts as a
+        group without a mask.
     """
 
     boot: str

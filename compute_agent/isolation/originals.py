@@ -72,7 +72,7 @@ class OriginalStore(Protocol):
         ...
 
     def keep_originals(self, originals: OriginalMasks) -> None:
-        """Replace the stored original contents of masks, and wait until they are on disk.
+        """Replace the stored original contents of masks, and wait until the new contents are on disk.
 
         :raises OSError: the file cannot be written. The former originals are still stored.
         """

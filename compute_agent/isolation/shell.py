@@ -369,7 +369,7 @@ class HostIsolator:
                 else:
                     failures[path] = os.strerror(error.errno or 0)
                     if error.errno not in _PASSING:
-                        LOG.debug("%s: %s", path, error)
+                        LOG.debug("The kernel refuses the new mask of %s: %s", path, error)
                 continue
             stored = self._reader.read_cpus(path)
             if stored is not None and stored != write.cpus:
@@ -390,7 +390,7 @@ class HostIsolator:
                 cpuset.format(plan.changed[0].cpus),
             )
             for sentence in writer_warnings(self._reader.root):
-                LOG.warning("%s", sentence)
+                LOG.warning("The isolation of quiet CPUs may be undone again: %s", sentence)
 
     def _show_status(self, status: IsolationStatus) -> None:
         if status.quiet != self.status.quiet:
@@ -402,7 +402,7 @@ class HostIsolator:
             LOG.info("The quiet CPUs in cpuset partitions are now: %s", cpuset.format(status.alone) or "none")
         if status.balancers != self.status.balancers:
             for sentence in status.balancers:
-                LOG.warning("%s", sentence)
+                LOG.warning("Quiet CPUs may get interrupts: %s", sentence)
         self.status = status
 
 

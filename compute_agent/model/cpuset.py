@@ -39,7 +39,7 @@ class BadCpuSet(ValueError):
 
 
 def parse(text: str) -> frozenset[int]:
-    """Parse a list of CPUs such as ``0-3,^2,8,^4-5``. An exclusion (``^``) also applies to parts before it.
+    """Parse a list of CPUs such as ``0-3,^2,8,^4-5``. An exclusion (``^``) applies to all parts.
 
     Blanks around parts and empty parts are allowed, as in the kernel. An empty text is the empty set.
 
@@ -116,7 +116,8 @@ class CpuSets:
         shared CPUs.
     :ivar reserved_vcpus: the number of VCPU that are reserved for the host.
     :ivar warnings: sentences for operators about the options.
-    :ivar pooled: dedicated and shared CPUs that belong to pools. Only members of its pool may use such a CPU.
+    :ivar pooled: dedicated and shared CPUs that belong to pools. Only guests in the pool of such a CPU may
+        use it.
     :ivar offline: CPUs of ``[compute] cpu_dedicated_set`` that are offline and were never seen online. Such
         CPUs are in no set until they are online.
     """

@@ -329,7 +329,7 @@ class MonitoredCaches:
         """Set the sizes of the caches, and the capacity of their memory.
 
         :param memory_bandwidth_gbps: the bandwidth of the memory of each cache, in 10^9 bytes a second, which
-            the hardware does not show. None if unknown; thresholds in percent have no effect then.
+            the hardware does not show. None if unknown; thresholds in percent then have no effect.
         """
         self._sizes = {str(cache): float(size) for cache, size in cache_sizes(platform).items()}
         self._bandwidth = None if memory_bandwidth_gbps is None else memory_bandwidth_gbps * BYTES_PER_GB

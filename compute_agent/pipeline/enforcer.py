@@ -1,6 +1,6 @@
 """The enforcer: runs the controllers, which write the settings of guests to the kernel, one after another.
 
-A failure of one controller does not stop the next.
+If a controller fails, the next controllers still run.
 
 Before the driver reports the start of a guest, only the controllers of cache groups and of memory nodes run
 for it. The CPUs of the guest are set when it runs, because libvirt itself sets them during the start.
@@ -127,8 +127,8 @@ class GuestEnforcer:
     ) -> None:
         """Run ``controllers``, in their order.
 
-        :param read_online: reads the CPUs that are online now; None means the online CPUs of the host state
-            are used.
+        :param read_online: reads the CPUs that are online now; None means that the online CPUs of the host
+            state are used.
         """
         self._read_online = read_online
         self._controllers = controllers
@@ -199,7 +199,8 @@ class GuestEnforcer:
                 try:
                     changed = controller.apply(self._target_for(entry, host_state))
                     LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
-                # Errors of files are raised as DriverError, because senders of orders handle no other error.
+                # Errors of files are raised as DriverError, because senders of requests handle no other
+                # error.
                 except OSError as error:
                     raise DriverError(f"{controller.name}: {error}") from error
                 entry.pending.discard(controller.name)
@@ -212,7 +213,7 @@ class GuestEnforcer:
         # The limits are cleared before the target is made, because it has a copy of them.
         entry.limits.clear()
         target = self._target_for(entry, host_state)
-        # Without controllers of cache groups (acts_early), which remove their limits in sync().
+        # Controllers of cache groups (acts_early) are left out, because they remove limits in sync().
         for controller in (each for each in self._controllers if not each.acts_early):
             try:
                 controller.apply(target)
@@ -363,7 +364,7 @@ class GuestEnforcer:
         return host_state.with_online(self._read_online())
 
     def _note_failure(self, controller: KernelController, error: Exception) -> None:
-        LOG.error("%s: %s; the agent tries again", controller.name, error)
+        LOG.error("The controller %s has failed: %s; the agent tries again", controller.name, error)
         self._metrics.controller_failures.labels(controller.name).inc()
 
 

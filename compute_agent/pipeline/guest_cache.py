@@ -146,11 +146,11 @@ class GuestCache:
         self.migrations = {one: guest for one, guest in self.migrations.items() if one in self.unclaimed}
 
     def migration_of(self, uuid: str) -> str:
-        """The consumer of the migration that holds a guest's allocation on this host; empty without one."""
+        """The consumer of the migration that holds a guest's allocation here; empty without a migration."""
         return next((one for one, guest in self.migrations.items() if guest == uuid), "")
 
     def mark_pending(self, entry: CachedGuest) -> None:
-        """Mark all controllers as pending for a guest, or none if the guest is preserved."""
+        """Mark all controllers as pending for a guest. If the guest is preserved, mark no controller."""
         entry.pending = set() if entry.guest.settings.preserve else set(self.controllers)
         self.synced = False
 

@@ -102,7 +102,7 @@ class ManualSettings:
     def change_settings(
         self, uuid: str, source: SettingSource, texts: Mapping[str, str], unset: Collection[str] = ()
     ) -> None:
-        """Set and unset settings of a guest from one source, and wait until they are on disk.
+        """Set and unset settings of a guest from one source, and wait until the changes are on disk.
 
         :raises OSError: the settings cannot be saved. The former settings stay in force.
         """
@@ -139,7 +139,7 @@ class ManualSettings:
         }
         # The file is written first, so that a full disk leaves file and memory unchanged.
         with self._lock:
-            # No write without a change, which saves an fsync(2).
+            # Without a change nothing is written, which saves an fsync(2).
             if texts == self._texts:
                 return
             if self._path is not None:
@@ -189,7 +189,7 @@ def _manual_source(text: str) -> SettingSource:
 def _checked_text(name: str, text: Any) -> str:
     if name not in SETTING_NAMES:
         raise ValueError(f"there is no setting {name!r}")
-    # Only a check of the text, which values() parses again.
+    # This call only checks the text, which values() parses again.
     read_setting(name, kept_json.text(text))
     return str(text)
 

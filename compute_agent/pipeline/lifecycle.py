@@ -67,7 +67,7 @@ class GuestLifecycle:
         self._cache = enforcer.cache
         self._metrics = metrics
         self._saved: Mapping[str, SavedGuest] | None = None
-        """The saved guests that are not taken over yet; None means the guests of all drivers are taken
+        """The saved guests that are not taken over yet; None means that the guests of all drivers are taken
         over.
         """
         self._awaited: frozenset[str] | None = None
@@ -245,7 +245,7 @@ class GuestLifecycle:
         its saved guests keep their CPUs, and a later call takes them over.
 
         :return: whether this call has added the guests of a driver.
-        :raises DriverError: no driver can list its guests; the saved state stays for the next call.
+        :raises DriverError: no driver can list its guests; the saved state is kept for the next call.
         """
         if (saved := self._saved) is None:
             return False
@@ -269,7 +269,7 @@ class GuestLifecycle:
                 " keep their CPUs: %s",
                 " and ".join(sorted(awaited)),
                 len(waiting),
-                self._driver.outage_reason or "the driver is about to look",
+                self._driver.outage_reason or "the driver has not looked for them yet",
             )
         for uuid, guest in running.items():
             if (old := saved.get(uuid)) is not None and self._cache.get(uuid) is None:

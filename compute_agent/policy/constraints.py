@@ -14,7 +14,7 @@ Invariants
     - A guest CPU gets no CPU outside its limit.
     - If dedicated CPUs can be assigned within limits and zones, they are assigned (maximum flow). With thread
       policy isolate, only the CPUs that the policy chooses are tried.
-    - If the CPUs cannot be assigned, the guest stays where it is, and the refusal has the reason.
+    - If the CPUs cannot be assigned, the guest keeps its present CPUs, and the refusal has the reason.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from compute_agent.policy.base import (
 )
 
 Limits = tuple[CpuSet, ...]
-"""The host CPUs that each guest CPU may use, by its number; empty for a guest without demands."""
+"""The host CPUs that each guest CPU may use, by number of the guest CPU; empty without demands."""
 
 
 def limits_of(topology: HostTopology, constraints: PlacementConstraints, vcpus: int) -> Limits:
@@ -69,7 +69,7 @@ def give_out(zones: Sequence[tuple[CpuSet, int]], floating: CpuSet, limits: Limi
     The result maps numbers of guest CPUs to dedicated CPUs. A guest CPU without a dedicated CPU floats on the
     CPUs of ``floating`` within its limit.
 
-    :param zones: the free CPUs of each zone, and the number of CPUs to assign from it.
+    :param zones: for each zone, the free CPUs and the number of CPUs to assign.
     """
     wanted = sum(amount for _, amount in zones)
     if wanted > len(limits):

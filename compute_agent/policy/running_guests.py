@@ -159,8 +159,8 @@ busy.
 OUTSIDE: Final = 4.0
 """Cost of each CPU of a guest that is no longer in ``cpu_dedicated_set``."""
 MEMORY_MOVED: Final = 2.0
-"""Cost of moving all memory of a guest to other NUMA nodes. A guest that leaves half of its nodes costs
-half.
+"""Cost of moving all memory of a guest to other NUMA nodes. If a guest leaves half of its nodes, the cost is
+half of this value.
 """
 
 # With the whole gain as the limit, guests with equal peaks would stay together; benchmarks/policies.md has

@@ -55,8 +55,9 @@ class PromiseState(enum.StrEnum):
 class CachePromise:
     """The shares of one L3 cache that are promised to a guest.
 
-    :ivar ways: the number of ways that the guest holds; 0 if it has none of its own.
-    :ivar bandwidth: the percent of memory bandwidth that the guest holds; 0 means none of its own.
+    :ivar ways: the number of exclusive ways that the guest holds.
+    :ivar bandwidth: the percent of memory bandwidth that the guest holds; 0 means that no bandwidth is
+        allocated.
     :ivar way_limit: the ways that throttling leaves to the guest; None means no limit.
     :ivar bandwidth_limit: the percent of bandwidth that throttling leaves to the guest; None means no limit.
     """

@@ -130,7 +130,7 @@ class ZoneHistory:
         )
 
     def _with_closed_periods(self, time: float, percentile: float) -> ZoneHistory:
-        """The history with its period and its hour closed, if ``time`` is after their ends."""
+        """The history after ``time``: a period or an hour that has ended becomes a past one."""
         kept = self
         if time >= kept.period_began + PERIOD:
             periods = (*kept.periods, kept.period)[-PERIODS:]

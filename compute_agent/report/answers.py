@@ -3,8 +3,8 @@
 Each answer is checked when it arrives, because code that finds a wrong type later has already used half of
 the answer. A shape is one of the following:
 
-- ``str``, ``int`` or ``float`` (which also accepts integers). A boolean has none of these types, and numbers
-  have an upper limit.
+- ``str``, ``int`` or ``float`` (which also accepts integers). A boolean matches none of these types, and
+  numbers have an upper limit.
 - ``(str, float)``: a value of one of these types
 - ``[shape]``: a list with items of that shape
 - ``EachValue(shape)``: an object with any names and with values of that shape

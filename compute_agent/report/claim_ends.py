@@ -48,7 +48,7 @@ MARGIN: Final = 2.0
 """Seconds between the end of the grace period and the end of the claim, because a kill takes some time."""
 
 _MAX_TIME: Final = 253_402_300_799.0
-"""The latest time in seconds since the epoch, the end of the year 9999. Later times count as this one."""
+"""The latest time in seconds since the epoch, the end of the year 9999. Later times count as this time."""
 
 MAX_DRIFT: Final = 10.0
 """A change of the clock of the database between two reads is a jump if it has more seconds than this."""
@@ -198,9 +198,10 @@ def merge_list(
 
     :param seen: the names, by uuid, of guests for which the agent has seen an allocation on this host; claims
         of other guests are ignored.
-    :param present: the uuids of guests that run on this host, or that may run on it.
+    :param present: the uuids of guests that run, or may run, on this host.
     :param holding: the uuids of guests that have a note and an allocation, but no listed claim.
-    :param is_older: whether Placement has an older copy of its database. No note then becomes stricter.
+    :param is_older: whether Placement has an older copy of its database. The function then moves no end time
+        forward, and makes no action stronger.
     """
     found = {}
     for uuid, claim in listed.claims.items():

@@ -1,6 +1,6 @@
 """Claims of the agent for guests without an allocation: their amounts, and notes about them. Pure functions.
 
-The agent writes a *note* to disk before it claims, and keeps the note until it gives the allocation back. So
+The agent writes a *note* to disk before each claim, and keeps the note until the allocation is given back. So
 after a crash at any point the agent still finds the allocations that it may have claimed. An allocation
 counts as the agent's if a note has its owner, its type and its amounts, and if it is on this host only. The
 agent neither changes nor gives back any other allocation.
@@ -76,7 +76,7 @@ def claimed_amounts(settings: GuestSettings, dedicated_classes: Iterable[str], m
 def claim_query(amounts: Amounts, tree: ProviderTree) -> str:
     """The query of a claim, as for ``GET /allocation_candidates``.
 
-    All amounts come from one provider, such as a NUMA node, if a provider has all their classes.
+    All amounts come from one provider, such as a NUMA node, if one provider has all classes of the amounts.
     """
     holders = [{node.uuid for node in tree.providers_of(name)} for name in amounts]
     suffix = "1" if set.intersection(*holders) else ""

@@ -82,7 +82,7 @@ class PlacementHistory:
     """The state of Placement's database as the agent has seen it.
 
     :ivar generations: the generations of the providers, as last seen.
-    :ivar older: the finding that the database is an older copy; None means that it is not.
+    :ivar older: the finding that the database is an older copy; None if no older copy was found.
     :ivar holders: the owners of guests with allocations, by consumer. An older copy may lack these consumers.
     """
 
@@ -94,7 +94,7 @@ class PlacementHistory:
 def holder_of(record: ConsumerAllocations) -> ConsumerOwner | None:
     """The owner of a consumer.
 
-    The result is None if the consumer holds nothing, because Placement then does not know it.
+    The result is None if the consumer holds nothing, because Placement then does not know the consumer.
     """
     if not record.resources or record.project_id is None or record.user_id is None:
         return None

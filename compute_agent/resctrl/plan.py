@@ -155,8 +155,7 @@ class _StepPlanner:
     def _shrunk_schemata(self, group: TargetGroup) -> Schemata:
         """The reduced schemata that a group gets in the first phase, before masks move.
 
-        In this phase, a group keeps only those ways, and that bandwidth, that it has now and also has at the
-        end.
+        In this phase, a group keeps only the ways and the bandwidth that it has both now and at the end.
         """
         now = self.now.get(group.name)
         values = Schemata()

@@ -41,7 +41,7 @@ class GroupSharing:
     """The control groups of QoS classes.
 
     :ivar by_class: the group of each class, by its name.
-    :ivar by_key: the group for each ``ShareKey``, which stands for all shares with the same effect.
+    :ivar by_key: the group for each ``ShareKey``. Shares with the same effect have the same key.
     """
 
     by_class: Mapping[str, str]
@@ -458,7 +458,7 @@ def _limited_demand(
 def _own_group(
     host: ResctrlLayout, classes: Mapping[str, ShareSpec], sharing: GroupSharing, demand: GuestDemand
 ) -> str | None:
-    """The group that a guest needs in addition to the group of its class; None if that group is enough.
+    """The group that a guest needs in addition to the group of its class; None without such a need.
 
     Guests with equal annotations share a group, because their ways overlap in any case. However, such guests
     get separate groups if a bandwidth cap would hold for all of them together. An annotation with the same

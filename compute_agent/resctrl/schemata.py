@@ -213,7 +213,7 @@ class Schemata:
         return tuple(sorted(self.lines.get(resource, ())))
 
     def updated_with(self, other: Schemata) -> Schemata:
-        """A copy with the values of ``other``, and the own values where ``other`` has none."""
+        """A copy in which values of ``other`` replace or complete the values of this object."""
         names = {**self.lines, **other.lines}
         return Schemata({name: {**self.lines.get(name, {}), **other.lines.get(name, {})} for name in names})
 

@@ -175,7 +175,7 @@ def read_throttle(root: Path) -> str:
 
     The result is empty without a limit. Linux 6.12 and later have the fair server, with which a busy realtime
     thread gives way only to threads that starve. A dedicated CPU has no such threads. Some distributions have
-    the fair server in older kernels; only its file in debugfs shows that.
+    the fair server in older kernels. Only its file in debugfs shows this.
     """
     folder = root / "proc/sys/kernel"
     runtime, period = (

@@ -69,7 +69,7 @@ def guest_command(command: str, timeout: float) -> GuestCommand:
 
 
 class RunningProgram:
-    """The program that a thread runs. Another thread can end it, and can prevent the next start."""
+    """The program that a thread runs. Another thread can end the program, and can prevent the next start."""
 
     def __init__(self) -> None:
         self.is_ended = False

@@ -225,7 +225,7 @@ def _io_rate(subject: MeasuredGuest, now: MeasuringRound, before: MeasuringRound
 
 
 class MetricSampler:
-    """Measures the metrics that watermarks need, of the host and of its guests, once a round.
+    """Measures once a round the metrics of the host and its guests that watermarks need.
 
     Only one thread may use this object.
     """
@@ -269,7 +269,7 @@ class MetricSampler:
 
         Values that cannot be read are left out of the snapshot. A line is logged when a metric becomes
         unreadable, and when it is readable again. Rates are means since the last round, so the first round
-        has none.
+        has no rates.
         """
         now = self._begin_round(time)
         now.subjects = subjects
@@ -321,9 +321,12 @@ class MetricSampler:
 
     def _log_missing(self, missing: Collection[str]) -> None:
         for metric in sorted(set(missing) - self._missing):
-            LOG.warning("The host does not report %s: its watermarks wait until it does", metric)
+            LOG.warning(
+                "The host does not report the metric %s: its watermarks wait until the host reports it",
+                metric,
+            )
         for metric in sorted(self._missing - set(missing)):
-            LOG.info("The host reports %s again", metric)
+            LOG.info("The host reports the metric %s again", metric)
         self._missing = frozenset(missing)
 
 

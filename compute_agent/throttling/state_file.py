@@ -156,7 +156,7 @@ class ThrottlingFile:
         self._remove_former()
 
     def _take_over(self, former_file: Path, former: FormerState) -> None:
-        """Copy the files of a former release into this file, and remove them after this file is durable."""
+        """Copy the files of a former release into this file. Once it is on disk, remove the former files."""
         watermarks, interference = former.former_watermarks, _former_file(former_file, self._clock()).load()
         if watermarks is None and interference is None:
             return

@@ -127,7 +127,7 @@ class ThrottleTelemetry:
         )
 
     def name_guests(self, owner: str, names: Mapping[str, str], staying: Iterable[str] = ()) -> None:
-        """Replace the names of guests, by uuid, as the trigger ``owner`` knows them.
+        """Replace the names of guests, by uuid, that the trigger ``owner`` has reported.
 
         A guest in ``staying`` keeps its former name if ``names`` lacks it.
         """
@@ -248,7 +248,7 @@ class ThrottleTelemetry:
         if outcome is EventOutcome.FAILED:
             # A failing action is tried again in each round, so only a new reason is reported.
             if self._failures.get((kind, guest)) == reason:
-                LOG.debug("Failed: %s: %s", text, reason)
+                LOG.debug("The action failed again for the same reason: %s: %s", text, reason)
             else:
                 self._record_failure(kind, subject, text, reason)
             self._failures[kind, guest] = reason

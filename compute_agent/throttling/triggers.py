@@ -290,7 +290,7 @@ class InterferenceTrigger:
 
 
 def _intended_state(state: WatermarkState, plan: Iterable[WatermarkAct]) -> WatermarkState:
-    """The state to save before a plan is carried out: with its new limits, and without its raised limits.
+    """The state to save before a plan is carried out: it has the planned lower limits, but no raised limit.
 
     After a crash, the next agent then knows each limit that may be in force.
     """

@@ -60,7 +60,7 @@ class GuestSource(Protocol):
 
 
 class GuestMetrics(Collector):
-    """Collects the metrics of guests. Several threads of scrapes may call it at once."""
+    """Collects the metrics of guests. Several threads of scrapes may use the object at once."""
 
     def __init__(
         self,

@@ -2,8 +2,8 @@
 
 Files of the host are /proc/stat, /proc/meminfo (proc(5)) and /proc/pressure
 (Documentation/accounting/psi.rst). The files of a guest are in its cgroup v2 folder
-(Documentation/admin-guide/cgroup-v2.rst). For a guest without a cgroup they are in /proc/PID of its
-processes.
+(Documentation/admin-guide/cgroup-v2.rst). For a guest without a cgroup, the files are in /proc/PID of the
+guest's processes.
 """
 
 from __future__ import annotations

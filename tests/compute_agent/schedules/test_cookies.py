@@ -359,7 +359,7 @@ def test_a_damaged_file_is_put_aside(tmp_path, content, caplog):
     path.chmod(0o600)
     store = RunNotesFile(path)
     assert store.kept_notes == {}
-    assert "guests keep the settings that it recorded" in caplog.text
+    assert "guests keep the settings that the file recorded" in caplog.text
     store.keep_notes({"a": NOTE})
     assert RunNotesFile(path).kept_notes == {"a": NOTE}
 
