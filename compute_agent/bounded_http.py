@@ -1,4 +1,4 @@
-"""Sends HTTP requests with bounds of time and size for every kind of answer."""
+"""Sends HTTP requests, and limits the time and the size of each answer."""
 
 from __future__ import annotations
 

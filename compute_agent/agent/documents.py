@@ -206,7 +206,7 @@ def origin_document(settled: SettledInventory) -> dict[str, str]:
 
 
 def loss_document(loss: AllocationLoss, names: Mapping[str, str]) -> dict[str, Any]:
-    """The JSON document of the loss of a guest's allocation.
+    """The JSON document of a guest's allocation before and after a part of the allocation was lost.
 
     :param names: the names of providers by uuid.
     """

@@ -365,7 +365,7 @@ class RecordingController(KernelController):
 
 
 class _KeptValues:
-    """Provides the former values of kernel files that an agent has saved, and saves no values."""
+    """Provides the former values of kernel files that an agent has saved, and never saves values itself."""
 
     def __init__(self, saved: state.AgentState) -> None:
         self.former_values = saved.former_values

@@ -1,6 +1,6 @@
 """Limits and evictions of guests by an operator's command.
 
-Each command is recorded as an event. Limits and evictions use the same code as those of watermarks.
+Each command is recorded as an event. The module uses the same code as limits and evictions by watermarks.
 """
 
 from __future__ import annotations

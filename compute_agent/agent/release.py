@@ -104,7 +104,7 @@ MAY_BE_OPEN: Final = (
 
 
 class ReleasedError(Exception):
-    """The host was released: no agent may start here until ``compute-agent release --undo``."""
+    """The host was released: no agent may start on it until ``compute-agent release --undo``."""
 
 
 def mark_released(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""``compute-agent capacity show``."""
+"""The command ``compute-agent capacity show``, which shows how the offered capacity is computed."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def _followed_events(path: Path, wanted: argparse.Namespace) -> Iterator[AgentEv
 def _file_identity(path: Path) -> tuple[int, int] | None:
     """The inode and the size of a file; None if the file does not exist.
 
-    Each write changes at least one of the two.
+    Each write changes the inode or the size.
     """
     try:
         status = path.stat()

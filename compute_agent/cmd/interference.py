@@ -1,4 +1,4 @@
-"""``compute-agent interference list``."""
+"""The command ``compute-agent interference list``, which shows guests that disturb other guests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``compute-agent cpu noise``, and the noise of CPUs for pictures."""
+"""The command ``compute-agent cpu noise``, and the noise of CPUs (interruptions of guests) for pictures."""
 
 from __future__ import annotations
 

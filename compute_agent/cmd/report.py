@@ -1,4 +1,4 @@
-"""``compute-agent report``: an archive with the state of a host, for the report of a defect.
+"""The command ``compute-agent report``: it makes an archive with the state of a host for a bug report.
 
 The archive has the output of commands, the metrics, and the end of the log. A part that cannot be read has
 the reason as its text, because the host may be broken. Texts that look like passwords or tokens are

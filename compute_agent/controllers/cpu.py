@@ -222,7 +222,7 @@ class CpuController(GuestController):
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
         """The quotas and the weights of guests.
 
-        A release undoes a quota like a limit, and a weight like pins.
+        A release of the host always undoes a quota, but undoes a weight only if it also undoes pins.
         """
 
         def of_guest(guest: Guest) -> Iterator[ReleaseItem]:

@@ -174,7 +174,7 @@ class RealtimeController(KernelController):
     def _bring_about(self, target: GuestTarget) -> tuple[bool, Sequence[str]]:
         """Set the schedules of a guest that differ from the wanted ones.
 
-        :return: whether any differed, and messages about requests of the guest that cannot be met.
+        :return: whether any schedule differed, and messages about requests of the guest that cannot be met.
         :raises GuestGoneError: the guest has ended.
         :raises OSError: the note cannot be written; no schedule is changed then.
         """

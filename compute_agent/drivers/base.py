@@ -506,7 +506,7 @@ class GuestFlavor:
 
 
 class FlavorSource(Protocol):
-    """A driver of guests that another program defines, such as Nova.
+    """A driver of guests that another program, such as Nova, defines.
 
     A definition stays when its guest stops.
     """

@@ -32,7 +32,7 @@ _WANTED: Final = ("cpuset", "cpu", "memory", "io", "hugetlb")
 _PREFIX: Final = "guest-"
 
 PERIOD: Final = 100_000
-"""The period of ``cpu.max`` in microseconds over which the kernel counts a quota, which is the kernel's
+"""The period of ``cpu.max`` in microseconds, over which the kernel counts a quota. The value is the kernel's
 default.
 """
 
@@ -130,7 +130,7 @@ def missing_parts(group: GuestCgroup, wanted: CpuLimits) -> list[str]:
 
 
 class CgroupRoot:
-    """The delegated group, with a group for each guest below it; :meth:`open` checks and prepares it."""
+    """The delegated group, which contains a group for each guest; :meth:`open` checks and prepares it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

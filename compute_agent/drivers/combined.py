@@ -53,7 +53,8 @@ class CombinedDriver:
     def __init__(self, drivers: Sequence[GuestDriver], groups: Path = _GROUPS) -> None:
         """Combine drivers.
 
-        :param drivers: the drivers, at least one, each with another name; the first one goes first.
+        :param drivers: the drivers, at least one, each with another name. If two drivers report one guest,
+            the earlier driver manages it.
         :param groups: the root of all control groups of version 2.
         """
         self.name = join_names([driver.name for driver in drivers])
@@ -68,7 +69,7 @@ class CombinedDriver:
 
     @property
     def outage_reason(self) -> str:
-        """The reasons of all drivers with a daemon that does not answer; empty if all answer."""
+        """A text with the reasons why daemons of drivers do not answer; empty if all daemons answer."""
         away = self.outage_reasons()
         there = [name for name in self._by_name if name not in away]
         if not away:

@@ -101,7 +101,7 @@ class DriverLock:
     _held: dict[Path, int] = field(default_factory=dict)
 
     def check_locks(self) -> None:
-        """Take each lock that this agent does not hold, and each lock of which the file was removed.
+        """Take each lock that this agent does not hold, and each lock with a file that was removed.
 
         :raises DriverError: another agent holds a lock, or the lock file cannot be made.
         """
@@ -327,7 +327,7 @@ class DriverKind:
 def lock_for(name: str, conf: cfg.ConfigOpts, holder: str) -> DriverLock:
     """The lock on the guests of the named driver.
 
-    :param holder: names this agent in the error message of a second one.
+    :param holder: names this agent in the error message of a second agent.
     :raises DriverError: there is no driver of that name.
     """
     return _find_kind(name).lock(conf, holder)

@@ -86,7 +86,7 @@ _MACHINE_ID: Final = re.compile(r"[0-9a-f]{32}\Z")
 
 
 def read_machine_id(root: Path) -> str:
-    """A text that identifies the host below ``root``, also after a reboot; empty without a machine-id.
+    """A text that only the host below ``root`` has, also after a reboot; empty if the host has none.
 
     The text is a hash of ``/etc/machine-id``, because machine-id(5) asks programs to keep the id secret.
     """

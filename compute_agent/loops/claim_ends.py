@@ -1,4 +1,4 @@
-"""Acts at the ends of claims: announces ends, evicts guests, and reports guests that still run.
+"""Acts at the end times of claims: announces ends, evicts guests, and reports guests that still run.
 
 The thread of reports reads the claims that have an end, after it has read the allocations. A thread of this
 module acts at the ends, even while Placement does not answer. Shortly before an eviction, this thread reads
@@ -60,8 +60,8 @@ LOG = logging.getLogger(__name__)
 FILE_NAME: Final = "claim_ends.json"
 
 READ_AHEAD: Final = 5.0
-"""The greatest age in seconds of the last attempt to read the claims when an eviction begins. The attempt
-begins one second less than this time before the eviction, and may take until then.
+"""When an eviction begins, the last attempt to read the claims is at most this number of seconds old. So an
+attempt begins this number of seconds, minus one, before the eviction, and may last until the eviction begins.
 """
 
 _LIST_SECONDS: Final = 300.0
@@ -70,7 +70,7 @@ claim when it finds the allocation of the guest.
 """
 
 _UNREAD_SECONDS: Final = 30.0
-"""Seconds after the start of the agent, before it warns that Placement has not answered yet."""
+"""Seconds from the start of the agent to its warning that Placement has not answered yet."""
 
 _MAX_WAIT: Final = 5.0
 """The longest pause in seconds between two rounds, because a guest may start after the time of its
@@ -151,7 +151,7 @@ def _report_damage(path: Path, error: Exception) -> None:
 class LastEviction:
     """The last eviction of a guest.
 
-    :ivar reason: the reason why the guest still runs; empty if it has left.
+    :ivar reason: the reason why the guest still runs; empty if the guest has left.
     :ivar pause: the number of seconds until the next attempt, if the guest still runs, or runs again.
     :ivar until: the time of the next attempt, in monotonic seconds.
     :ivar is_back: whether the agent has said that the guest was started again.
@@ -230,7 +230,9 @@ class ClaimEnds(AgentLoop):
         """The evictions under way by uuid of the guest, and the times of the database at which they began."""
         self._ended: Mapping[str, LastEviction] = {}
         self._waiting: frozenset[str] = frozenset()
-        """The uuids of guests that wait for their eviction. The threads of evictions remove them."""
+        """The uuids of guests that wait for their eviction. A thread that begins an eviction removes the
+        guest.
+        """
         self._thread = PeriodicTask(
             ENDS_THREAD,
             self.run_round,
@@ -299,7 +301,7 @@ class ClaimEnds(AgentLoop):
         return True
 
     def _accept_failure(self, client: PlacementClient, error: PlacementError) -> bool:
-        """Log an error of a read, unless it only means that there is nothing to read."""
+        """Log an error of a read, unless the error only means that there are no claims to read."""
         if isinstance(error, NotFoundError):
             with contextlib.suppress(PlacementError):
                 if not client.lists_timed_claims():
@@ -400,7 +402,7 @@ class ClaimEnds(AgentLoop):
         self._unread = unread
 
     def _present_guests(self, notes: Iterable[str]) -> frozenset[str]:
-        """The uuids of guests that run on this host, or that may run on it."""
+        """The uuids of guests that run, or may run, on this host."""
         # As long as a driver has not listed its guests, any guest may run.
         if not self._pipeline.has_taken_over:
             return frozenset(notes)
@@ -526,7 +528,7 @@ class ClaimEnds(AgentLoop):
             LOG.info("The claims cannot be read again before an eviction: %s", reason)
 
     def _stop_guest(self, uuid: str) -> None:
-        """Stop a guest at its turn. The threads of evictions call this method.
+        """Stop a guest if it still has to leave. The threads of evictions call this method.
 
         :raises EvictionWithdrawnError: the guest need not leave any more.
         """
@@ -599,7 +601,8 @@ class ClaimEnds(AgentLoop):
     def _settle_evictions(self) -> None:
         """Record the results of evictions that have finished.
 
-        An eviction is repeated after a pause, if it failed, or if the guest was started again.
+        An eviction that has failed is repeated after a pause, and so is the eviction of a guest that was
+        started again.
         """
         for uuid, error in self._evictor.finished_evictions().items():
             note, _ = self._evicting.pop(uuid)

@@ -22,7 +22,7 @@ from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failure
 LOG = logging.getLogger(__name__)
 
 MAX_PENDING: Final = 1000
-"""Maximum number of events that are kept in memory while none can be written; further events are lost."""
+"""Maximum number of events in memory while the file cannot be written; further events are lost."""
 
 RETRY_SECONDS: Final = 30.0
 """Seconds between a failed write of events and the next attempt."""
@@ -61,7 +61,7 @@ class EventLog:
             registry=registry,
         )
         self.trouble = ""
-        """The reason why events cannot be written now; empty if they can."""
+        """The reason why events cannot be written now; empty while they can be written."""
 
     def add(self, event: AgentEvent) -> None:
         """Queue an event without waiting. Any thread may call this method."""

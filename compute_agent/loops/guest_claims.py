@@ -1,8 +1,8 @@
-"""Claims allocations for guests that have none, and gives them back when the guests are gone for good.
+"""Claims allocations for guests without allocations, and gives the claims back when guests are gone for good.
 
-The guests are those that other programs start, such as containers. The thread of reports
-calls :meth:`GuestClaims.settle_claims` after each read of allocations, so failures of Placement cost a report
-and its usual pauses.
+The guests are those that other programs start, such as containers. The thread of reports calls
+:meth:`GuestClaims.settle_claims` after each read of allocations, so a failure of Placement also fails the
+report, which is repeated after the usual pause.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class ClaimableGuests(Protocol):
     """A driver of guests that other programs start."""
 
     def wanted_memory(self, guest: Guest) -> int:
-        """The memory to claim for a guest in MiB, or 0 if it wants none."""
+        """The memory to claim for a guest in MiB, or 0 for no memory."""
         ...
 
     def subject_key(self, guest: Guest) -> str:
-        """The key by which the program that runs the guest knows it."""
+        """The key by which the program that runs the guest knows the guest."""
         ...
 
     def is_gone(self, key: str, guest_uuid: str) -> bool:
@@ -92,7 +92,7 @@ class ClaimableGuests(Protocol):
 class ClaimRefusal:
     """A claim that Placement has refused.
 
-    :ivar pid: the main process of the guest; another run of the guest is tried at once.
+    :ivar pid: the main process of the guest in the refused run. For a later run, the agent claims at once.
     :ivar pause: the seconds until the next attempt, and ``until`` its time in monotonic seconds.
     """
 
@@ -181,7 +181,7 @@ class GuestClaims:
         self._since: float | None = None
         """The time of the first claims in seconds since boot; None means that there were no claims so far."""
         self._failure = ""
-        """The reason why notes cannot be written; empty if the last one was written."""
+        """The reason why notes cannot be written; empty if the last notes were written."""
         if store.foreign:
             LOG.warning(
                 "The state folder has claims of another host, such as that of guest %s (%d in all), and the"
@@ -279,7 +279,7 @@ class GuestClaims:
     def _is_over(self, note: ClaimNote) -> bool:
         """Whether a guest is gone for good.
 
-        If a program does not answer, the claim of its guest stays unchanged.
+        While the program of a guest does not answer, the guest does not count as gone.
         """
         driver = self._drivers.get(note.driver)
         try:
@@ -330,7 +330,7 @@ class GuestClaims:
         return True
 
     def _find_wish(self, view: GuestView) -> ClaimNote | None:
-        """The note of the claim that a guest needs now; None if it needs no claim."""
+        """The note of the claim that a guest needs now; None if the guest needs no claim."""
         guest, options = view.guest, self._in_force.current.options.guests
         driver = self._drivers.get(guest.driver)
         known, refusal = self._store.notes.get(guest.uuid), self._refusals.get(guest.uuid)
@@ -361,10 +361,11 @@ class GuestClaims:
     def _adjust_claim(
         self, client: PlacementClient, view: GuestView, wish: ClaimNote, known: ClaimNote
     ) -> None:
-        """Change the claim of a guest if it does not fit the guest's wishes.
+        """Change the claim of a guest if it differs from the guest's wishes.
 
         :param wish: the note that the claim should have.
-        :param known: the present note. After a crash, the claim may be the one before a change, or after it.
+        :param known: the present note. After a crash, the claim in Placement may be the one before the noted
+            change, or the one after it.
         """
         if known == wish:
             self._note_success(view)
@@ -400,7 +401,7 @@ class GuestClaims:
         """Claim for a guest, or change its claim.
 
         :param known: the note of an earlier claim of the guest.
-        :param generation: the generation of the consumer; None for a new one.
+        :param generation: the generation of the consumer; None for a new consumer.
         """
         as_of = time.monotonic()
         try:

@@ -33,8 +33,8 @@ Amounts = Mapping[str, int]
 class ClaimNote:
     """A claim that the agent has made, or is about to make.
 
-    :ivar key: the key by which the program that runs the guest knows the guest.
-    :ivar former: the amounts before a change that is possibly incomplete; empty without such a change.
+    :ivar key: the key by which the program that runs the guest knows it.
+    :ivar former: the amounts before a change that may not be done yet; empty if there is none.
     :ivar machine: the host of the agent that made the note, as ``read_machine_id()`` has it; empty: unknown.
     """
 

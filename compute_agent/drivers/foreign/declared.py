@@ -20,7 +20,7 @@ _MAX_PROBLEMS: Final = 20
 _NUMBER: Final = re.compile(r"[0-9]{1,10}\Z")
 
 MAX_MEMORY_MB: Final = (1 << 31) - 1
-"""The largest amount of one resource in Placement."""
+"""The largest amount of one resource that Placement accepts."""
 
 _NAMESPACE: Final = uuid.UUID("0a1c6f4e-52f7-5d0b-9d3e-6a0f8f7c1b55")
 """The namespace from which uuids of names are derived."""

@@ -364,7 +364,7 @@ class ForeignDriver(UndividedThreads):
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
         """Set the CPUs of the group, and read them back.
 
-        Return the number of threads with other CPUs than before.
+        Return the number of threads that had other CPUs before.
         """
         wanted = _group_cpus(settings)
         if not wanted & self._folders.online_cpus:
@@ -378,7 +378,7 @@ class ForeignDriver(UndividedThreads):
         return len(before)
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
-        """Weight and quota of the guest if they differ from ``wanted``.
+        """Weight and quota of the guest if they differ from ``wanted``, otherwise None.
 
         A weight of the guest's own, or a lower quota of its own, does not count as a difference.
         """
@@ -392,7 +392,7 @@ class ForeignDriver(UndividedThreads):
     # Memory
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes of the guest if they differ from ``wanted``."""
+        """The NUMA nodes of the guest if they differ from ``wanted``, otherwise None."""
         found = self._compare_guest(guest, self._node_choice(wanted))
         nodes = found.present[NODES]
         return nodes if found.differing and isinstance(nodes, frozenset) else None

@@ -138,7 +138,7 @@ class ValueEditor(abc.ABC):
         """The number of writes. Values that were read before a write are not kept."""
 
     def record_of(self, guest: Guest) -> ValueRecord:
-        """The values of the guest's own that the agent has changed."""
+        """The record of the values that the guest had before the agent changed them."""
         with self._lock:
             return self._records.record_of(guest.uuid, guest.name, self._run_of(guest))
 

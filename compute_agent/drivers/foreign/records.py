@@ -52,11 +52,11 @@ class ValueRecord:
         return not self.values and not self.scored
 
     def with_values(self, values: Values, kept: Collection[str]) -> ValueRecord:
-        """The record with more values."""
+        """A copy of the record to which more values are added."""
         return replace(self, values={**values, **self.values}, kept=self.kept | frozenset(kept))
 
     def without_values(self, names: Collection[str]) -> ValueRecord:
-        """The record without the values that have been given back."""
+        """A copy of the record without values that the guest has got back."""
         rest = {name: value for name, value in self.values.items() if name not in names}
         return replace(self, values=rest, kept=self.kept - frozenset(names))
 

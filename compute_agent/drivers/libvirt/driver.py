@@ -502,7 +502,7 @@ class LibvirtDriver:
         return frozenset().union(*(cpus for cpus in found if cpus is not None))
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
-        """Weight and quota of the domain's group if they differ from ``wanted``.
+        """Weight and quota of the domain's group if they differ from ``wanted``, otherwise None.
 
         Shares and a lower quota that another program wrote into the definition take precedence over
         ``wanted``.
@@ -552,7 +552,7 @@ class LibvirtDriver:
     # Memory
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes of the kernel's or libvirt's memory binding, if they differ from ``wanted``."""
+        """The NUMA nodes of the kernel's or libvirt's memory binding; None if they equal ``wanted``."""
         return self._table.find_entry(guest).other_nodes(wanted)
 
     def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
@@ -634,9 +634,9 @@ class LibvirtDriver:
         return True
 
     def _set_score(self, known: RunningDomain, wanted: MemoryLimits, score: int) -> None:
-        """Write the ``oom_score_adj`` of the QEMU process where it differs.
+        """Write the ``oom_score_adj`` of the QEMU process where it differs from the wanted score.
 
-        :raises OSError: the score cannot be written, or the agent cannot store that it is its own.
+        :raises OSError: the score cannot be written, or the agent cannot store that the score is its own.
         """
         guest = known.guest
         if not memory_limits.differing_limits(None, [guest.pid], wanted, self._own_limits(known)):

@@ -77,7 +77,7 @@ class DomainGroup:
     unified: bool
 
     def read_limits(self) -> CpuLimits | None:
-        """Weight, quota, idleness and burst; None if they cannot be read, as after the domain has ended."""
+        """Weight, quota, idleness and burst. None if they cannot be read, as after the end of the domain."""
         try:
             return self._unified_limits() if self.unified else self._legacy_limits()
         except OSError:
@@ -209,7 +209,7 @@ def find_group(pid: int) -> DomainGroup | None:
 
 @functools.cache
 def _mount_points() -> Mapping[str, Path]:
-    """The mount points of the cgroup hierarchies: ``cpu`` for version 1, the empty string for version 2."""
+    """The mount points of cgroup hierarchies, by name: ``cpu`` for version 1, an empty text for version 2."""
     # The mount points come from /proc/self/mountinfo (proc(5)): mount points do not change while a host runs.
     found: dict[str, Path] = {}
     for line in read_text("/proc/self/mountinfo").splitlines():
@@ -503,7 +503,7 @@ class DomainTuning:
         return replace(has, binding=MemoryBinding(RESTRICTIVE, nodes))
 
     def limit(self, has: CpuLimits, wanted: CpuLimits, group: DomainGroup) -> None:
-        """Set weight and quota of the running domain where they differ.
+        """Set weight and quota of the running domain where they differ from the wanted values.
 
         The quota is libvirt's quota of the whole domain (``global_quota``). The quota of each guest CPU
         (``vcpu_quota``) belongs to the flavor.
@@ -517,7 +517,7 @@ class DomainTuning:
             self._domain.setSchedulerParametersFlags(change, self._libvirt.VIR_DOMAIN_AFFECT_LIVE)
 
     def persist_shares(self, has: DomainDefinition, shares: int) -> DomainDefinition:
-        """Write the agent's shares into the definition, with a note.
+        """Write the agent's shares into the definition, with a note that these shares are the agent's.
 
         The note is written first and names the old and the new shares. If the agent crashes between the
         two writes, the next agent still recognises the old shares and the new shares as the agent's own.

@@ -68,7 +68,7 @@ class ProcessDriver(UndividedThreads):
         return ""
 
     def outage_reasons(self) -> Mapping[str, str]:
-        """Always empty, as :attr:`outage_reason`."""
+        """Always empty: processes depend on no daemon."""
         return {}
 
     @property
@@ -249,7 +249,7 @@ class ProcessDriver(UndividedThreads):
             self._table.handle_end(self._table.known_record(guest.uuid))
 
     def oom_kills(self) -> Sequence[OomKill]:
-        """The OOM kills since the last call of guests that have groups of their own."""
+        """The OOM kills since the last call, of guests with cgroups of their own."""
         for record in self._table.known_records():
             if (group := record.own_group) is not None:
                 self._table.oom.look_at_group(record.as_guest(), group)
@@ -387,7 +387,7 @@ class ProcessDriver(UndividedThreads):
         return changed
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
-        """Weight and quota of the guest's group if they differ from ``wanted``.
+        """Weight and quota of the guest's group if they differ from ``wanted``, otherwise None.
 
         :raises DriverError: ``wanted`` has a quota, and the guest has no group.
         """
@@ -407,7 +407,7 @@ class ProcessDriver(UndividedThreads):
     # Memory
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes of the guest's group if they differ from ``wanted``."""
+        """The NUMA nodes of the guest's group if they differ from ``wanted``, otherwise None."""
         return guest_cgroup.other_nodes(self._group_of(guest), wanted)
 
     def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:

@@ -34,7 +34,7 @@ BUS_NAME: Final = "org.freedesktop.DBus"
 BUS_PATH: Final = "/org/freedesktop/DBus"
 
 CALL_SECONDS: Final = 5.0
-"""The longest time in seconds that a call waits for its answer."""
+"""The maximum time in seconds that a call waits for its answer."""
 
 # The longest message is the list of all services, about 300 bytes each. The D-Bus specification allows 128
 # MiB, which would cost the agent its memory.
@@ -285,7 +285,7 @@ BusOpener = Callable[[Callable[[BusSignal], None], Callable[[], None]], BusConne
 
 
 def bus_opener(path: Path, seconds: float = CALL_SECONDS) -> BusOpener:
-    """The function that connects to the bus at a socket.
+    """Return a function that connects to the message bus on a UNIX socket.
 
     :raises DriverError: jeepney is not installed.
     """

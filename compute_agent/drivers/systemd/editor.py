@@ -34,7 +34,7 @@ from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 
 _APPLY_SECONDS: Final = 2.0
-"""The longest time in seconds in which systemd must write a confirmed value to the kernel."""
+"""The maximum time in seconds within which systemd must write a confirmed value to the kernel."""
 _APPLY_PAUSE: Final = 0.01
 _MAX_KNOWN: Final = 1000
 

@@ -65,7 +65,7 @@ class UnitTable(GuestTable):
         return suspects if everything else suspects - self._steady_services(services)
 
     def _steady_services(self, services: Mapping[str, str]) -> set[str]:
-        """The guests that continue to run: systemd announces each change of their settings by a reload.
+        """The guests that continue to run. Their settings change only with a reload, which systemd announces.
 
         :param services: the ``ActiveState`` of each service.
         """
