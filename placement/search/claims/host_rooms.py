@@ -62,7 +62,7 @@ class HostRoom:
         self.total: TimeSkyline | None = None
 
     def _sum_free(self, used: Iterable[int]) -> tuple[int, int]:
-        """Return the amounts that the host can give beside these used amounts: in all, and from one provider."""
+        """Return what the host can give beside these used amounts: in all, and from one provider."""
         rooms = [
             min(most, free - beside)
             for most, free, beside in zip(self.max_units, self.free, used, strict=True)
