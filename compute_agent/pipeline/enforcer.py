@@ -113,7 +113,7 @@ _OUTCOMES: Final = {True: "was changed", False: "is as it should be"}
 
 
 class GuestEnforcer:
-    """Runs controllers for pending changes, and finds drift of the kernel.
+    """Runs controllers for pending changes, and finds settings that other programs have changed.
 
     Only the worker of the pipeline uses this object.
     """

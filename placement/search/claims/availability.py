@@ -153,7 +153,14 @@ def find_free(
     """
     test = _WindowTest(snapshot, skylines, wanted, span, budget)
     due: list[tuple[float, float, int]] = []
-    waiting = [(span.begin, root) for root in sorted(allowed_roots(snapshot, wanted, budget))]
+    roots = sorted(allowed_roots(snapshot, wanted, budget))
+    possible = (
+        ways[0].possible_roots(roots)
+        if len(ways) == 1
+        else sorted({root for each in ways for root in each.possible_roots(roots)})
+    )
+    asked: Iterable[tuple[float, int]] = ((span.begin, root) for root in possible)
+    waiting: list[tuple[float, int]] = []
 
     def add_start(after: float, root: int, until: float) -> None:
         start = min([each.first_start(root, after, until) for each in ways])
@@ -174,7 +181,6 @@ def find_free(
 
     for step in _STEPS:
         until = span.begin + step * (span.last - span.begin)
-        asked, waiting = waiting, []
         for after, root in asked:
             if after > until:
                 waiting.append((after, root))
@@ -184,6 +190,7 @@ def find_free(
             if step == 0 and len(due) >= _CONSIDERED:
                 yield from place_due(until)
         yield from place_due(until)
+        asked, waiting = waiting, []
 
 
 def place_in_window(
@@ -208,7 +215,8 @@ def place_in_window(
     first = rng.randrange(len(roots)) if roots else 0
     for request, times in zip(wanted.all_requests, ways, strict=True):
         one = replace(wanted, request=request, fallback=None)
-        for chosen in _tight_hosts(times, chain(roots[first:], roots[:first]), window.starts_at):
+        possible = times.possible_roots(chain(roots[first:], roots[:first]))
+        for chosen in _tight_hosts(times, possible, window.starts_at):
             here = snapshot_during(snapshot, chosen, skylines, window)
             budget.spend(len(here))
             world = ClaimScenario.from_members(here, {}, [one])

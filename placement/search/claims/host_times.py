@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Container
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
 from placement.read_model.provider import SHARES
@@ -55,6 +55,10 @@ class HostTimes:
         #: the limits of hosts, by root; None if no time suffices
         self._limits: dict[int, _HostLimits | None] = {}
 
+    def possible_roots(self, roots: Iterable[int]) -> Iterator[int]:
+        """Yield the roots of those hosts that are not excluded at all times."""
+        return (root for root in roots if self._limits_of(root) is not None)
+
     def first_start(self, root: int, after: float, until: float) -> float:
         """Return the first start from ``after`` on that is not excluded.
 
@@ -96,6 +100,7 @@ class HostTimes:
         return self._limits[root]
 
     def _find_limits(self, root: int) -> _HostLimits | None:
+        self._budget.spend()
         tree = self._trees[root]
         singles: list[tuple[TimeSkyline, int]] = []
         others: list[_ClassLimit] = []

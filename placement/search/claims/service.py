@@ -6,7 +6,7 @@ If another client takes the same resources first (a lost race), the service repe
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from time import thread_time
@@ -105,7 +105,7 @@ class ClaimService:
             at_once = False
             moved: MovedPlaces | None = None
             if placed is None:
-                state = self._context.timetable.amounts_state
+                counters = self._read_counters() if makes_room else None
                 try:
                     placed = self._place_now(wanted, end - thread_time(), reservation)
                 except NoCandidate:
@@ -114,11 +114,7 @@ class ClaimService:
                     placed, moved = self._make_room(wanted, end - thread_time())
                     if not placed:
                         # claims may have ended and windows may have moved between the searches for room
-                        is_sure = (
-                            not any(each.only for each in wanted)
-                            and self._context.timetable.amounts_state is state
-                        )
-                        if was_repeated or is_sure:
+                        if was_repeated or self._read_counters() == counters:
                             raise
                         was_repeated, placed = True, None
             if placed is None:
@@ -137,6 +133,11 @@ class ClaimService:
             f"The claim lost a race against other writes in each of {attempt} attempts"
             " ([placement] allocation_conflict_retry_count). Please try again."
         )
+
+    def _read_counters(self) -> tuple[int, Mapping[int, int]]:
+        """Return numbers that differ after a change of any provider or of its timed amounts."""
+        with self._context.model.fresh_view() as view:
+            return view.reread, view.bucket_counters()
 
     def _describe_windows(self, wanted: Sequence[WantedClaim], members: Members) -> str:
         """Return a sentence that names some windows which prevent claims without an end time.

@@ -57,6 +57,10 @@ class _ReadSkylines:
     counters: Mapping[int, int] = field(default_factory=dict)
     skylines: KeptSkylines = field(default_factory=KeptSkylines)
 
+    def is_from(self, view: ModelView) -> bool:
+        """Return whether nothing at all has changed between the read and the given view."""
+        return self.reread == view.reread and self.counters == view.bucket_counters()
+
     def changed_in(self, view: ModelView) -> dict[str, int]:
         """Return the providers that have changed between the read and the given view, by uuid."""
         providers = view.snapshot.providers
@@ -75,11 +79,6 @@ class WindowTimetable:
         self._database = database
         self._refreshing = threading.Lock()
         self._read = _ReadSkylines()
-
-    @property
-    def amounts_state(self) -> object:
-        """Return an object that changes its identity when a view of all providers has new amounts."""
-        return self._read
 
     @contextmanager
     def fresh_view(
@@ -103,8 +102,8 @@ class WindowTimetable:
             with self._model.fresh_view() as view:
                 read, providers = self._read, view.snapshot.providers
                 changed = read.changed_in(view)
-                # windows of a provider end before it is deleted, so no change shows their end
-                gone = read.skylines.keys() - providers.keys()
+                # windows of a provider end before it is deleted, so no change of it shows their end
+                gone = set() if read.is_from(view) else read.skylines.keys() - providers.keys()
                 # a view with few changes since a read suffices: in a busy cloud each view has some
                 if not changed or (has_read and len(changed) <= _FEW) or attempt == _ATTEMPTS:
                     found = {uuid: read.skylines.get(each, NO_SKYLINES) for uuid, each in changed.items()}

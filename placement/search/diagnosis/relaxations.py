@@ -74,6 +74,10 @@ class RequestRelaxation:
         return without_clauses(request, self.left_out, amounts)
 
 
+_FEW_SHARE: Final = 1 / 16
+"""Share of all trees up to which explained hosts are sorted, instead of skipping other hosts of an index."""
+
+
 class RelaxationSearch:
     """Finds changes of a request that fits nowhere: clauses to leave out, and smaller amounts."""
 
@@ -303,6 +307,11 @@ class RelaxationSearch:
                     found += [(shared, tree.root.id) for tree in host.alike.trees]
             self._most_shared[name] = sorted(found, reverse=True)
         own = self._found.snapshot.free_index(name).descending_rows()
+        trees, roots = self._found.snapshot.whole_trees(), self._host_by_root
+        # if the request names few hosts, the index has mostly other hosts
+        if len(roots) < _FEW_SHARE * len(trees):
+            amounts = ((trees[root].max_free.get(name, 0), root) for root in roots)
+            own = iter(sorted(amounts, reverse=True))
         return merge(own, self._most_shared[name], reverse=True) if self._most_shared[name] else own
 
     def _could_give(self, clause: RequestClause, alike: LikeTrees, bits: Bits) -> list[int]:
