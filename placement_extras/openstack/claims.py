@@ -5,7 +5,6 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
-from urllib.parse import parse_qs, urlsplit
 
 from osc_lib import exceptions
 from osc_lib.command import command
@@ -22,6 +21,7 @@ from placement_extras.openstack.requests import (
     amounts_text,
     parse_pairs,
     print_warnings,
+    read_pages,
     request_extension,
     root_uuids,
     send_request,
@@ -312,15 +312,9 @@ class ListReservations(command.Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
         """List reservations, page by page."""
         asked = {"limit": _PAGE_SIZE, **_given_fields(parsed_args, "project_id", "group", "state")}
-        rows: list[TableRow] = []
-        while True:
-            page = request_extension(self, "GET", _RESERVATIONS, params=asked)
-            rows += [_reservation_row(each) for each in page["reservations"]]
-            if "links" not in page:
-                return _LISTED_COLUMNS, rows
-            # only the marker of the link is used, because its host may not be reachable from here
-            following = parse_qs(urlsplit(page["links"][0]["href"]).query)
-            asked["marker"] = following["marker"][0]
+        return _LISTED_COLUMNS, [
+            _reservation_row(each) for each in read_pages(self, _RESERVATIONS, asked, "reservations")
+        ]
 
 
 class ShowReservation(command.ShowOne):
