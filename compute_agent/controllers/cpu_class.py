@@ -257,7 +257,7 @@ class CpuClassController(KernelController):
         return False
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """One item for all files that the agent wrote, because their former values belong together."""
+        """One item for all files that the agent wrote, because their former values are restored together."""
         if values := self._store.former_values.values:
             detail = f"{len(values)} files of frequencies and idle states"
             if parked := parked_offline(self._store.former_values):

@@ -172,7 +172,7 @@ class RealtimeController(KernelController):
         return decide_schedules(self._read_schedules(guest), (), USUAL, noted=True)
 
     def _bring_about(self, target: GuestTarget) -> tuple[bool, Sequence[str]]:
-        """Set the schedules of a guest that differ from the wanted ones.
+        """Set the schedules of a guest that differ from the wanted schedules.
 
         :return: whether any schedule differed, and messages about requests of the guest that cannot be met.
         :raises GuestGoneError: the guest has ended.

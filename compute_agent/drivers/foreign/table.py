@@ -119,7 +119,7 @@ class GuestTable(abc.ABC):
         self._seen: dict[ProcessIdentity, float] = {}
         """When the main process of a guest was last seen running, in seconds of the monotonic clock."""
         self._lost: dict[str, tuple[str, str]] = {}
-        # Only the thread of the table changes these.
+        # Only the thread of the table changes these attributes.
         self._managed: dict[str, str] = {}
         """The uuids of guests that have not ended, by the key of the subject."""
         self._others: set[str] = set()

@@ -5,8 +5,8 @@ guest CPUs run, but the QEMU process exists well before. The agent finds this pr
 processes that did not exist when libvirt's hook announced the start.
 
 Two locks protect the table. The lock ``_lock`` protects the entries, and the lock ``changing`` the values of
-one entry. Code that needs both takes ``changing`` before ``_lock``, so that two threads cannot wait for each
-other.
+one entry. Code that needs both locks takes ``changing`` before ``_lock``, so that two threads cannot wait for
+each other.
 """
 
 from __future__ import annotations

@@ -278,8 +278,8 @@ class ProcessTable:
     def current_record(self, guest_uuid: str) -> ProcessRecord | None:
         """The record of a guest that runs; None if it has ended.
 
-        For a guest that is a whole group, if the main process ends first, the oldest process left becomes the
-        main process.
+        If the main process of a guest that is a whole group has ended, the oldest remaining process becomes
+        the main process.
         """
         with self._lock:
             record = self._records.get(guest_uuid)
@@ -356,7 +356,7 @@ class ProcessTable:
         return record
 
     def is_alive(self, record: ProcessRecord) -> bool:
-        """Whether the guest's main process runs; for a guest that is a whole group, whether any process does.
+        """Whether the guest's main process runs; for a whole group, whether any process of it runs.
 
         The call also reads the exit status of an ended child.
         """

@@ -73,7 +73,7 @@ class EndedLog:
 
 
 def choose_logs(logs: Iterable[EndedLog], now: float, retention: float, max_bytes: int) -> list[EndedLog]:
-    """The logs older than ``retention``, and the oldest others until the rest fits in ``max_bytes``.
+    """The logs to remove: all logs older than ``retention``, and the oldest others above ``max_bytes``.
 
     :param now: the present time in seconds since the epoch.
     :param retention: the seconds for which a log is kept after the guest's end.
