@@ -23,7 +23,7 @@ _DAY: Final = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class LimitUse:
-    """A limit of a project, and the largest part of it that the project uses at some time from now on."""
+    """A limit of a project, and the largest amount that counts against this limit at any time from now on."""
 
     limit: int
     used: float
@@ -51,7 +51,7 @@ class BookingLimits:
     def uses_of(
         self, project_id: str, amounts: Sequence[TimedAmount], now: float
     ) -> tuple[dict[str, LimitUse], dict[str, LimitUse]]:
-        """Return the limits of a project on amounts and on hours, by resource class, with the used part.
+        """Return the limits of a project on amounts and on hours, by resource class, with the used parts.
 
         :param amounts: the amounts of the project.
         """

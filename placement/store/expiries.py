@@ -215,8 +215,8 @@ _present: Final = (
 class EndingClaim:
     """A consumer with a claim that ends at a fixed time; all times are in seconds since 1970.
 
-    The amounts are released at ``expires_at``. A window that begins from ``kept_until`` on may end a
-    preemptible claim earlier; None means that the claim is not preemptible.
+    The amounts are released at ``expires_at``. The start of a window may end a preemptible claim earlier, but
+    not before ``kept_until``; None means that the claim is not preemptible.
     """
 
     consumer: str

@@ -74,8 +74,8 @@ class TimeEvent:
     """An event of a consumer; all times are in seconds since 1970.
 
     ``starts_at`` and ``ends_at`` are the present times of the window or claim, without lead and cleaning
-    time. For a claim, ``starts_at`` is None. ``hosts`` has the uuids of the root providers of its amounts; it
-    is empty for a window or a claim without amounts, such as one that is over.
+    time. For a claim, ``starts_at`` is None. ``hosts`` has the uuids of the root providers of its amounts.
+    The field is empty for a window or a claim without amounts, for instance after its end.
     """
 
     kind: TimeEventKind

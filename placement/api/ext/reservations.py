@@ -149,7 +149,7 @@ def _page_document(
 
 @api_operation(blueprint, "GET", f"{PATH}/limits", None, writes_json=True)
 def show_limits(call: ApiRequest) -> Response:
-    """Show the limits on the reservations of a project, and how much of them the project uses."""
+    """Show the limits on the reservations of a project, and how much of each limit the project uses."""
     project_id = schemas.parse_limits(call.query_parameters, call.version) or call.project_id
     call.authorize(rules.LIST_RESERVATIONS, {"project_id": project_id or _ANY_PROJECT})
     if project_id is None:

@@ -58,7 +58,7 @@ class _ReadSkylines:
     skylines: KeptSkylines = field(default_factory=KeptSkylines)
 
     def is_from(self, view: ModelView) -> bool:
-        """Return whether nothing at all has changed between the read and the given view."""
+        """Return whether the database has not changed between the read and the given view."""
         return self.reread == view.reread and self.counters == view.bucket_counters()
 
     def changed_in(self, view: ModelView) -> dict[str, int]:
