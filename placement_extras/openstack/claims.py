@@ -83,9 +83,9 @@ class CreateClaim(command.Lister):
       openstack allocation claim create --vcpus 4 --ram 8192 --project-id web --user-id ann
 
     The table has a line for each resource provider. Lines with the number 0 are the claim; lines with numbers
-    from 1 on are alternates. The column "score" is filled if the claim has an order, and "expires_at" if it
-    expires or has an end. A dry run claims nothing, so its columns "consumer", "generation" and "expires_at"
-    are empty. If no host has room, the command shows the reasons.
+    from 1 on are alternates. The column "score" is filled if the claim has an order, and "expires_at" if the
+    claim expires or has an end. A dry run claims nothing, so its columns "consumer", "generation" and
+    "expires_at" are empty. If no host fits, the command shows the reasons.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -111,7 +111,11 @@ class CreateClaim(command.Lister):
             metavar="<uuid>",
             help="UUID of the reservation from which the claim gets its resources",
         )
-        parser.add_argument("--group", metavar="<name>", help="Group of the consumer")
+        parser.add_argument(
+            "--group",
+            metavar="<name>",
+            help="Name of the group that the consumer joins; --policy relates to the members of this group",
+        )
         parser.add_argument(
             "--policy",
             choices=("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"),
@@ -129,8 +133,8 @@ class CreateClaim(command.Lister):
         parser.add_argument(
             "--ends-at",
             metavar="<time>",
-            help="Time when the claim ends in any case, such as 2026-12-24T18:00:00Z (UTC); a claim from a"
-            " reservation with a start needs it",
+            help="Time when the claim ends, such as 2026-12-24T18:00:00Z (UTC); required for a claim from a"
+            " reservation with a start",
         )
         parser.add_argument(
             "--preemptible",
@@ -384,7 +388,12 @@ class ListAvailability(command.Lister):
         _add_place_arguments(parser)
         add_topology(parser)
         parser.add_argument(
-            "--for", dest="duration", metavar="<seconds>", type=int, required=True, help="Duration in seconds"
+            "--for",
+            dest="duration",
+            metavar="<seconds>",
+            type=int,
+            required=True,
+            help="Length of the window, in seconds",
         )
         parser.add_argument(
             "--not-before",
@@ -591,7 +600,7 @@ def _add_margins(parser: argparse.ArgumentParser) -> None:
             dest=f"{option}_time",
             metavar="<seconds>",
             type=int,
-            help=f"Seconds {when} of the window in which its room is held, too (default: 0)",
+            help=f"Seconds {when} of the window for which its resources are held, too (default: 0)",
         )
 
 

@@ -56,7 +56,7 @@ class HostTimes:
         self._limits: dict[int, _HostLimits | None] = {}
 
     def possible_roots(self, roots: Iterable[int]) -> Iterator[int]:
-        """Yield the roots of hosts, except hosts without a possible start at any time."""
+        """Yield these roots, except roots of hosts that exclude every start."""
         return (root for root in roots if self._limits_of(root) is not None)
 
     def first_start(self, root: int, after: float, until: float) -> float:
