@@ -36,7 +36,8 @@ class ConsumerClaim:
     respect min_unit, max_unit and step_size. ``window`` is the time of the allocations; None means from now
     on, without an end. The last ``cleaning_time`` seconds of the window follow the end of the claim;
     ``on_end`` is the action at this end. A preemptible claim keeps its allocations at least until
-    ``kept_until``. After that time, the start of a window may end the claim.
+    ``kept_until``. After that time, the start of a window may end the claim. ``taken_from`` is the uuid of
+    the window to which the amounts return when the claim ends; the same transaction has locked this window.
     """
 
     consumer: str
@@ -49,6 +50,7 @@ class ConsumerClaim:
     cleaning_time: int = 0
     on_end: EndAction = EndAction.NONE
     kept_until: float | None = None
+    taken_from: str | None = None
 
     @property
     def takes_anything(self) -> bool:
