@@ -139,7 +139,7 @@ def at_its_caches(amounts: Mapping[int, int], shares: Mapping[int, int]) -> dict
     known cache, nothing changes.
 
     :param amounts: the amounts of the allocation by cache.
-    :param shares: the number of the guest's CPUs by cache, without caches where it has no CPU.
+    :param shares: the number of the guest's CPUs by cache, without caches where the guest has no CPU.
     """
     found = {cache: amount for cache, amount in amounts.items() if cache in shares or not shares}
     if elsewhere := sum(amounts.values()) - sum(found.values()):

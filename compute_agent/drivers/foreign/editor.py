@@ -93,8 +93,8 @@ class ValueComparison:
 class ValueReading:
     """The values of a guest, read at a time in seconds of the monotonic clock.
 
-    :ivar texts: the contents of files of its group by their names; None: the file does not exist. Files that
-        were not needed are missing.
+    :ivar texts: the contents of files of its group by their names; None means that the file does not exist.
+        Files that were not needed are missing.
     """
 
     guest_uuid: str

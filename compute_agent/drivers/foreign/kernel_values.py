@@ -1,7 +1,8 @@
 """The files of a control group: parses values in their texts, and makes the texts for values.
 
-These are pure functions of texts (Documentation/admin-guide/cgroup-v2.rst). systemd answers before it writes,
-and another program may write to the files. So the agent compares the files themselves with the wanted values.
+These are pure functions of texts (Documentation/admin-guide/cgroup-v2.rst). systemd answers a call before it
+writes to the files, and another program may write to them, too. So the agent compares the files themselves
+with the wanted values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Records of the values that guests had before the agent changed them, one small file for each guest.
 
-The agent writes a record, ``UUID.json``, before it first changes a value, so a crash between the two loses no
-value. A record is valid for one boot, because the agent's settings end with the boot.
+The agent writes a record, ``UUID.json``, before it first changes a value, so a crash between the two steps
+loses no value. A record is valid for one boot, because the agent's settings end with the boot.
 """
 
 from __future__ import annotations
