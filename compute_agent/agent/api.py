@@ -456,7 +456,8 @@ class ApiMethods:
         )
 
     def allocations_accept(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Accept the allocations in Placement, even if its database was restored from an older backup.
+        """Accept the allocations in Placement, even if Placement's database was restored from an older
+        backup.
 
         Return the guests with smaller allocations than before.
         """

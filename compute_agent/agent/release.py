@@ -233,7 +233,7 @@ class HostRelease:
         return rows
 
     def carry_out(self) -> list[ReleaseRow]:
-        """Undo all requested settings, and list them with their outcomes; a failure does not stop the other
+        """Undo all requested settings, and list them with their outcomes; a failure does not stop other
         steps.
 
         Before the first change, new guests are kept away. After the last change, they are let in if nothing

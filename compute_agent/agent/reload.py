@@ -275,7 +275,8 @@ class ConfigReloader:
 
     @property
     def all_warnings(self) -> list[str]:
-        """The warnings about the driver, about options that need a restart, and about useless options."""
+        """The warnings about the driver, about options that need a restart, and about options without effect.
+        """
         return [*filter(None, [self._driver.notice]), *self._waiting, *self._config_warnings]
 
     def reload_changes(self) -> None:

@@ -136,7 +136,7 @@ def _quota_agrees(value: int, text: str) -> bool:
 
 
 def files_of(names: Iterable[str]) -> frozenset[str]:
-    """The files with the values of some names."""
+    """The files that contain the values with these names."""
     found = {FILES[name] for name in names}
     return frozenset(found | {IDLE_FILE} if FILES[WEIGHT] in found else found)
 
@@ -176,7 +176,8 @@ def _read_value(name: str, text: str) -> Value:
 
 
 def file_writes(writes: Values, texts: Texts, whole: Values) -> list[tuple[str, str]]:
-    """The texts to write so that a group has the values, as pairs of file and text in order.
+    """The texts to write so that a group has the values, as pairs of file and text in the order of the
+    writes.
 
     :param texts: the present contents of the files by their names.
     :param whole: all CPUs and all NUMA nodes, by name. They stand for an empty set, which the kernel refuses
