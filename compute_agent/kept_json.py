@@ -143,7 +143,7 @@ class KeptFile(Generic[T]):
         except FileNotFoundError:
             pass
         except UnsafeFileError as error:
-            LOG.warning("%s is not used: %s", self._subject, error)
+            LOG.warning("%s is not read, because other users can write its file: %s", self._subject, error)
         except (OSError, ValueError) as error:
             LOG.warning("%s cannot be used and starts empty: %s", self._subject, error)
             try:

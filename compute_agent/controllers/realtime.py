@@ -228,7 +228,10 @@ class RealtimeController(KernelController):
         for tid in done.keys() - present:
             if done[tid] != USUAL and self._schedules.read(tid) == done[tid]:
                 LOG.warning(
-                    "Thread %d of guest %s has ended, and a thread of another process has its id", tid, guest
+                    "Thread %d of guest %s has ended, and another thread with this id loses the priority of"
+                    " the guest",
+                    tid,
+                    guest,
                 )
                 self._write(tid, USUAL)
 

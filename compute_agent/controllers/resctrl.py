@@ -528,7 +528,7 @@ class ResctrlController(KernelController):
             for reason in reasons
         }
         for text in sorted(texts - self._warned):
-            LOG.warning("%s", text)
+            LOG.warning("A setting of caches or bandwidth is not in effect: %s", text)
         self._warned = frozenset(texts)
 
 

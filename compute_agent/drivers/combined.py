@@ -326,7 +326,7 @@ class CombinedDriver:
                 )
         for guest_uuid, reason in doubles.items():
             if self._doubles.get(guest_uuid) != reason:
-                LOG.warning("%s%s", reason[0].upper(), reason[1:])
+                LOG.warning("Two guests have the same uuid: %s", reason)
         self._doubles = doubles
         return list(kept.values())
 

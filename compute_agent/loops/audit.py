@@ -246,7 +246,7 @@ class HostAuditor:
                     outcome = AuditOutcome(finding, _MOVE_EMULATOR)
                 case _:
                     outcome = AuditOutcome(finding)
-            LOG.debug("Audit: %s", outcome)
+            LOG.debug("An audit of guests and allocations has this result: %s", outcome)
             outcomes.append(outcome)
         return outcomes
 

@@ -50,6 +50,7 @@ RESERVATION_COLUMNS: Final = (
     "state",
     "degraded",
     "allocations",
+    "claimed",
 )
 """The columns of a reservation."""
 _LISTED_COLUMNS: Final = (
@@ -83,9 +84,9 @@ class CreateClaim(command.Lister):
       openstack allocation claim create --vcpus 4 --ram 8192 --project-id web --user-id ann
 
     The table has a line for each resource provider. Lines with the number 0 are the claim; lines with numbers
-    from 1 on are alternates. The column "score" is filled if the claim has an order, and "expires_at" if it
-    expires or has an end. A dry run claims nothing, so its columns "consumer", "generation" and "expires_at"
-    are empty. If no host has room, the command shows the reasons.
+    from 1 on are alternates. The column "score" is filled if the claim has an order, and "expires_at" if the
+    claim expires or has an end. A dry run claims nothing, so its columns "consumer", "generation" and
+    "expires_at" are empty. If no host fits, the command shows the reasons.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -111,7 +112,11 @@ class CreateClaim(command.Lister):
             metavar="<uuid>",
             help="UUID of the reservation from which the claim gets its resources",
         )
-        parser.add_argument("--group", metavar="<name>", help="Group of the consumer")
+        parser.add_argument(
+            "--group",
+            metavar="<name>",
+            help="Name of the group that the consumer joins; --policy relates to the members of this group",
+        )
         parser.add_argument(
             "--policy",
             choices=("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"),
@@ -129,8 +134,8 @@ class CreateClaim(command.Lister):
         parser.add_argument(
             "--ends-at",
             metavar="<time>",
-            help="Time when the claim ends in any case, such as 2026-12-24T18:00:00Z (UTC); a claim from a"
-            " reservation with a start needs it",
+            help="Time when the claim ends, such as 2026-12-24T18:00:00Z (UTC); required for a claim from a"
+            " reservation with a start",
         )
         parser.add_argument(
             "--preemptible",
@@ -384,7 +389,12 @@ class ListAvailability(command.Lister):
         _add_place_arguments(parser)
         add_topology(parser)
         parser.add_argument(
-            "--for", dest="duration", metavar="<seconds>", type=int, required=True, help="Duration in seconds"
+            "--for",
+            dest="duration",
+            metavar="<seconds>",
+            type=int,
+            required=True,
+            help="Length of the window, in seconds",
         )
         parser.add_argument(
             "--not-before",
@@ -591,7 +601,7 @@ def _add_margins(parser: argparse.ArgumentParser) -> None:
             dest=f"{option}_time",
             metavar="<seconds>",
             type=int,
-            help=f"Seconds {when} of the window in which its room is held, too (default: 0)",
+            help=f"Seconds {when} of the window for which its resources are held, too (default: 0)",
         )
 
 
@@ -606,14 +616,16 @@ def _reservation_columns(
 ) -> tuple[tuple[str, ...], TableRow]:
     reservation = answer["reservation"]
     names = HostNames(asking)
-    hosts = sorted({name for provider in reservation["allocations"] if (name := names.host_name(provider))})
+    # a window that claims use up still has hosts
+    providers = (*reservation["allocations"], *(reservation.get("claimed") or ()))
+    hosts = sorted({name for provider in providers if (name := names.host_name(provider))})
     # only administrators see the guests that are in the way of a degraded reservation
     more = {"guests": reservation["guests"]} if "guests" in reservation else {}
     if "claims" in answer:
         # the host of each consumer, in the order of the requests
         more["claims"] = [names.host_name(each["root_provider_uuid"]) for each in answer["claims"]]
     return (*RESERVATION_COLUMNS, "hosts", *more), (
-        # an earlier service has no times of a start, no states and no causes
+        # an earlier service has no times of a start, no states, no causes and no claimed amounts
         *(reservation.get(name) for name in RESERVATION_COLUMNS),
         hosts,
         *more.values(),

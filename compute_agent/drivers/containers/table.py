@@ -239,7 +239,7 @@ class ContainerTable(GuestTable):
                 return SubjectFinding()
             container = self._find_subject(found)
         except ValueError as error:
-            LOG.warning("Container %s cannot be a guest: %s", key[:12], error)
+            LOG.warning("The agent ignores container %s: %s", key[:12], error)
             return SubjectFinding(is_other=True)
         if container is None:
             return SubjectFinding(is_other=True)

@@ -542,13 +542,13 @@ class ForeignDriver(UndividedThreads):
                     self._look_around(everything=True)
                     self._listed, self._absence = True, ""
                     pause = _FIRST_PAUSE
-                    LOG.info("%s answers", self.peer_name)
+                    LOG.info("The agent is connected to %s, and reads its guests", self.peer_name)
                     self._tried.set()
                 self._handle_hints()
             except DriverError as error:
                 # A new reason is logged once, and not again at each attempt.
                 if str(error) != self._absence:
-                    LOG.warning("%s; the agent tries again", error)
+                    LOG.warning("Guests cannot be read, and the agent tries again: %s", error)
                 self._absence = str(error)
                 self._peer.close()
                 self._tried.set()

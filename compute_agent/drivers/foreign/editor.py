@@ -200,7 +200,7 @@ class ValueEditor(abc.ABC):
                         self._save(ValueRecord(record.guest_uuid, record.name, record.run))
                         LOG.info("%s %s has its own limits again", self.subject.capitalize(), record.name)
                     except DriverError as error:
-                        LOG.warning("%s does not get back its limits yet: %s", record.name, error)
+                        LOG.warning("The former limits of %s cannot be restored: %s", record.name, error)
 
     # The parts of each kind of guests
 

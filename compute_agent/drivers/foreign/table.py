@@ -253,7 +253,7 @@ class GuestTable(abc.ABC):
             if found.lost is not None:
                 self._lost[key] = found.lost
         if news and found.lost is not None:
-            LOG.warning("%s", found.lost[1])
+            LOG.warning("The agent does not manage a guest: %s", found.lost[1])
         # The listener may read the table, so it is called without the lock.
         self._report_difference(before, found.entry, was_lost)
 

@@ -351,7 +351,7 @@ class DomainTable:
                 " its CPUs, cache and bandwidth"
             )
             if reason != known_reason:
-                LOG.error("%s", reason)
+                LOG.error("The agent does not manage a domain: %s", reason)
         except Exception as error:
             # An error in the agent's code for one domain must not keep the driver from all other domains.
             reason = f"domain {guest_uuid} cannot be described ({error!r}), and is not managed: report that"
@@ -446,7 +446,7 @@ class DomainTable:
         return source
 
     def _report_change(self, kind: ChangeKind, guest: Guest) -> None:
-        LOG.debug("Guest %s (pid %d) %s", guest, guest.pid, kind)
+        LOG.debug("libvirtd reports a change of guest %s (pid %d): %s", guest, guest.pid, kind)
         self._report(GuestChange(kind, guest))
 
 

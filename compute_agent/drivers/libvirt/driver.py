@@ -225,7 +225,8 @@ class LibvirtDriver:
             except GuestGoneError:
                 raise
             except DriverError as error:
-                LOG.warning("%s", error)  # a paused guest, for example, does not react; it is destroyed below
+                # a paused guest, for example, does not react; it is destroyed below
+                LOG.warning("A guest is destroyed if it runs on: %s", error)
             while known.is_alive:
                 if time.monotonic() >= deadline:
                     LOG.warning("Guest %s did not shut down within %s s, and was destroyed", guest, timeout)
@@ -311,7 +312,7 @@ class LibvirtDriver:
             except DriverError as error:
                 # A new reason is logged once, and not again at each attempt.
                 if str(error) != self._absence:
-                    LOG.warning("%s; the agent tries again", error)
+                    LOG.warning("Domains cannot be read, and the agent tries again: %s", error)
                 self._absence = str(error)
                 self._round = []  # Objects of domains keep their connection open.
                 self._connection.close()
@@ -564,7 +565,9 @@ class LibvirtDriver:
         try:
             return self._expected.bind_memory(guest, nodes)
         except OSError as error:
-            LOG.warning("The memory of guest %s is not bound before it runs: %s", guest, error)
+            LOG.warning(
+                "The memory of guest %s is not bound to NUMA nodes before the guest runs: %s", guest, error
+            )
             return False
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:

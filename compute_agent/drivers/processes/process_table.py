@@ -186,7 +186,7 @@ class ProcessTable:
                 )
             self.oom.begin_counting(record.uuid, record.own_group)
         for it in self._unusable:
-            LOG.error("%s", describe_unusable(it))
+            LOG.error("The agent does not manage a guest: %s", describe_unusable(it))
 
     def start_watch(self, listener: Listener) -> None:
         """Call ``listener`` from now on for each guest that ends, or gets another main process."""
@@ -291,7 +291,7 @@ class ProcessTable:
                 return None
             record = replace(record, identity=heir, command=procfs.command_line(heir.pid))
             self._records[guest_uuid] = record
-        LOG.info("Guest %s continues with main process %d", record, heir.pid)
+        LOG.info("The main process of guest %s has ended, and process %d replaces it", record, heir.pid)
         try:
             self._store.save(record)
         except OSError as error:

@@ -118,7 +118,9 @@ class ClaimService:
                             raise
                         was_repeated, placed = True, None
             if placed is None:
-                LOG.debug("Claim attempt %d is repeated: its groups or windows have changed", attempt)
+                LOG.debug(
+                    "Attempt %d of a claim is repeated, because its groups or windows have changed", attempt
+                )
                 continue
             # a dry run checks generations here, because it never reaches the transaction that checks them
             if dry_run:
@@ -128,7 +130,9 @@ class ClaimService:
                 return self._write_claims(placed, reservation, also, moved)
             # nothing was written, so the next attempt decides everything again from the current state
             except claim_commit.LostRace as error:
-                LOG.debug("Claim attempt %d lost a race: %s", attempt, error)
+                LOG.debug(
+                    "Attempt %d of a claim failed, because another write came first: %s", attempt, error
+                )
         raise Unavailable(
             f"The claim lost a race against other writes in each of {attempt} attempts"
             " ([placement] allocation_conflict_retry_count). Please try again."
@@ -261,7 +265,7 @@ class ClaimService:
             # certain
             if self._group_members(wanted) != members:
                 return None
-            LOG.info("%s", error.detail)
+            LOG.info("The search for a claim found no host: %s", error.detail)
             raise
 
     def _search_fresh(
@@ -461,15 +465,16 @@ class ClaimService:
     def _reserved_amounts(
         self, reservation: str, wanted: Sequence[WantedClaim]
     ) -> tuple[reservations.CapacityReservation, list[allocations.Allocation]]:
-        """Return the reservation from which the claims take their amounts, and its allocations.
+        """Return the reservation from which the claims take their amounts, and these amounts.
 
         :raises Conflict: the reservation does not serve all owners and groups of the claims.
         """
-        found, held = self._find_reserved(reservation)
-        if found is not None and found.is_pending and found.has_begun:
-            # no request has made the planned amounts allocations yet
-            reservations.give_back_expired(self._context.database)
-            found, held = self._find_reserved(reservation)
+        found, held = self._find_reserved(reservation, wanted)
+        if found is not None and found.starts_at is not None:
+            # a claim from the window may have ended without a release, and a window may begin just now
+            with self._context.model.fresh_view():
+                pass
+            found, held = self._find_reserved(reservation, wanted)
         for each in wanted:
             group = None if each.group is None else each.group.name
             if found is None or not found.serves_claim(each.owner.project_id, group):
@@ -480,13 +485,15 @@ class ClaimService:
         return found, held
 
     def _find_reserved(
-        self, reservation: str
+        self, reservation: str, wanted: Sequence[WantedClaim]
     ) -> tuple[reservations.CapacityReservation | None, list[allocations.Allocation]]:
+        """Return the reservation with what it holds, and what the claims give back to it when repeated."""
         with self._context.database.read() as conn:
-            return (
-                reservations.find_reservation(conn, reservation),
-                allocations.of_consumer(conn, reservation),
-            )
+            found = reservations.find_reservation(conn, reservation)
+            if found is None:
+                return None, []
+            known = [each.consumer for each in wanted if each.generation is not None]
+            return found, reservations.amounts_for_claims(conn, found, known)
 
     def _held_amounts(self, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
         """Return the current allocations of the claims' consumers, which the new claims may use again.
