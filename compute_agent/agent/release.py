@@ -233,8 +233,7 @@ class HostRelease:
         return rows
 
     def carry_out(self) -> list[ReleaseRow]:
-        """Undo all requested settings, and list them with their outcomes; a failure does not stop other
-        steps.
+        """Undo all requested settings, and list them with their outcomes. A failure stops no other step.
 
         Before the first change, new guests are kept away. After the last change, they are let in if nothing
         failed.

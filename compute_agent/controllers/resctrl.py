@@ -515,7 +515,7 @@ class ResctrlController(KernelController):
         return outside
 
     def _warn_once(self, plan: GroupPlan) -> None:
-        """Log new conflicts with other programs' groups, and new refusals of classes, once each."""
+        """Log each new conflict with another program's group, and each new refusal of a class, once."""
         texts = {
             f"resctrl group {printable_text(one.foreign)} of another program can fill ways of L3 cache"
             f" {one.cache} that only {one.group} may fill"

@@ -102,7 +102,7 @@ def burst_microseconds(wanted: CpuLimits) -> int:
 
     The number is at most the quota, as the kernel demands.
 
-    0 without a quota.
+    The number is 0 without a quota.
     """
     if wanted.quota is None:
         return 0

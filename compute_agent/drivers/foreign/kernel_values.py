@@ -176,8 +176,7 @@ def _read_value(name: str, text: str) -> Value:
 
 
 def file_writes(writes: Values, texts: Texts, whole: Values) -> list[tuple[str, str]]:
-    """The texts to write so that a group has the values, as pairs of file and text in the order of the
-    writes.
+    """The texts to write so that a group has the values: pairs of file and text, in the order of writes.
 
     :param texts: the present contents of the files by their names.
     :param whole: all CPUs and all NUMA nodes, by name. They stand for an empty set, which the kernel refuses

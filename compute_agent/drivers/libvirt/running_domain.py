@@ -295,7 +295,7 @@ class RunningDomain:
 
     @property
     def domain_group(self) -> DomainGroup | None:
-        """The cgroup of the domain; None as long as libvirt has made none with the controller cpu."""
+        """The cgroup of the domain; None as long as libvirt has made no group with the controller cpu."""
         # None is not cached, because libvirt may make the group later.
         if self._group is None:
             self._group = find_group(self.guest.pid)

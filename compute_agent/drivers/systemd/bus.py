@@ -281,7 +281,7 @@ class BusConnection:
 
 
 BusOpener = Callable[[Callable[[BusSignal], None], Callable[[], None]], BusConnection]
-"""A function that opens a connection, given functions for its signals and its end."""
+"""A function that opens a connection. Its arguments are called at each signal, and at the end."""
 
 
 def bus_opener(path: Path, seconds: float = CALL_SECONDS) -> BusOpener:
