@@ -622,14 +622,14 @@ def test_a_watermark_limits_guests_of_every_kind(guests, agent):
 
 
 class Interference:
-    """What the agent shows and stores about guests that disturb the web server."""
+    """The cases and events of the agent about guests that disturb the web server."""
 
     def __init__(self, agent, guests):
         self._agent, self._guests = agent, guests
         self.usual = [guest.limit() for guest in guests]
 
     def told(self):
-        """What a failure is explained with."""
+        """The evidence for a failed wait."""
         events = [(one.kind, one.text) for one in self.events()]
         return f"{self.rows()} {self.learnt()} {events} {self._agent.log()}"
 
@@ -647,7 +647,7 @@ class Interference:
         return [one for one in read_events(FOLDER / "state" / FILE) if "(cpu)" in one.text]
 
     def assert_only_limited(self, guest):
-        """Nothing but this guest is limited, in the kernel and by what the agent shows."""
+        """Check that only this guest is limited, in the kernel and in the answers of the agent."""
         others = [(one.limit(), usual) for one, usual in zip(self._guests, self.usual, strict=True)]
         assert [one is guest for one in self._guests] == [now != usual for now, usual in others], self.told()
         assert throttled_guests() == {guest.uuid}
