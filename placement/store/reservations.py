@@ -598,7 +598,7 @@ def reserved_amounts(conn: sa.Connection, found: Collection[CapacityReservation]
 def amounts_for_claims(
     conn: sa.Connection, found: CapacityReservation, repeated: Collection[str]
 ) -> list[allocations.Allocation]:
-    """Return the amounts that claims may take: of the reservation, and of claims that these claims repeat.
+    """Return the amounts that claims may take from a reservation, with the amounts of replaced claims.
 
     :param repeated: consumers that may have claims from the reservation, which new claims replace.
     """
