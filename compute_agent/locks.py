@@ -1,4 +1,5 @@
-"""File locks with the name of their holder. The kernel releases a lock when its holder ends."""
+"""File locks with the name of their holder. The kernel releases a lock when the process that holds it ends.
+"""
 
 from __future__ import annotations
 
