@@ -1,5 +1,4 @@
-"""File locks with the name of their holder. The kernel releases a lock when the process that holds it ends.
-"""
+"""File locks with the name of their holder. When the holding process ends, the kernel releases the lock."""
 
 from __future__ import annotations
 
