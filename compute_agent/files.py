@@ -229,7 +229,7 @@ def put_aside(path: Path) -> Path:
     # The time in the name sorts as text, so the first names are the oldest.
     names = sorted(name for name in os.listdir(path.parent) if name.startswith(path.name + _ASIDE))
     for name in names[:-MAX_ASIDE]:
-        # One file too many does no harm, and the new one is aside already.
+        # If an old file stays, it does no harm. The new file is already renamed.
         with contextlib.suppress(OSError):
             os.unlink(path.with_name(name))
     return aside

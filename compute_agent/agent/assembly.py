@@ -116,10 +116,10 @@ class AssembledAgent:
 def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, folder: Path) -> AssembledAgent:
     """Make all objects of an agent.
 
-    The caller must lock the state folder before, and start the threads after.
+    The caller must lock the state folder before this call, and start the threads after it.
 
     :param load_conf: reads the configuration again at a reload.
-    :param options: the options that ``load_conf`` returned first.
+    :param options: the options that the first call of ``load_conf`` returned.
     :param folder: the state folder.
     :raises ConfigError: the configuration does not fit this host, or contradicts itself.
     :raises cfg.Error: an option has an invalid value.

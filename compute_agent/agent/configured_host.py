@@ -298,12 +298,12 @@ def build_host_state(
     topology = (learned_topology if acting else known_topology)(conf, topology)
     cpu_sets = resolve_cpu_sets(options.cpu_options(conf), topology)
     for warning in cpu_sets.warnings:
-        LOG.warning("%s", warning)
+        LOG.warning("The configured CPU sets need attention: %s", warning)
     name = options.root_name(conf)
     if root_uuid is None:
         root_uuid = provider_tree.load_or_create(Path(conf.state_path))
         if conf.compute.resource_provider_name and (notice := options.name_warning(conf)):
-            LOG.warning("%s", notice)
+            LOG.warning("The name of the root provider changes: %s", notice)
         provider_tree.keep_name(Path(conf.state_path), name)
     classes = parse_classes(conf)
     platform = offered_platform(control, classes.share_specs)
@@ -317,7 +317,7 @@ def build_host_state(
     status = kernel_files.read_optional("/proc/self/status") or ""
     warnings = [*offline, *derived.warnings, *class_warnings(classes.classes, limit, status)]
     for warning in warnings:
-        LOG.warning("%s", warning)
+        LOG.warning("The configuration needs attention: %s", warning)
     # Guests may still hold allocations on the providers of an earlier shape of the tree, so the host state
     # keeps these providers, without inventories.
     former = {

@@ -86,7 +86,7 @@ class ManualThrottling:
             if guest.uuid in self._evicting:
                 raise RequestError(f"guest {guest} is being evicted already")
             self._evicting.add(guest.uuid)
-        LOG.info("A command evicts guest %s", guest)
+        LOG.info("An operator evicts guest %s by a command", guest)
         # The eviction has its own thread, because it may take longer than the client waits for an answer.
         run_aside(MANUAL_EVICTION_THREAD, partial(self._see_off, guest), f"-{guest.uuid}")
 

@@ -254,7 +254,7 @@ class HostRelease:
                 rows.append(_release_row(item, f"{FAILED}: {error}"))
                 open_again = False
             else:
-                LOG.info("%s of %s is released: %s", item.kind, item.name, item.detail)
+                LOG.info("The release has undone a setting: %s of %s: %s", item.kind, item.name, item.detail)
                 if item.detail != BY_RELEASE:
                     rows.append(_release_row(item, DONE))
         failed = {(row.kind, row.name) for row in rows if row.outcome != DONE}

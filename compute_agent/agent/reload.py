@@ -263,7 +263,7 @@ class ConfigReloader:
         """Warnings about changed options that take effect only after a restart of the agent."""
         self._config_warnings = self._warnings_of(host)
         for warning in self._config_warnings:  # the choice of the driver has logged its own notice
-            LOG.warning("%s", warning)
+            LOG.warning("The configuration needs attention: %s", warning)
         self._devices = DeviceSurvey()
         self._signature = self._read_signature(host.options)
         self._accepted = self._signature.files
@@ -320,7 +320,7 @@ class ConfigReloader:
         changed = "the files have changed meanwhile, so the changed options are not known"
         if before is not None and now is not None:
             changed = "; ".join(changed_values(before, now)) or "no option has changed"
-        LOG.info("Changed options: %s", changed)
+        LOG.info("These options have changed since the agent read its configuration last: %s", changed)
         self._recorder.record_event(
             LOG.info, EventKind.RELOAD, None, "The configuration and the host were read again", reason=changed
         )
@@ -358,7 +358,7 @@ class ConfigReloader:
             self._config_warnings, self._waiting = warnings, waiting
             logs.set_level(options)
             for warning in self.all_warnings:
-                LOG.warning("%s", warning)
+                LOG.warning("The configuration needs attention: %s", warning)
             off = host.resctrl.off
             if off != self.resctrl.off:
                 LOG.info("Cache and bandwidth control is %s", f"off: {off}" if off else "on")

@@ -250,7 +250,7 @@ def parse_annotation(text: str) -> ShareSpec:
 
     :raises BadShareError: the annotation is not JSON, or has an unknown key or a wrong value.
     """
-    # A removed annotation is written as an empty one.
+    # A removed annotation is written as an empty text.
     if not text.strip():
         return ShareSpec()
     try:

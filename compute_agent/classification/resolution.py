@@ -66,7 +66,7 @@ Values = Mapping[str, Any]
 """Values by the name of the setting."""
 
 ManualValues = Mapping[SettingSource, Values]
-"""By source, the settings that operators set for a guest by hand, and the settings of the fleet."""
+"""Settings by their source: the settings that operators set for a guest by hand, and those of the fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ def _flavor_values(found: _SourceFindings, policy: ClassificationPolicy, facts: 
     values: dict[str, Any] = {}
     for key, text in facts.identity.extra_specs.items():
         if key in _NOVA_SPECS:
-            # An extra spec compute_agent:SETTING takes precedence over Nova's, whichever comes first.
+            # An extra spec compute_agent:SETTING takes precedence over Nova's, in any order of the two.
             values = {**found.read_value(f"flavor: {key}", _NOVA_SPECS[key], text), **values}
         elif key.startswith(NAMESPACE):
             setting, shown = key.removeprefix(NAMESPACE), printable_text(key[:_MAX_SHOWN])

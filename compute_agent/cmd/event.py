@@ -46,7 +46,7 @@ class _EventLister(AgentLister):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """List the stored events, or follow new ones until interrupted. Returns the exit status."""
+        """List the stored events, or follow new events until interrupted. Returns the exit status."""
         if not parsed_args.follow:
             return super().run(parsed_args)
         with contextlib.suppress(KeyboardInterrupt):

@@ -175,7 +175,7 @@ class AgentShell(App):
             self.parser.error("a command is missing; --help lists all of them")
 
     def clean_up(self, cmd: Command, result: int, err: BaseException | None) -> None:
-        """Print the type of an error without a text.
+        """Print the type of an error that has no text.
 
         For an error without a text, cliff prints only an empty line.
         """

@@ -39,24 +39,24 @@ OPTS: Final = [
         default=10.0,
         min=0.0,
         max=100.0,
-        help="Percent of the usage above the watermark that throttling and eviction free in addition to this"
-        " usage. The usage then falls well below the watermark, so that throttling does not start and stop"
-        " all the time.",
+        help="Percentage of the usage above the watermark. Throttling and eviction free the usage above the"
+        " watermark, and this percentage of it in addition. The usage then falls well below the watermark,"
+        " so that throttling does not start and stop all the time.",
     ),
     cfg.FloatOpt(
         "step",
         default=20.0,
         min=1.0,
         max=90.0,
-        help="Percent by which one step of throttling lowers the current limit of a guest. The agent"
-        " restores limits in the same steps.",
+        help="Percentage by which one step of throttling lowers the current limit of a guest. The agent"
+        " raises limits again in the same steps.",
     ),
     cfg.FloatOpt(
         "min_share",
         default=10.0,
         min=1.0,
         max=100.0,
-        help="Percent of its allotment (its fair share) that a guest always keeps while it is throttled.",
+        help="Percentage of its fair share (allotment) that a guest always keeps while it is throttled.",
     ),
     cfg.StrOpt(
         "highest_class",

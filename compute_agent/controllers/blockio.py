@@ -71,7 +71,7 @@ class BlockIoController(GuestController):
         return self._driver.blockio_drift(target.guest, self._wanted_blockio(target)) or None
 
     def apply(self, target: GuestTarget) -> bool:
-        """Set the block I/O settings that differ; return whether any differed.
+        """Set the block I/O settings that differ; return whether any setting differed.
 
         :raises DriverError: a watermark throttles the guest, but the kernel cannot limit this guest's I/O.
         """

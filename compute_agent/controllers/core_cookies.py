@@ -329,7 +329,7 @@ def _log_changes(former: RunNotes, plan: CookiePlan) -> None:
     for grant in plan.grants:
         if not grant.guest.group:
             change = "gets its former core cookie" if grant.source else "loses its core cookie"
-            LOG.info("Guest %s %s", grant.guest.uuid, change)
+            LOG.info("Core scheduling has changed: guest %s %s", grant.guest.uuid, change)
 
 
 def _group_text(guest: CookieGuest) -> str:

@@ -85,7 +85,7 @@ class CpusetController(GuestController):
         return f"{len(misplaced)} threads elsewhere, such as {tid} on CPUs {cpuset.format(cpus)}"
 
     def apply(self, target: GuestTarget) -> bool:
-        """Pin those threads that may run on other CPUs than wanted; return whether there were any."""
+        """Pin those threads that may run on other CPUs than wanted; return whether such threads existed."""
         # Pinning a domain costs calls of libvirtd, and in most rounds nothing has changed. So the pins are
         # compared first.
         if self.describe_drift(target) is None or target.assignment is None:
@@ -216,7 +216,7 @@ class CpuController(GuestController):
         return None if has is None else f"CPU {_limits_text(has)} in place of {_limits_text(wanted)}"
 
     def apply(self, target: GuestTarget) -> bool:
-        """Set the CPU limits that differ; return whether any differed."""
+        """Set the CPU limits that differ; return whether any limit differed."""
         return self._driver.apply_cpu_limits(target.guest, self._wanted_limits(target))
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:

@@ -50,7 +50,7 @@ STAYING_EMULATORS: Final = EmulatorSettings()
 
 
 class EmulatorController(GuestController):
-    """Moves emulator threads, vhost workers and helpers from dedicated CPUs to shared ones."""
+    """Moves emulator threads, vhost workers and helpers from dedicated CPUs to shared CPUs."""
 
     name = "emulator"
 

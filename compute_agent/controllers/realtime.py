@@ -172,7 +172,7 @@ class RealtimeController(KernelController):
         return decide_schedules(self._read_schedules(guest), (), USUAL, noted=True)
 
     def _bring_about(self, target: GuestTarget) -> tuple[bool, Sequence[str]]:
-        """Set the schedules of a guest that differ from the wanted ones.
+        """Set the schedules of a guest that differ from the wanted schedules.
 
         :return: whether any schedule differed, and messages about requests of the guest that cannot be met.
         :raises GuestGoneError: the guest has ended.
@@ -228,7 +228,10 @@ class RealtimeController(KernelController):
         for tid in done.keys() - present:
             if done[tid] != USUAL and self._schedules.read(tid) == done[tid]:
                 LOG.warning(
-                    "Thread %d of guest %s has ended, and a thread of another process has its id", tid, guest
+                    "Thread %d of guest %s has ended, and another thread with this id loses the priority of"
+                    " the guest",
+                    tid,
+                    guest,
                 )
                 self._write(tid, USUAL)
 

@@ -134,8 +134,8 @@ def _at_its_caches(demand: GuestDemand, cpus: CpuSet, domains: Mapping[int, CpuS
 def at_its_caches(amounts: Mapping[int, int], shares: Mapping[int, int]) -> dict[int, int]:
     """The amounts of a guest by L3 cache, moved to the caches on which it runs.
 
-    Amounts of caches on which the guest runs stay there. All other amounts move to one cache: among the
-    caches where the guest runs but has no amount, the one with most of its CPUs. If the guest runs on no
+    Amounts of caches on which the guest runs stay there. All other amounts move to one cache: the cache with
+    most of the guest's CPUs, among the caches where the guest runs but has no amount. If the guest runs on no
     known cache, nothing changes.
 
     :param amounts: the amounts of the allocation by cache.
@@ -286,7 +286,7 @@ class ResctrlController(KernelController):
         self.membership: Mapping[str, str] = {}
         """The group of each guest at the last sync(), by uuid."""
         self.class_groups: Mapping[str, str] | None = None
-        """The group of each class at the last sync(); None before the first one."""
+        """The group of each class at the last sync(); None before the first sync()."""
         self.refused: Mapping[str, Sequence[str]] = {}
         """Reasons why requests were not met: of guests by uuid, and of classes by the name of the group."""
 
@@ -528,7 +528,7 @@ class ResctrlController(KernelController):
             for reason in reasons
         }
         for text in sorted(texts - self._warned):
-            LOG.warning("%s", text)
+            LOG.warning("A setting of caches or bandwidth is not in effect: %s", text)
         self._warned = frozenset(texts)
 
 

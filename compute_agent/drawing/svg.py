@@ -164,7 +164,7 @@ class _ValueAxis:
 
     @classmethod
     def for_highest(cls, highest: float, top: float) -> _ValueAxis:
-        """The axis up to a highest value, with at most five steps of a round number."""
+        """The axis up to a highest value, with at most five steps. The step is a round number."""
         if highest <= 0:
             return cls(top, 1.0, 1.0)
         size = 10.0 ** math.floor(math.log10(highest / 5))

@@ -12,7 +12,7 @@ Parts:
 - :mod:`~compute_agent.drivers.containers`: containers of Podman and Docker.
 - :mod:`~compute_agent.drivers.foreign`: the parts that drivers of services and containers share.
 - :mod:`~compute_agent.drivers.undivided`: the part that drivers of guests without guest CPUs share.
-- :mod:`~compute_agent.drivers.combined`: several drivers as one, which passes each order to the driver of the
+- :mod:`~compute_agent.drivers.combined`: several drivers as one, which passes each call to the driver of the
   guest.
 - :mod:`~compute_agent.drivers.factory`: the choice of drivers, and the locks against a second agent.
 - :mod:`~compute_agent.drivers.cgroup`, :mod:`~compute_agent.drivers.memory_limits` and

@@ -94,7 +94,7 @@ class RunningGuests(Protocol):
     def listed_guests(self) -> Sequence[Guest]:
         """The guests of all drivers that have listed their guests.
 
-        Only a caller that knows that other guests may be missing may use this list.
+        Only a caller that can handle missing guests may use this list.
 
         :raises DriverError: every driver is awaited.
         """

@@ -1,4 +1,4 @@
-"""Combines several drivers to one: each guest belongs to one driver, which gets the orders for the guest.
+"""Combines several drivers to one: each guest belongs to one driver, which gets all calls for the guest.
 
 The drivers are in the order of the option ``[guests] drivers``. If two drivers report the same uuid, the
 agent manages the guest of the first driver in this order. The guest of the other driver counts as lost, with
@@ -48,7 +48,7 @@ _GROUPS: Final = Path("/sys/fs/cgroup")
 
 
 class CombinedDriver:
-    """Passes each order to the driver to which the guest belongs."""
+    """Passes each call to the driver to which the guest belongs."""
 
     def __init__(self, drivers: Sequence[GuestDriver], groups: Path = _GROUPS) -> None:
         """Combine drivers.
@@ -270,7 +270,7 @@ class CombinedDriver:
 
     @property
     def flavor_source(self) -> FlavorSource | None:
-        """The source of flavors of the first driver that has one.
+        """The source of flavors of the first driver with such a source.
 
         Guests of other drivers have an empty flavor.
         """
@@ -294,7 +294,7 @@ class CombinedDriver:
         return driver
 
     def _join_guests(self, listed: Mapping[str, Sequence[Guest]]) -> list[Guest]:
-        """Join the guests of several drivers, and record those with the uuid or processes of earlier guests.
+        """Join the guests of several drivers; record guests with the uuid or processes of an earlier guest.
 
         :param listed: the guests by the name of the driver, in the order of the drivers.
         """
@@ -326,7 +326,7 @@ class CombinedDriver:
                 )
         for guest_uuid, reason in doubles.items():
             if self._doubles.get(guest_uuid) != reason:
-                LOG.warning("%s%s", reason[0].upper(), reason[1:])
+                LOG.warning("Two guests have the same uuid: %s", reason)
         self._doubles = doubles
         return list(kept.values())
 

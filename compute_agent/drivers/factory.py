@@ -83,7 +83,7 @@ _MARK: Final = "compute-agent.lock"
 
 @dataclass(slots=True)
 class DriverLock:
-    """The locks by which one agent excludes others from its guests.
+    """The locks by which one agent excludes other agents from its guests.
 
     :ivar holder: names this agent in the error message of a second agent that finds the lock taken.
     :ivar what: names the locked guests in that error message.
@@ -239,8 +239,8 @@ def choose_driver(
 ) -> DriverChoice:
     """Choose the driver to use.
 
-    The last drivers of the host stay, unless the option names others. The agent changes from processes to
-    domains only on a host without process guests.
+    The last drivers of the host stay, unless the option names other drivers. The agent changes from processes
+    to domains only on a host without process guests.
 
     :param configured: ``[guests] drivers``; None if it is not set.
     :param usable: whether libvirtd is available.

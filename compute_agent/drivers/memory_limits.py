@@ -3,7 +3,7 @@
 If the agent did not write a file, a value other than the kernel's default in it belongs to another program,
 and stays. Before the agent writes to a file, it records the file in the guest's record. After that, the agent
 corrects any other value in this file. Limits of huge pages (controller ``hugetlb``) are in bytes, like all
-others.
+other limits.
 
 The kernel counts OOM kills in ``memory.events`` of the guest's group. A guest often ends when the kernel
 kills one of its processes, and the agent then removes its group. So the agent reads the counters a last time

@@ -152,7 +152,7 @@ class SysFiles:
             return None
         except OSError as error:
             # A CPU that goes offline meanwhile gives ENODEV, and some files in containers give EACCES.
-            LOG.debug("Cannot read %s: %s", self.root / path, error)
+            LOG.debug("The file %s cannot be read, and counts as missing: %s", self.root / path, error)
             return None
         return content.strip("\0 \t\r\n")
 
@@ -164,7 +164,9 @@ class SysFiles:
         try:
             return int(text)
         except ValueError:
-            LOG.warning("%s holds %r instead of a number: ignored", self.root / path, text)
+            LOG.warning(
+                "The agent ignores the file %s, which has %r instead of a number", self.root / path, text
+            )
             return None
 
     def cpu_list(self, path: str) -> frozenset[int] | None:
@@ -212,7 +214,7 @@ class SysFiles:
         try:
             return sorted(os.listdir(f"{self.root}/{folder}"))
         except OSError as error:
-            LOG.debug("Cannot list %s: %s", self.root / folder, error)
+            LOG.debug("The folder %s cannot be listed, and counts as empty: %s", self.root / folder, error)
             return []
 
     def list_folders(self, folder: str) -> list[str]:
@@ -221,7 +223,7 @@ class SysFiles:
             with os.scandir(f"{self.root}/{folder}") as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         except OSError as error:
-            LOG.debug("Cannot list %s: %s", self.root / folder, error)
+            LOG.debug("The folder %s cannot be listed, and counts as empty: %s", self.root / folder, error)
             return []
 
     def read_link(self, path: str) -> str | None:
@@ -229,7 +231,7 @@ class SysFiles:
         try:
             return os.readlink(self.root / path)
         except OSError as error:
-            LOG.debug("Cannot read %s: %s", self.root / path, error)
+            LOG.debug("The file %s cannot be read, and counts as missing: %s", self.root / path, error)
             return None
 
     def _cpus(self, path: str, parse: cpuset.Parser) -> frozenset[int] | None:

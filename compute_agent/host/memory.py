@@ -53,7 +53,9 @@ def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
     """
     ids = list(files.list_numbers(NODE_FOLDER, "node"))
     if not ids:
-        LOG.info("%s lists no NUMA nodes: the host counts as one node", files.root / NODE_FOLDER)
+        LOG.info(
+            "The folder %s lists no NUMA nodes, so the host counts as one node", files.root / NODE_FOLDER
+        )
         huge_pages = _huge_pages(files, "sys/kernel/mm/hugepages")
         return (NumaNode(0, online, read_memory_kib(files), huge_pages),)
     nodes = []
@@ -98,7 +100,7 @@ def read_distances(files: SysFiles, nodes: tuple[NumaNode, ...]) -> Mapping[int,
         # A row has a column for each online node in ascending order, even if the node numbers have gaps.
         if len(row) != len(ids) or not all(column.isdecimal() for column in row):
             if len(ids) > 1:
-                LOG.info("The distances of NUMA node %d are not known: no distance is used", node)
+                LOG.info("The distances of NUMA node %d are not known, so the agent uses no distances", node)
             return {}
         matrix[node] = dict(zip(ids, map(int, row), strict=True))
     return matrix

@@ -63,7 +63,9 @@ def read_caches(files: SysFiles, cores: Iterable[CpuCore]) -> tuple[CpuCache, ..
             )
             found[level, kind].append((cache, files.read_number(f"{folder}/id")))
     if not found:
-        LOG.info("%s lists no caches: cache domains are not known", files.root / CPU_FOLDER)
+        LOG.info(
+            "The folder %s lists no caches, so the agent knows no cache domains", files.root / CPU_FOLDER
+        )
     return tuple(cache for _, caches in sorted(found.items()) for cache in _with_ids(caches))
 
 
@@ -84,7 +86,11 @@ def _size_kib(files: SysFiles, folder: str) -> int | None:
         return None
     match = _SIZE.fullmatch(text)
     if match is None:
-        LOG.warning("%s holds %r instead of a size: ignored", files.root / folder / "size", text)
+        LOG.warning(
+            "The agent ignores the file %s, which has %r instead of a size",
+            files.root / folder / "size",
+            text,
+        )
         return None
     return int(int(match[1]) * _KIB[match[2]]) or None
 

@@ -180,7 +180,11 @@ def recall_pools(state_path: Path, tree: ProviderTree, topology: HostTopology) -
     except FileNotFoundError:
         return ()
     except (OSError, UnsafeFileError, ValueError, KeyError, TypeError, AttributeError) as error:
-        LOG.warning("%s cannot be used, so former pools are not known: %s", state_path / FILE_NAME, error)
+        LOG.warning(
+            "The file %s cannot be used, so the CPUs of removed pools are not known: %s",
+            state_path / FILE_NAME,
+            error,
+        )
         return ()
     usable = topology.usable
     return tuple(_pool_node(uuid, one, usable) for uuid, one in kept.items() if tree.get(uuid) is None)

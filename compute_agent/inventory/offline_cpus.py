@@ -180,7 +180,7 @@ def recall_topology(folder: Path) -> HostTopology | None:
         return None
     except (OSError, UnsafeFileError, ValueError) as error:
         LOG.warning(
-            "%s cannot be used, so offline CPUs do not count until they are online: %s",
+            "The file %s cannot be used, so the inventory lacks offline CPUs until they are online: %s",
             folder / FILE_NAME,
             error,
         )

@@ -85,8 +85,8 @@ class GroupReader:
             found = tuple(itertools.islice(self._list_foreign("", guests), MAX_GROUPS + 1))
             if len(found) > MAX_GROUPS:
                 LOG.warning(
-                    "The host has more than %d control groups without guests. The agent restricts no"
-                    " further ones, and their processes may use quiet CPUs",
+                    "The host has more than %d control groups without guests. The agent restricts no further"
+                    " groups, and their processes may use quiet CPUs",
                     MAX_GROUPS,
                 )
             yield from found[:MAX_GROUPS]
@@ -188,11 +188,19 @@ class GroupReader:
                 command, capture_output=True, text=True, timeout=_SYSTEMD_SECONDS, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            LOG.warning("systemctl cannot set the CPUs of %s: %s", unit, error)
+            LOG.warning(
+                "systemctl cannot set the CPUs of %s, so the agent writes them to the control group: %s",
+                unit,
+                error,
+            )
             self._systemd_due = time.monotonic() + _SYSTEMD_PAUSE
             return False
         if done.returncode:
-            LOG.debug("systemctl cannot set the CPUs of %s: %s", unit, done.stderr.strip())
+            LOG.debug(
+                "systemctl cannot set the CPUs of %s, so the agent writes them to the control group: %s",
+                unit,
+                done.stderr.strip(),
+            )
             return False
         if not text:
             # The property is removed and not emptied, because an empty one at run time would hide a later

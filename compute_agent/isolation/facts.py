@@ -469,7 +469,7 @@ class MaskReader:
         return self._files.cpu_list(f"{folder}/effective_affinity_list") or frozenset()
 
     def _read_counts(self) -> dict[int, int]:
-        """Interrupts since boot, by number: the sum of the columns of /proc/interrupts."""
+        """Interrupts since boot, by number of the interrupt: the sums over all CPUs in /proc/interrupts."""
         found: dict[int, int] = {}
         for line in (self._files.text("proc/interrupts") or "").splitlines():
             number, colon, rest = line.partition(":")

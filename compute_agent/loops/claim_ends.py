@@ -525,7 +525,9 @@ class ClaimEnds(AgentLoop):
             answer.result(READ_AHEAD - 1)
         except (FutureTimeoutError, PlacementError) as error:
             reason = str(error) or "no answer in time"
-            LOG.info("The claims cannot be read again before an eviction: %s", reason)
+            LOG.info(
+                "The claims cannot be read again before an eviction, so the last known ends apply: %s", reason
+            )
 
     def _stop_guest(self, uuid: str) -> None:
         """Stop a guest if it still has to leave. The threads of evictions call this method.
@@ -574,7 +576,9 @@ class ClaimEnds(AgentLoop):
                 )
                 self._keep_stage(note, EndStage.SOON)
             case EndStep.EVICT:
-                LOG.info("Guest %s is asked to leave, because its claim ends at %s", guest, end)
+                LOG.info(
+                    "The agent asks guest %s to stop, because the claim of the guest ends at %s", guest, end
+                )
                 self._evicting[guest.uuid] = note, now
                 with self._lock:
                     self._waiting |= {guest.uuid}
@@ -609,7 +613,11 @@ class ClaimEnds(AgentLoop):
             with self._lock:
                 self._waiting -= {uuid}
             if isinstance(error, EvictionWithdrawnError):
-                LOG.info("Guest %s stays, because its claim or its settings have changed", note)
+                LOG.info(
+                    "The agent does not evict guest %s, because the claim or the settings of the guest have"
+                    " changed",
+                    note,
+                )
                 continue
             last, reason = self._ended.get(uuid), "" if error is None else str(error) or repr(error)
             pause = _FIRST_PAUSE if last is None else min(2 * last.pause, _MAX_PAUSE)

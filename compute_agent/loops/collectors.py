@@ -283,7 +283,7 @@ class CollectorLoops:
         """Log a new failure of a collector, and set the collector's gauge."""
         self._failing.labels(name).set(bool(trouble))
         if trouble and name not in self._troubles:
-            LOG.warning("[capacity] collectors: %s: %s", name, trouble)
+            LOG.warning("The collector %s of [capacity] collectors fails: %s", name, trouble)
         others = {one: what for one, what in self._troubles.items() if one != name}
         self._troubles = {**others, name: trouble} if trouble else others
 

@@ -116,13 +116,14 @@ class DeviceSource:
         )
         links = GaugeMetricFamily(
             "compute_agent_pci_link_share",
-            "Present bandwidth of a PCI Express link, divided by the maximum of its device; idle devices"
-            " may lower it.",
+            "Present bandwidth of a PCI Express link, divided by the maximum of its device; idle devices may"
+            " have slower links.",
             labels=["device"],
         )
         lanes = GaugeMetricFamily(
             "compute_agent_pci_degraded_links",
-            "PCI Express links with fewer lanes than their devices have; `compute-agent status` names them.",
+            "PCI Express links with fewer lanes than their devices support; `compute-agent status` names"
+            " them.",
         )
         sums: dict[tuple[str, str], int] = {}
         degraded = 0

@@ -57,7 +57,7 @@ class EventLog:
         """The monotonic second of the next attempt after a failure, for which new events also wait."""
         self._lost = Counter(
             "compute_agent_events_lost",
-            "Events that could not be kept, as their file could not be written.",
+            "Events that were lost, because their file could not be written.",
             registry=registry,
         )
         self.trouble = ""
@@ -96,7 +96,9 @@ class EventLog:
             kept = self._store.append(events)
         except OSError as error:
             if str(error) != self.trouble:
-                LOG.warning("Events cannot be stored for now: %s", error)
+                LOG.warning(
+                    "Events cannot be stored, so the agent keeps the latest of them in memory: %s", error
+                )
             self.trouble = str(error)
             return
         with self._lock:
@@ -186,7 +188,7 @@ class OomEvents:
         self._kills = Counter(
             "compute_agent_oom_kills",
             "Processes of guests that the kernel killed for lack of memory: at the limit of the guest, or"
-            " because the host had none left.",
+            " because the host had no memory left.",
             ["limit"],
             registry=registry,
         )

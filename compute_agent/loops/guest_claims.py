@@ -496,7 +496,7 @@ class GuestClaims:
         try:
             self._drivers[guest.driver].stop(guest, timeout)
         except DriverError as error:
-            LOG.error("Guest %s has no room and cannot be stopped: %s", guest, error)
+            LOG.error("Guest %s does not fit on this host, and cannot be stopped: %s", guest, error)
             return
         self._recorder.record_done(
             LOG.warning, EventKind.STOP, guest, "Guest %s was stopped, because Placement has no room for it"

@@ -74,8 +74,9 @@ class ReclaimGauges:
         labels = ["provider", "resource"]
         self.broken = Counter(
             "compute_agent_reclaimed_broken",
-            "Times at which offered unused capacity was missing. The cause is use if its owners needed"
-            " it. Otherwise the cause is the metric, or the signal of a waiting guest (run_delay,"
+            "How often capacity that was offered as unused was missing. The cause is use if its owners"
+            " needed the capacity. Otherwise the cause is the metric, or the signal of a waiting guest"
+            " (run_delay,"
             " cpu_pressure, cpi), for which a guest on this capacity was throttled or evicted.",
             [*labels, "cause"],
             registry=registry,

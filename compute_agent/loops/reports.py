@@ -409,11 +409,14 @@ class ReportLoop:
         if report.sent:
             LOG.info("Placement applied %d changes", report.sent)
         if not self.status.up:
-            LOG.info("Placement answers")
+            LOG.info("Placement answers the agent")
         sent = self.status.sent + report.sent
         adjustments = self._reporter.adjustments
         if self.status.waiting:
-            LOG.info("The root provider %s exists now", self._pipeline.host_state.tree.root.name)
+            LOG.info(
+                "The root provider %s exists now, so the agent reports the host",
+                self._pipeline.host_state.tree.root.name,
+            )
         now, before = self._reporter.waiting, self.status.not_offered
         self._pipeline.foreign_devices = now.foreign_devices
         for sentence in now.all_sentences:
@@ -476,7 +479,7 @@ class ReportLoop:
         causes = self._causes
         beside = self._pipeline.host_state.tree.beside
         if beside and any(causes.values()) and causes != self._granted:
-            LOG.warning("New guests cannot be kept away by the agent: %s", DISABLE_SERVICE)
+            LOG.warning("The agent cannot keep new guests away from this host: %s", DISABLE_SERVICE)
         # If nova-compute owns the root, it removes this trait when another program sets it.
         if causes and not beside:
             self._reporter.switch_scheduling(self._pipeline.host_state.tree.root.uuid, causes)

@@ -211,7 +211,7 @@ def _read_refusals(
 
 
 class PromiseVerifier:
-    """Verifies the promises to all guests. Any thread may use the object; only one thread at a time reads."""
+    """Verifies the promises to all guests. Any thread may use it; only one at a time reads the kernel."""
 
     def __init__(
         self,

@@ -356,7 +356,12 @@ class MonitorLoop:
         reason = "" if error is None else f"{type(error).__name__}: {error}"
         if reason and reason != self._troubles.get(what):
             # Other errors than OSError are defects of the code, for which the log has the stack.
-            LOG.warning("%s: %s", what, error, exc_info=None if isinstance(error, OSError) else error)
+            LOG.warning(
+                "Monitoring of caches has a problem: %s: %s",
+                what,
+                error,
+                exc_info=None if isinstance(error, OSError) else error,
+            )
         elif self._troubles.get(what) and not reason:
             LOG.info("Monitoring works again after this problem: %s", what)
         self._troubles[what] = reason

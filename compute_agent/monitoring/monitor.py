@@ -311,7 +311,7 @@ class MonitoringGroups:
             if not set(target.threads()) <= inside:
                 groups.move_tasks(self._files, group, lambda: self._movable_threads(target))
         except DriverError as error:
-            LOG.debug("Guest %s is gone: %s", target.guest, error)
+            LOG.debug("Guest %s has ended, so its threads are not monitored: %s", target.guest, error)
         except ResctrlError as error:
             if error.errno == errno.ENOENT:
                 return False

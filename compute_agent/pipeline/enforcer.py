@@ -113,7 +113,7 @@ _OUTCOMES: Final = {True: "was changed", False: "is as it should be"}
 
 
 class GuestEnforcer:
-    """Runs controllers for pending changes, and finds drift of the kernel.
+    """Runs controllers for pending changes, and finds settings that other programs have changed.
 
     Only the worker of the pipeline uses this object.
     """
@@ -179,7 +179,12 @@ class GuestEnforcer:
             for entry in sorted(waiting, key=lambda entry: _is_pinned(entry, host_state)):
                 try:
                     changed = controller.apply(self._target_for(entry, host_state))
-                    LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
+                    LOG.debug(
+                        "The controller %s has compared a guest with its settings: guest %s %s",
+                        controller.name,
+                        entry.guest,
+                        _OUTCOMES[changed],
+                    )
                 except GuestGoneError:
                     pass  # skipped: the guest has ended, and the queue has the event
                 except (DriverError, OSError) as error:
@@ -198,7 +203,12 @@ class GuestEnforcer:
             if controller.name in entry.pending:
                 try:
                     changed = controller.apply(self._target_for(entry, host_state))
-                    LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
+                    LOG.debug(
+                        "The controller %s has compared a guest with its settings: guest %s %s",
+                        controller.name,
+                        entry.guest,
+                        _OUTCOMES[changed],
+                    )
                 # Errors of files are raised as DriverError, because senders of requests handle no other
                 # error.
                 except OSError as error:

@@ -79,7 +79,9 @@ class GuestPlacer:
             return refusal
         supply = host_state.cpu_supply(self._cache.held_cpus(), self.use)
         if current is not None and (kept := refit_within(supply, request, current)) is not None:
-            LOG.debug("Guest %s stays on its CPUs, which meet %s", guest, host_state.in_words(allocation))
+            LOG.debug(
+                "Guest %s stays on its CPUs, which are enough for %s", guest, host_state.in_words(allocation)
+            )
             return kept
         decision = host_state.policy(supply, request)
         LOG.debug(

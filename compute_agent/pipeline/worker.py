@@ -497,7 +497,7 @@ class GuestPipeline:
         owners: Mapping[str, ConsumerOwner],
         as_of: float,
     ) -> None:
-        LOG.debug("Guests with a new allocation: %d", len(allocations))
+        LOG.debug("The worker got new allocations of %d guests", len(allocations))
         for uuid, held in allocations.items():
             entry = self._cache.get(uuid)
             if entry is None or as_of < entry.as_of:

@@ -13,7 +13,7 @@ An example
 Invariants
     - A guest CPU gets no CPU outside its limit.
     - If dedicated CPUs can be assigned within limits and zones, they are assigned (maximum flow). With thread
-      policy isolate, only the CPUs that the policy chooses are tried.
+      policy isolate, only the CPUs that the placement policy chooses are tried.
     - If the CPUs cannot be assigned, the guest keeps its present CPUs, and the refusal has the reason.
 """
 

@@ -181,7 +181,7 @@ KNOWN_HOURS: Final = 2
 class EstimateLimits:
     """The parameters that make an estimate more or less cautious.
 
-    :ivar sigma: the number of deviations above a mean.
+    :ivar sigma: the number of standard deviations above a mean up to which use is expected.
     :ivar percentile: the percentile of a guest's hourly peaks that counts as its use, in percent.
     :ivar margin: the percent that is added to the sum of the percentiles.
     :ivar burst: the percent of hours in which the largest guest is assumed to use all of its CPUs.

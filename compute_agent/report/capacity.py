@@ -76,7 +76,7 @@ class FreeCapacity:
         """Find providers for the amounts of a consumer that has no running guest.
 
         All amounts come from one zone if any zone has enough. Zones with more CPUs of ``origin`` are tried
-        first. Otherwise the amounts are divided, near ``origin``.
+        first. Otherwise the amounts are divided over several zones, near ``origin``.
 
         :param origin: the CPUs of the consumer's present providers.
         """

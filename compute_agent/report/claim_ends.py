@@ -75,7 +75,7 @@ class TimedClaim:
     """A claim with an end time.
 
     :ivar generation: the generation of the claim's consumer.
-    :ivar ends_at: the end in seconds since the epoch, by the clock of Placement's database.
+    :ivar ends_at: the end time in seconds since the epoch, by the clock of Placement's database.
     """
 
     generation: int

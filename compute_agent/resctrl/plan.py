@@ -86,7 +86,7 @@ def make_plan(host: ResctrlLayout, present: ResctrlGroups, wanted: GroupResoluti
 
 
 class _StepPlanner:
-    """Plans steps on a copy of the groups, so that only real differences become steps."""
+    """Plans steps, and applies each to a copy of the groups, so that only real differences become steps."""
 
     def __init__(self, host: ResctrlLayout, present: ResctrlGroups, wanted: GroupResolution) -> None:
         self.host = host

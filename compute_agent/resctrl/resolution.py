@@ -250,7 +250,8 @@ class GroupResolution:
 
     :ivar groups: the groups by name, including the default group.
     :ivar membership: the control group of each guest, by uuid of the guest.
-    :ivar moves: the changes of exclusive masks in their order, by L3 cache id. The owners are groups.
+    :ivar moves: the changes of exclusive masks in their order, by L3 cache id. The owners in these changes
+        are groups.
     :ivar refused: messages about rules that cannot be met: by uuid for guests, and by group for classes.
     """
 

@@ -158,7 +158,11 @@ class WatermarkTrigger:
         if above := [
             f"{watch.watermark} {watch.action}" for watch, one in self._streaks.items() if one.samples
         ]:
-            LOG.debug("Above their watermarks: %s; actions: %s", ", ".join(above), ", ".join(map(str, plan)))
+            LOG.debug(
+                "Usage is above these watermarks: %s; the agent takes these actions: %s",
+                ", ".join(above),
+                ", ".join(map(str, plan)),
+            )
         return plan
 
     def settle_action(self, action: WatermarkAct, succeeded: bool) -> bool:

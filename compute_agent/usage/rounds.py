@@ -163,7 +163,7 @@ class MeasuringRound:
         try:
             return parse(text)
         except (ValueError, LookupError) as error:
-            LOG.debug("%s cannot be parsed: %s", path, error)
+            LOG.debug("The file %s cannot be parsed, so its value is missing in this round: %s", path, error)
             return None
 
 

@@ -63,7 +63,7 @@ def _placement_error(error: ServiceError) -> Response:
     # read by metrics, which count these answers
     g.has_overlaps = isinstance(error, exceptions.Conflict) and error.has_overlaps
     if isinstance(error, exceptions.NoCandidate):
-        LOG.info("Refused: %s", error.detail)
+        LOG.info("A claim or a reservation was refused: %s", error.detail)
         if error.explanation is not None:
             more["explanation"] = error.explanation
     return render(status, error.detail, code=error.code, **more)

@@ -253,7 +253,8 @@ class ServiceDatabase:
                 # the log has a line only if a history replaces another history, not for the first history
                 if known is not None:
                     LOG.info(
-                        "the database has another history than before: now %s, before %s",
+                        "the database has another history than before, so the worker reads all of it again:"
+                        " now %s, before %s",
                         position.history,
                         known,
                     )
@@ -359,7 +360,9 @@ class ServiceDatabase:
                 if not again or attempt == self._attempts or late:
                     _refuse_unless_defect(error)
                     raise
-                LOG.debug("transaction attempt %d failed: %s", attempt, error)
+                LOG.debug(
+                    "attempt %d of a transaction failed, and the transaction begins again: %s", attempt, error
+                )
             # this is a random pause, so that two transactions in conflict do not meet again
             time.sleep(random.uniform(0, 0.002 * 2**attempt))
         raise AssertionError("not reached")
@@ -377,5 +380,5 @@ def _refuse_unless_defect(error: exc.SQLAlchemyError) -> None:
     if errors.is_too_much(error):
         raise InvalidRequest("The request names more objects than can be handled at once.") from error
     if errors.is_conflict(error) or errors.is_unavailable(error):
-        LOG.error("database error: %s", error)
+        LOG.error("the database failed, and the client gets the answer 503: %s", error)
         raise Unavailable("The database is not available. Please try again later.") from error

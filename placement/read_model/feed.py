@@ -316,7 +316,9 @@ class ReadModel:
             self._in_vain = (math.inf if count else expiry, time.monotonic() + _PAUSE)
         if count:
             LOG.info(
-                "Released the allocations of expired consumers, or started reservations: %d consumers", count
+                "Released the allocations of expired consumers, or let reservations begin: %d consumers in"
+                " total",
+                count,
             )
         return bool(count)
 

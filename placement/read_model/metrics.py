@@ -94,7 +94,7 @@ class ModelMetrics:
         )
         ratio = GaugeMetricFamily(
             "openstack_placement_resource_allocation_ratio",
-            "Factor by which the unreserved amount may be allocated.",
+            "Factor by which the unreserved amount is multiplied to get the capacity.",
             labels=labels,
         )
         usage = GaugeMetricFamily(

@@ -155,7 +155,8 @@ class ClaimsBody(StrictSchema):
 class _EndingQuery(StrictSchema):
     """The parameters of ``GET /ext/v1/claims``."""
 
-    root = UuidField(required=True, metadata=since_version(microversion.INITIAL))
+    root = UuidField(metadata=since_version(microversion.INITIAL))
+    preemptible = StringField(choices=["true", "false"], metadata=since_version(microversion.INITIAL))
     limit = StringField(
         pattern="^[1-9][0-9]{0,3}$",
         meaning="a number from 1 to 9999",
@@ -172,13 +173,14 @@ class _EndingQuery(StrictSchema):
 class EndingPage:
     """A requested page of claims with an end time.
 
-    The page has at most ``limit`` claims at the host with the uuid ``root``. ``after`` is the end time and
-    the consumer of the claim before the page.
+    The page has at most ``limit`` claims at the host with the uuid ``root``, or at all hosts if ``root`` is
+    None. ``after`` is the time and the consumer of the claim before the page.
     """
 
-    root: str
+    root: str | None
     after: EndMarker
     limit: int
+    only_preemptible: bool
 
 
 def parse_ending(params: Params, version: Microversion) -> EndingPage:
@@ -190,7 +192,7 @@ def parse_ending(params: Params, version: Microversion) -> EndingPage:
     time, _, consumer = values.get("marker", "0_").partition("_")
     # a limit above the maximum is no error, so that clients need not know the maximum
     limit = min(MAX_PAGE, int(values.get("limit", MAX_PAGE)))
-    return EndingPage(values["root"], (float(time), consumer), limit)
+    return EndingPage(values.get("root"), (float(time), consumer), limit, values.get("preemptible") == "true")
 
 
 class ConfirmationBody(StrictSchema):

@@ -102,6 +102,21 @@ class _ListQuery(StrictSchema):
     )
 
 
+class _LimitsQuery(StrictSchema):
+    """The parameters of ``GET /ext/v1/reservations/limits``."""
+
+    project_id = StringField(min_length=1, max_length=255, metadata=since_version(microversion.INITIAL))
+
+
+def parse_limits(params: Params, version: Microversion) -> str | None:
+    """Return the project in a query string of ``GET /ext/v1/reservations/limits``; None if there is none.
+
+    :raises InvalidRequest: the query string is wrong; the message names the error.
+    """
+    project_id: str | None = load_query(_LimitsQuery, params, version).get("project_id")
+    return project_id
+
+
 @dataclass(frozen=True, slots=True)
 class ReservationsPage:
     """The filters and the page of a list of reservations; None means no filter."""

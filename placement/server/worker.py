@@ -362,7 +362,11 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         try:
             content = request.body.read()
         except Exception as error:  # the error has several kinds: invalid chunks, or an early end
-            self.log.warning("Invalid body from %s: %r", connection.client, error)
+            self.log.warning(
+                "Refused a request from %s with 400, because its body is invalid: %r",
+                connection.client,
+                error,
+            )
             util.write_error(connection, 400, "Bad Request", "The body does not match its headers.")
             return True
         response, environ = wsgi.create(request, connection, connection.peer, connection.server, self.cfg)

@@ -7,10 +7,10 @@ expire any more. A claim with a fixed end has a row in the same table. No confir
 (:mod:`placement.store.reservations`).
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -166,7 +166,7 @@ class ClaimExpiry(NamedTuple):
     """The expiry of a claim (in seconds since 1970, and from now), and the generation of its consumer.
 
     If ``is_final`` is true, the claim cannot be confirmed: its amounts are released ``cleaning_time`` seconds
-    after its end.
+    after its end. A preemptible claim has ``kept_until``.
     """
 
     generation: int
@@ -175,6 +175,7 @@ class ClaimExpiry(NamedTuple):
     is_final: bool
     cleaning_time: int
     on_end: EndAction
+    kept_until: float | None
 
 
 def find_expiry(conn: sa.Connection, consumer: str) -> ClaimExpiry:
@@ -187,10 +188,11 @@ def find_expiry(conn: sa.Connection, consumer: str) -> ClaimExpiry:
         raise no_expiry(consumer)
     # one statement reads both times, so that their difference is right even if the clock of the client is
     # wrong
-    generation, expires_at, present, is_final, cleaning_time, on_end = row
+    generation, expires_at, present, is_final, cleaning_time, on_end, kept = row
+    kept_until = None if kept is None else float(kept)
     seconds = float(expires_at) - float(present)
     return ClaimExpiry(
-        generation, float(expires_at), seconds, bool(is_final), cleaning_time, EndAction(on_end)
+        generation, float(expires_at), seconds, bool(is_final), cleaning_time, EndAction(on_end), kept_until
     )
 
 
@@ -202,6 +204,7 @@ _present: Final = (
         claim_expiries.c.is_final,
         claim_expiries.c.cleaning_time,
         claim_expiries.c.on_end,
+        claim_expiries.c.kept_until,
     )
     .select_from(claim_expiries.join(consumers, EXPIRES))
     .where(_consumer, claim_expiries.c.expires_at > clock.ServerNow())
@@ -210,41 +213,59 @@ _present: Final = (
 
 @dataclass(frozen=True, slots=True)
 class EndingClaim:
-    """A consumer with a claim that ends at a fixed time, in seconds since 1970."""
+    """A consumer with a claim that ends at a fixed time; all times are in seconds since 1970.
+
+    The amounts are released at ``expires_at``. A window that begins from ``kept_until`` on may end a
+    preemptible claim earlier; None means that the claim is not preemptible.
+    """
 
     consumer: str
     generation: int
     project_id: str
     consumer_type: str | None
     ends_at: float
+    expires_at: float
     on_end: EndAction
+    kept_until: float | None
 
 
 EndMarker = tuple[float, str]
-"""The end and the consumer of the last claim on a page; the next page begins after this claim."""
+"""The time and the consumer of the last claim on a page; the next page begins after this claim."""
 
 
 def list_ending(
-    conn: sa.Connection, root: str, after: EndMarker, limit: int
+    conn: sa.Connection, root: str | None, after: EndMarker, limit: int, *, only_preemptible: bool = False
 ) -> tuple[float, list[EndingClaim]]:
-    """Return the current time, and a page of the claims on this tree that have an end, in order.
+    """Return the current time, and a page of the claims that have an end.
 
-    Claims in their cleaning time are included.
+    The claims of a tree are in the order of their ends, those of all trees in the order in which their
+    amounts are released. Claims in their cleaning time are included.
 
-    :param after: the end and the consumer after which the page begins.
+    :param root: the uuid of the root provider of the tree; None means all trees.
+    :param after: the time of this order, and the consumer, after which the page begins.
     :raises NotFound: ``root`` is no root provider.
     """
-    row = conn.execute(_root, {"root": root}).one_or_none()
-    if row is None:
-        raise NotFound(f"There is no tree with the root provider {root}: give the root of a host.")
-    root_id, now = row
-    end, consumer = after
-    values = {"root": root_id, "now": now, "end": end, "after": consumer, "limit": limit}
-    found = [
-        EndingClaim(uuid, generation, project_id, consumer_type, float(ends_at), EndAction(on_end))
-        for uuid, generation, project_id, consumer_type, ends_at, on_end in conn.execute(_ending, values)
-    ]
+    values: dict[str, Any] = {"end": after[0], "after": after[1], "limit": limit}
+    if root is None:
+        query, now = _ENDING, server_time(conn)
+    else:
+        row = conn.execute(_root, {"root": root}).one_or_none()
+        if row is None:
+            raise NotFound(f"There is no tree with the root provider {root}: give the root of a host.")
+        query, (values["root"], now) = _ENDING_THERE, row
+    if only_preemptible:
+        query = query.where(claim_expiries.c.kept_until.is_not(None))
+    found = [_ending_claim(row) for row in conn.execute(query, {**values, "now": now})]
     return float(now), found
+
+
+def _ending_claim(row: Sequence[Any]) -> EndingClaim:
+    consumer, generation, project_id, consumer_type, ends_at, expires_at, on_end, kept = row
+    kept_until = None if kept is None else float(kept)
+    end = EndAction(on_end)
+    return EndingClaim(
+        consumer, generation, project_id, consumer_type, float(ends_at), float(expires_at), end, kept_until
+    )
 
 
 _root: Final = sa.select(resource_providers.c.id, clock.ServerNow()).where(
@@ -252,17 +273,25 @@ _root: Final = sa.select(resource_providers.c.id, clock.ServerNow()).where(
 )
 _end_time: Final = claim_expiries.c.expires_at - claim_expiries.c.cleaning_time
 _end: Final = sa.bindparam("end", type_=sa.Double)
-_ending: Final = (
-    sa.select(
-        consumers.c.uuid,
-        consumers.c.generation,
-        consumers.c.project_id,
-        consumers.c.consumer_type,
-        _end_time.label("ends_at"),
-        claim_expiries.c.on_end,
-    )
+_ending_claims: Final = sa.select(
+    consumers.c.uuid,
+    consumers.c.generation,
+    consumers.c.project_id,
+    consumers.c.consumer_type,
+    _end_time.label("ends_at"),
+    claim_expiries.c.expires_at,
+    claim_expiries.c.on_end,
+    claim_expiries.c.kept_until,
+).where(claim_expiries.c.is_final, claim_expiries.c.expires_at > sa.bindparam("now", type_=sa.Double))
+
+
+def _is_behind(time: sa.ColumnElement[float]) -> sa.ColumnElement[bool]:
+    return (time > _end) | ((time == _end) & (consumers.c.uuid > sa.bindparam("after")))
+
+
+_ENDING_THERE: Final = (
     # a consumer has several amounts of a tree
-    .distinct()
+    _ending_claims.distinct()
     # from the few allocations of the tree to ends by primary key, because a cloud may have many ends
     .select_from(resource_providers)
     .join(allocations, allocations.c.provider_id == resource_providers.c.id)
@@ -271,11 +300,16 @@ _ending: Final = (
     .where(
         (resource_providers.c.id == sa.bindparam("root", type_=sa.Integer))
         | (resource_providers.c.root_id == sa.bindparam("root", type_=sa.Integer)),
-        claim_expiries.c.is_final,
-        claim_expiries.c.expires_at > sa.bindparam("now", type_=sa.Double),
-        (_end_time > _end) | ((_end_time == _end) & (consumers.c.uuid > sa.bindparam("after"))),
+        _is_behind(_end_time),
     )
     .order_by(sa.literal_column("ends_at"), consumers.c.uuid)
+    .limit(sa.bindparam("limit", type_=sa.Integer))
+)
+_ENDING: Final = (
+    _ending_claims.select_from(claim_expiries.join(consumers, EXPIRES))
+    # plain columns, so that the index on the time gives each page without the claims of the others
+    .where(claim_expiries.c.expires_at >= _end, _is_behind(claim_expiries.c.expires_at))
+    .order_by(claim_expiries.c.expires_at, consumers.c.uuid)
     .limit(sa.bindparam("limit", type_=sa.Integer))
 )
 

@@ -304,7 +304,7 @@ def make_reservation(
         _note_booking(tx, written)
     if limits.max_number is not None:
         # counted under the lock of the bucket, so that the number includes each other booking
-        limits.check_number(_count_living(tx.conn, written.reservation))
+        limits.check_number(count_living(tx.conn, written.reservation.project_id))
     _check_limits(tx, written.reservation, limits)
     return written
 
@@ -329,13 +329,13 @@ def _note_booking(tx: WriteTransaction, written: WrittenReservation) -> None:
     )
 
 
-def _count_living(conn: sa.Connection, written: CapacityReservation) -> int:
-    """Return the number of reservations of the same project that have not ended."""
+def count_living(conn: sa.Connection, project_id: str) -> int:
+    """Return the number of reservations of a project that have not ended."""
     query = (
         sa.select(sa.func.count())
         .select_from(reservations)
         .join(consumers, consumers.c.id == reservations.c.consumer_id)
-        .where(consumer_store.is_of_project(written.project_id), reservations.c.expires_at > written.now)
+        .where(consumer_store.is_of_project(project_id), reservations.c.expires_at > clock.ServerNow())
     )
     return conn.execute(query).scalar_one()
 

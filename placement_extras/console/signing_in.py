@@ -123,7 +123,10 @@ def sign_in() -> Response:
         return _form_page(form, _NO_ROOM, HTTPStatus.SERVICE_UNAVAILABLE)
     try:
         if not _count_attempt(service, limits):
-            LOG.warning("too many attempts to sign in to the console from %s", request.remote_addr)
+            LOG.warning(
+                "too many attempts to sign in to the console from %s, so visitors from there have to wait",
+                request.remote_addr,
+            )
             answer = _form_page(form, _TOO_OFTEN, HTTPStatus.TOO_MANY_REQUESTS)
             answer.headers["Retry-After"] = f"{admission.WINDOW:.0f}"
             return answer

@@ -5,7 +5,6 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
-from urllib.parse import parse_qs, urlsplit
 
 from osc_lib import exceptions
 from osc_lib.command import command
@@ -22,6 +21,7 @@ from placement_extras.openstack.requests import (
     amounts_text,
     parse_pairs,
     print_warnings,
+    read_pages,
     request_extension,
     root_uuids,
     send_request,
@@ -83,9 +83,9 @@ class CreateClaim(command.Lister):
       openstack allocation claim create --vcpus 4 --ram 8192 --project-id web --user-id ann
 
     The table has a line for each resource provider. Lines with the number 0 are the claim; lines with numbers
-    from 1 on are alternates. The column "score" is filled if the claim has an order, and "expires_at" if it
-    expires or has an end. A dry run claims nothing, so its columns "consumer", "generation" and "expires_at"
-    are empty. If no host has room, the command shows the reasons.
+    from 1 on are alternates. The column "score" is filled if the claim has an order, and "expires_at" if the
+    claim expires or has an end. A dry run claims nothing, so its columns "consumer", "generation" and
+    "expires_at" are empty. If no host fits, the command shows the reasons.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -111,7 +111,11 @@ class CreateClaim(command.Lister):
             metavar="<uuid>",
             help="UUID of the reservation from which the claim gets its resources",
         )
-        parser.add_argument("--group", metavar="<name>", help="Group of the consumer")
+        parser.add_argument(
+            "--group",
+            metavar="<name>",
+            help="Name of the group that the consumer joins; --policy relates to the members of this group",
+        )
         parser.add_argument(
             "--policy",
             choices=("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"),
@@ -129,8 +133,8 @@ class CreateClaim(command.Lister):
         parser.add_argument(
             "--ends-at",
             metavar="<time>",
-            help="Time when the claim ends in any case, such as 2026-12-24T18:00:00Z (UTC); a claim from a"
-            " reservation with a start needs it",
+            help="Time when the claim ends, such as 2026-12-24T18:00:00Z (UTC); required for a claim from a"
+            " reservation with a start",
         )
         parser.add_argument(
             "--preemptible",
@@ -312,15 +316,9 @@ class ListReservations(command.Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
         """List reservations, page by page."""
         asked = {"limit": _PAGE_SIZE, **_given_fields(parsed_args, "project_id", "group", "state")}
-        rows: list[TableRow] = []
-        while True:
-            page = request_extension(self, "GET", _RESERVATIONS, params=asked)
-            rows += [_reservation_row(each) for each in page["reservations"]]
-            if "links" not in page:
-                return _LISTED_COLUMNS, rows
-            # only the marker of the link is used, because its host may not be reachable from here
-            following = parse_qs(urlsplit(page["links"][0]["href"]).query)
-            asked["marker"] = following["marker"][0]
+        return _LISTED_COLUMNS, [
+            _reservation_row(each) for each in read_pages(self, _RESERVATIONS, asked, "reservations")
+        ]
 
 
 class ShowReservation(command.ShowOne):
@@ -390,7 +388,12 @@ class ListAvailability(command.Lister):
         _add_place_arguments(parser)
         add_topology(parser)
         parser.add_argument(
-            "--for", dest="duration", metavar="<seconds>", type=int, required=True, help="Duration in seconds"
+            "--for",
+            dest="duration",
+            metavar="<seconds>",
+            type=int,
+            required=True,
+            help="Length of the window, in seconds",
         )
         parser.add_argument(
             "--not-before",
@@ -597,7 +600,7 @@ def _add_margins(parser: argparse.ArgumentParser) -> None:
             dest=f"{option}_time",
             metavar="<seconds>",
             type=int,
-            help=f"Seconds {when} of the window in which its room is held, too (default: 0)",
+            help=f"Seconds {when} of the window for which its resources are held, too (default: 0)",
         )
 
 

@@ -90,14 +90,14 @@ class ShowCapacity(command.Lister):
       openstack resource capacity show --vcpus 4 --ram 8192 --property hw:cpu_policy=dedicated
 
     Each --flavor-file has a name, and a file with a flavor in Nova's format. The command counts each flavor
-    as if no guests of the others were added. For flavors with a --proportion, it also counts how many fit
-    together, and prints this number to the standard error.
+    as if no guests of the other flavors were added. For flavors with a --proportion, it also counts how many
+    fit together, and prints this number to the standard error.
 
     The table shows one part of the answer. The part "flavors" shows how many guests fit in total, and how
     many fit after the failure of the worst host. The part "aggregates" shows how many fit in each aggregate.
-    The part "shortages" shows the resources that hosts without room lack, and the free capacity that is
-    stranded on these hosts. The part "moves" shows the fewest moves of consumers that make room for a guest.
-    The part "drain" shows the consumers on hosts of --excluded-host that have no place on other hosts.
+    The part "shortages" shows the resources that full hosts lack, and the free capacity that is stranded on
+    these hosts. The part "moves" shows the fewest moves of consumers that make room for a guest. The part
+    "drain" shows the consumers on hosts of --excluded-host that have no place on other hosts.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -1,8 +1,9 @@
 """Functions for all our commands of ``openstack``: requests to the service, names of hosts, and options."""
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
 
 from keystoneauth1 import exceptions as ks_exceptions
 from osc_lib import exceptions
@@ -45,6 +46,22 @@ def request_extension(asking: command.Command, method: str, path: str, **options
         return send_request(asking, method, path, **options)
     except exceptions.NotFound:
         raise exceptions.CommandError(f"This Placement service has no {path}.") from None
+
+
+def read_pages(asking: command.Command, path: str, asked: Mapping[str, Any], name: str) -> Iterator[Any]:
+    """Yield the items of a list in the answers to a request, page by page.
+
+    :param name: the field of an answer that has the list.
+    :raises CommandError: as for :func:`request_extension`.
+    """
+    while True:
+        page = request_extension(asking, "GET", path, params=asked)
+        yield from page[name]
+        if "links" not in page:
+            return
+        # only the query of the link is used, because its host may not be reachable from here
+        following = parse_qs(urlsplit(page["links"][0]["href"]).query)
+        asked = {key: values[0] for key, values in following.items()}
 
 
 def root_uuids(asking: command.Command, hosts: Iterable[str]) -> list[str]:

@@ -92,7 +92,7 @@ class OutcomeTally:
         self._lock = threading.Lock()
         self._requests = prometheus_client.Counter(
             "placement_shadow_requests",
-            "Requests that were passed on, by the verdict on our service's answer.",
+            "Requests that were passed on, by the result of the comparison of both answers.",
             ["operation", "verdict"],
             registry=self.registry,
         )
@@ -105,7 +105,7 @@ class OutcomeTally:
         )
         self._in_step = Gauge(
             "placement_shadow_in_step",
-            "1 as long as every write had the same outcome on both sides, then 0.",
+            "1 as long as every write had the same outcome in both services, then 0.",
             registry=self.registry,
         )
         self._in_step.set(1)
@@ -274,7 +274,7 @@ class ComparerStatus:
     def __post_init__(self) -> None:
         registry = self.tally.registry
         Gauge(
-            "placement_shadow_up", "1 if our service answered the last request.", registry=registry
+            "placement_shadow_up", "1 if this service answered the last request, else 0.", registry=registry
         ).set_function(lambda: self.asking.answers)
         Gauge(
             "placement_shadow_backlog_requests", "Requests that wait to be compared.", registry=registry
@@ -289,7 +289,8 @@ class ComparerStatus:
         ).set_function(self._left_out)
         Gauge(
             "placement_shadow_in_doubt",
-            "Consumers and parts of providers that several clients wrote at once, without a later write.",
+            "Consumers and parts of providers that several clients wrote at the same time, without a later"
+            " write.",
             registry=registry,
         ).set_function(lambda: len(self.doubt))
 

@@ -40,7 +40,7 @@ from compute_agent.model.messages import DriverError, printable_text
 CALL_SECONDS: Final = 5.0
 """The maximum time in seconds that a call waits for its answer."""
 
-# The list of containers has a few KiB for each one.
+# The list of containers has a few KiB for each container.
 _MAX_ANSWER: Final = 16 << 20
 
 _MAX_IMAGES: Final = 1000

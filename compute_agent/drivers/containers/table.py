@@ -73,7 +73,7 @@ class ContainerTable(GuestTable):
         self._engine = engine
         self._records = records
         self._group_path = group_path
-        # Only the thread of the table changes these.
+        # Only the thread of the table changes these attributes.
         self._members: dict[str, dict[str, str]] = {}
         """The running containers of each pod, by pod and by container id. The text is the name of a container
         outside of the pod's group; it is empty for the others.
@@ -152,7 +152,7 @@ class ContainerTable(GuestTable):
             try:
                 member = self._engine.read_container(key)
             except (ValueError, EngineError):
-                # The container may have gone; the next look asks again.
+                # The container may no longer exist; the next round reads it again.
                 continue
             # Without a path, the process has just ended.
             if member is not None and member.pid and self._group_path(member.pid):
@@ -239,7 +239,7 @@ class ContainerTable(GuestTable):
                 return SubjectFinding()
             container = self._find_subject(found)
         except ValueError as error:
-            LOG.warning("Container %s cannot be a guest: %s", key[:12], error)
+            LOG.warning("The agent ignores container %s: %s", key[:12], error)
             return SubjectFinding(is_other=True)
         if container is None:
             return SubjectFinding(is_other=True)

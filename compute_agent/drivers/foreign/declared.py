@@ -51,7 +51,7 @@ class DeclaredSettings:
 
     @property
     def guest_settings(self) -> GuestSettings:
-        """The settings of the guest, in which undeclared ones have their defaults."""
+        """The settings of the guest, with the defaults of settings that are not declared."""
         return GuestSettings(vcpus=self.vcpus, **dict(self.declared))
 
 

@@ -70,7 +70,7 @@ _LAST_LOOK: Final = 2.0
 _POLL_SECONDS: Final = 0.02
 _MIB: Final = 1 << 20
 KILL_SECONDS: Final = 10.0
-"""The longest time in seconds in which the processes of a guest must end after SIGKILL."""
+"""The maximum time in seconds within which the processes of a guest must end after SIGKILL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class ForeignDriver(UndividedThreads):
     ) -> None:
         """Begin without a peer.
 
-        :param folders: the folders of the host; None means the usual ones.
+        :param folders: the folders of the host; None means the usual folders.
         :param look_interval: the time in seconds between two lists of all guests.
         :param lock: called before each connection; raises DriverError if another agent manages the guests.
         :param look_only: whether the driver only reads, and changes neither guests nor records.
@@ -334,8 +334,8 @@ class ForeignDriver(UndividedThreads):
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The threads outside of the CPUs of ``settings``, as a dict from the thread id to the present CPUs.
 
-        A thread may use fewer CPUs than ``settings`` have. If the guest or its group has other CPUs, its main
-        thread counts as misplaced.
+        A thread may use fewer CPUs than ``settings`` have. If the guest or its group has other CPUs, the
+        guest's main thread counts as misplaced.
         """
         wanted = _group_cpus(settings)
         found = self._compare_guest(guest, self._cpu_choice(wanted))
@@ -542,13 +542,13 @@ class ForeignDriver(UndividedThreads):
                     self._look_around(everything=True)
                     self._listed, self._absence = True, ""
                     pause = _FIRST_PAUSE
-                    LOG.info("%s answers", self.peer_name)
+                    LOG.info("The agent is connected to %s, and reads its guests", self.peer_name)
                     self._tried.set()
                 self._handle_hints()
             except DriverError as error:
                 # A new reason is logged once, and not again at each attempt.
                 if str(error) != self._absence:
-                    LOG.warning("%s; the agent tries again", error)
+                    LOG.warning("Guests cannot be read, and the agent tries again: %s", error)
                 self._absence = str(error)
                 self._peer.close()
                 self._tried.set()
@@ -573,7 +573,7 @@ class ForeignDriver(UndividedThreads):
         hints: set[PeerHint] = set()
         with contextlib.suppress(queue.Empty):
             hints.add(self._hints.get(timeout=max(self._next_look - time.monotonic(), 0.0)))
-            # A start has a dozen signals of the same guest.
+            # The start of one guest causes a dozen signals.
             while True:
                 hints.add(self._hints.get_nowait())
         if self._stopped.is_set() or not self._peer.is_open:

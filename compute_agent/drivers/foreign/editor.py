@@ -49,7 +49,7 @@ class HostFolders:
 
     @property
     def possible_cpus(self) -> frozenset[int]:
-        """The CPUs that the host may have at any time."""
+        """The CPUs that the host has now, or may get later by hotplug."""
         return SysFiles(self.root).cpu_list("sys/devices/system/cpu/possible") or self.online_cpus
 
     @property
@@ -132,7 +132,7 @@ class ValueEditor(abc.ABC):
         self._records = records
         self._folders = folders
         self._lock = threading.RLock()
-        # The last one only: a round compares all settings of a guest before the next guest.
+        # Only the last reading is kept: a round compares all settings of a guest before the next guest.
         self._reading: ValueReading | None = None
         self._writes = 0
         """The number of writes. Values that were read before a write are not kept."""
@@ -158,7 +158,7 @@ class ValueEditor(abc.ABC):
         return self._compare_values(guest, choice, reading)
 
     def apply(self, guest: Guest, choice: GoalChoice) -> bool:
-        """Set the values that differ, and read them back; return whether any differed.
+        """Set the values that differ, and read them back; return whether any value differed.
 
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: a value is refused, or cannot be recorded.
@@ -200,7 +200,7 @@ class ValueEditor(abc.ABC):
                         self._save(ValueRecord(record.guest_uuid, record.name, record.run))
                         LOG.info("%s %s has its own limits again", self.subject.capitalize(), record.name)
                     except DriverError as error:
-                        LOG.warning("%s does not get back its limits yet: %s", record.name, error)
+                        LOG.warning("The former limits of %s cannot be restored: %s", record.name, error)
 
     # The parts of each kind of guests
 
@@ -268,7 +268,7 @@ class ValueEditor(abc.ABC):
         writes, now = self._writes, time.monotonic()
         texts = read_texts(GuestCgroup(Path(guest.cgroup)), names)
         if earlier is not None:
-            # The older time counts.
+            # The combined reading is as old as its older part.
             now, texts = earlier.time, {**texts, **earlier.texts}
         reading = ValueReading(guest.uuid, now, self._read_values(guest, texts), texts)
         if writes == self._writes:

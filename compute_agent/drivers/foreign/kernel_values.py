@@ -169,7 +169,7 @@ def _read_value(name: str, text: str) -> Value:
         return INFINITY if quota == "max" else round(int(quota) * _SECOND / int(period))
     if name in (WEIGHT, IO_WEIGHT):
         weight = _parse_weight(text)
-        # Nothing tells a default weight from one that was chosen.
+        # Nothing distinguishes a default weight from a chosen weight of the same value.
         return INFINITY if weight == DEFAULT_WEIGHT else weight
     return INFINITY if text == "max" else int(text)
 

@@ -80,7 +80,7 @@ class ValueRecords:
         self._records = {record.guest_uuid: record for record in self._load()}
 
     def record_of(self, guest_uuid: str, name: str, run: str = "") -> ValueRecord:
-        """The record of a guest in this run; an empty one if the agent has changed nothing."""
+        """The record of a guest in this run; an empty record if the agent has changed nothing."""
         found = self._records.get(guest_uuid)
         # A container may get another name in its run.
         if found is None or found.run != run or (not run and found.name != name):

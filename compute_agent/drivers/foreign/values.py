@@ -55,7 +55,7 @@ class DeviceLimits:
 
     @classmethod
     def from_limits(cls, limits: Mapping[str, int]) -> DeviceLimits:
-        """Make a value of limits by device."""
+        """Make a value from a mapping of limits by device."""
         return cls(tuple(sorted((device, one) for device, one in limits.items() if one != INFINITY)))
 
     @property
@@ -64,7 +64,7 @@ class DeviceLimits:
         return dict(self.pairs)
 
     def lower_limits(self, other: DeviceLimits) -> DeviceLimits:
-        """Return the lower one of two limits for each device."""
+        """Return the lower of two limits for each device."""
         one, two = self.by_device, other.by_device
         devices = one.keys() | two.keys()
         return self.from_limits(
@@ -124,7 +124,7 @@ def _parse_number(name: str, text: str) -> int:
 
 
 def own_value(name: str, present: Values, noted: Values) -> Value:
-    """The value of the guest's own: the value before the agent's first write, or else the present one.
+    """The value of the guest's own: the value before the agent's first write, or else the present value.
 
     :param noted: the values before the agent's writes.
     """

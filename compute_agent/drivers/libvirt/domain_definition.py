@@ -122,7 +122,8 @@ def items_to_set(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str
         # A present value that the agent did not write is another program's.
         if present != target and (item in own or not present):
             found[item] = target
-    # No write if the kernel's default is wanted and the domain has no weight, which means the default.
+    # Nothing is written if the kernel's default is wanted and the domain has no weight, which means the
+    # default.
     weight = None if wanted is None else wanted.weight
     present_weight = DEFAULT_WEIGHT if has.weight is None else has.weight
     target_weight = DEFAULT_WEIGHT if weight is None else weight

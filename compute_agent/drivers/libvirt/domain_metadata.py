@@ -206,7 +206,7 @@ def run_number(domain_xml: str) -> str | None:
 
 
 def usual_owner(capabilities: str) -> str:
-    """The user of QEMU processes without a label of their own, from libvirt's capabilities.
+    """The user of QEMU processes without a security label of their own, from libvirt's capabilities.
 
     The user is the option ``user`` of qemu.conf; empty if the DAC security driver is off.
 

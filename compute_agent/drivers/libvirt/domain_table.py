@@ -5,8 +5,8 @@ guest CPUs run, but the QEMU process exists well before. The agent finds this pr
 processes that did not exist when libvirt's hook announced the start.
 
 Two locks protect the table. The lock ``_lock`` protects the entries, and the lock ``changing`` the values of
-one entry. Code that needs both takes ``changing`` before ``_lock``, so that two threads cannot wait for each
-other.
+one entry. Code that needs both locks takes ``changing`` before ``_lock``, so that two threads cannot wait for
+each other.
 """
 
 from __future__ import annotations
@@ -351,7 +351,7 @@ class DomainTable:
                 " its CPUs, cache and bandwidth"
             )
             if reason != known_reason:
-                LOG.error("%s", reason)
+                LOG.error("The agent does not manage a domain: %s", reason)
         except Exception as error:
             # An error in the agent's code for one domain must not keep the driver from all other domains.
             reason = f"domain {guest_uuid} cannot be described ({error!r}), and is not managed: report that"
@@ -446,7 +446,7 @@ class DomainTable:
         return source
 
     def _report_change(self, kind: ChangeKind, guest: Guest) -> None:
-        LOG.debug("Guest %s (pid %d) %s", guest, guest.pid, kind)
+        LOG.debug("libvirtd reports a change of guest %s (pid %d): %s", guest, guest.pid, kind)
         self._report(GuestChange(kind, guest))
 
 

@@ -97,8 +97,8 @@ class LibvirtDriver:
         The thread waits while libvirtd is away.
 
         :param uri: the URI of libvirtd.
-        :param look_interval: the shortest time in seconds in which the thread lists all domains and reads
-            their definitions once.
+        :param look_interval: the minimum time in seconds of one round, in which the thread lists all domains
+            and reads each definition once.
         :param lock: called before each connection; raises DriverError if another agent manages the domains.
         :param state_folder: the state folder of libvirt's driver of QEMU, with the pid files of helpers.
         :param records: the runs of domains in which the agent has set ``oom_score_adj``; None means that they
@@ -168,7 +168,7 @@ class LibvirtDriver:
         return self._table.lost_guests()
 
     def read_flavor(self, guest: Guest) -> GuestFlavor:
-        """The flavor that Nova wrote into the domain; an empty one for a domain of another program."""
+        """The flavor that Nova wrote into the domain; an empty flavor for a domain of another program."""
         with self._on_domain(self._table.find_living(guest), "is not described") as domain:
             xml = domain.XMLDesc()
         try:
@@ -225,7 +225,8 @@ class LibvirtDriver:
             except GuestGoneError:
                 raise
             except DriverError as error:
-                LOG.warning("%s", error)  # a paused guest, for example, does not react; it is destroyed below
+                # a paused guest, for example, does not react; it is destroyed below
+                LOG.warning("A guest is destroyed if it runs on: %s", error)
             while known.is_alive:
                 if time.monotonic() >= deadline:
                     LOG.warning("Guest %s did not shut down within %s s, and was destroyed", guest, timeout)
@@ -311,7 +312,7 @@ class LibvirtDriver:
             except DriverError as error:
                 # A new reason is logged once, and not again at each attempt.
                 if str(error) != self._absence:
-                    LOG.warning("%s; the agent tries again", error)
+                    LOG.warning("Domains cannot be read, and the agent tries again: %s", error)
                 self._absence = str(error)
                 self._round = []  # Objects of domains keep their connection open.
                 self._connection.close()
@@ -389,7 +390,7 @@ class LibvirtDriver:
         return str(group.folders[0]) if group is not None and group.unified else ""
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
-        """The thread ids of the domain's QEMU process, also for a start that only the hook has announced."""
+        """The thread ids of the domain's QEMU process, even if only the hook has announced the domain yet."""
         return self._expected.thread_ids(guest) or frozenset(self._living_threads(guest))
 
     def vcpu_threads(self, guest: Guest) -> frozenset[int]:
@@ -564,7 +565,9 @@ class LibvirtDriver:
         try:
             return self._expected.bind_memory(guest, nodes)
         except OSError as error:
-            LOG.warning("The memory of guest %s is not bound before it runs: %s", guest, error)
+            LOG.warning(
+                "The memory of guest %s is not bound to NUMA nodes before the guest runs: %s", guest, error
+            )
             return False
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:

@@ -2,8 +2,8 @@
 
 libvirt runs the programs in ``/etc/libvirt/hooks/qemu.d`` (https://libvirt.org/hooks.html, since 6.5.0) as
 ``PROGRAM DOMAIN OPERATION SUBOPERATION EXTRA``, with the XML of the domain on the standard input. libvirt
-waits for each program. The operation ``start`` is the last one before the QEMU process exists; at ``started``
-the guest's CPUs already run.
+waits for each program. The operation ``start`` is the last operation before the QEMU process exists; at
+``started`` the guest's CPUs already run.
 
 A hook can do harm. If the hook fails during a start, the domain does not start. If the hook fails at
 ``reconnect``, libvirt ends a running guest. For a guest that migrates, the output of the hook becomes its
@@ -152,7 +152,7 @@ def install_hook(hooks: Path, socket: Path) -> bool:
 
 
 def remove(hooks: Path) -> bool:
-    """Remove the hook; return whether there was one.
+    """Remove the hook; return whether the hook existed.
 
     :raises ForeignHookError: the file is not the agent's.
     :raises OSError: the hook cannot be removed.

@@ -31,7 +31,8 @@ _ALL_VCPUS: Final = "ALL CPUs/"
 class ThreadRole:
     """The role of a QEMU thread: it runs one guest CPU, all guest CPUs, one I/O thread, or the emulator.
 
-    :ivar vcpu: the number of the guest CPU that the thread runs; None means no single one.
+    :ivar vcpu: the number of the guest CPU that the thread runs; None means that the thread runs no single
+        guest CPU.
     :ivar iothread: the number of the I/O thread; None means that the thread is no I/O thread.
     :ivar all_vcpus: whether the thread runs all guest CPUs. A thread without any of these roles is the
         emulator's.

@@ -187,7 +187,7 @@ class DomainGroup:
 
 
 def find_group(pid: int) -> DomainGroup | None:
-    """The cgroup of the domain with this QEMU process; None if libvirt made none with the controller cpu."""
+    """The cgroup of the domain with this QEMU process; None if it has no group with the controller cpu."""
     try:
         lines = read_text(f"/proc/{pid}/cgroup").splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -286,8 +286,9 @@ class RunningDomain:
     def note_definition(self, definition: DomainDefinition) -> None:
         """Store the definition as the agent has just changed it.
 
-        libvirt's text of the changed definition is not known, so ``source`` is emptied. If the old text
-        stayed and another program restored it, the definition would not be read again.
+        libvirt's text of the changed definition is not known, so ``source`` is emptied. If ``source`` kept
+        the old text and another program restored the old definition, the agent would not read the definition
+        again.
         """
         if definition != self.definition:
             self.definition, self.source = definition, ""
@@ -561,7 +562,7 @@ class DomainTuning:
         return flag
 
     def _write_note(self, has: DomainDefinition) -> DomainDefinition:
-        """Write the agent's note into the metadata of the definition. The note names ``own`` pins only."""
+        """Write the agent's note into the metadata of the definition, with ``own`` as the only pins."""
         kind = self._libvirt.VIR_DOMAIN_METADATA_ELEMENT
         text = note_element(has.noted, has.own or (), has.own_items)
         self._domain.setMetadata(kind, text, PREFIX, NAMESPACE, self._affect_flag(has.persistent))

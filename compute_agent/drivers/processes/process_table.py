@@ -186,7 +186,7 @@ class ProcessTable:
                 )
             self.oom.begin_counting(record.uuid, record.own_group)
         for it in self._unusable:
-            LOG.error("%s", describe_unusable(it))
+            LOG.error("The agent does not manage a guest: %s", describe_unusable(it))
 
     def start_watch(self, listener: Listener) -> None:
         """Call ``listener`` from now on for each guest that ends, or gets another main process."""
@@ -278,8 +278,8 @@ class ProcessTable:
     def current_record(self, guest_uuid: str) -> ProcessRecord | None:
         """The record of a guest that runs; None if it has ended.
 
-        For a guest that is a whole group, if the main process ends first, the oldest process left becomes the
-        main process.
+        If the main process of a guest that is a whole group has ended, the oldest remaining process becomes
+        the main process.
         """
         with self._lock:
             record = self._records.get(guest_uuid)
@@ -291,7 +291,7 @@ class ProcessTable:
                 return None
             record = replace(record, identity=heir, command=procfs.command_line(heir.pid))
             self._records[guest_uuid] = record
-        LOG.info("Guest %s continues with main process %d", record, heir.pid)
+        LOG.info("The main process of guest %s has ended, and process %d replaces it", record, heir.pid)
         try:
             self._store.save(record)
         except OSError as error:
@@ -356,7 +356,7 @@ class ProcessTable:
         return record
 
     def is_alive(self, record: ProcessRecord) -> bool:
-        """Whether the guest's main process runs; for a guest that is a whole group, whether any process does.
+        """Whether the guest's main process runs; for a whole group, whether any process of it runs.
 
         The call also reads the exit status of an ended child.
         """

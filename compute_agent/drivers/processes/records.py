@@ -73,7 +73,7 @@ class EndedLog:
 
 
 def choose_logs(logs: Iterable[EndedLog], now: float, retention: float, max_bytes: int) -> list[EndedLog]:
-    """The logs older than ``retention``, and the oldest others until the rest fits in ``max_bytes``.
+    """The logs to remove: all logs older than ``retention``, and the oldest others above ``max_bytes``.
 
     :param now: the present time in seconds since the epoch.
     :param retention: the seconds for which a log is kept after the guest's end.
@@ -155,7 +155,7 @@ class GuestLogs:
                 self._warn_once(
                     guest_uuid, "has a log above [guests] log_guest_mb: the agent removes its older part"
                 )
-                LOG.debug("Removed %d bytes of %s", removed, log.path)
+                LOG.debug("Removed the oldest %d bytes of the output %s", removed, log.path)
         except FileNotFoundError:
             # The log was removed after the folder was listed.
             return
@@ -165,7 +165,7 @@ class GuestLogs:
     def _warn_once(self, guest_uuid: str, text: str) -> None:
         if self._told.get(guest_uuid) != text:
             self._told[guest_uuid] = text
-            LOG.warning("Guest %s %s", guest_uuid, text)
+            LOG.warning("The output of a guest is too large: guest %s %s", guest_uuid, text)
 
 
 def _shorten_log(path: Path, max_bytes: int) -> int:

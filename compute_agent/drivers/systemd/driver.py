@@ -1,8 +1,8 @@
 """The driver of guests that are services of systemd.
 
-Operators and packages start and stop these services as always; the agent never starts one. A service becomes
-a guest by the section ``[X-ComputeAgent]`` in its unit file or a drop-in. All settings go through systemd,
-which owns the control groups.
+Operators and packages start and stop these services as always; the agent never starts a service. A service
+becomes a guest by the section ``[X-ComputeAgent]`` in its unit file or a drop-in. All settings go through
+systemd, which owns the control groups.
 """
 
 from __future__ import annotations

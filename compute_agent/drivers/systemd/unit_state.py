@@ -141,8 +141,8 @@ def find_running(unit: UnitState, groups: Path) -> RunningGroup | None:
         return None
     folder = groups / unit.group.strip("/")
     pids = group_members(groups, folder)
-    # systemd may name a process outside of the group, which is not the service's. A main process that has
-    # ended has no successor, because systemd ends the others, too.
+    # systemd may name a process outside of the group, which is not the service's. If the main process has
+    # ended, no other process takes its place, because systemd ends all processes.
     if unit.main_pid in pids:
         main = procfs.identify_process(unit.main_pid)
     # A service that is starting and has only a process of ExecStartPre= is not a guest yet.

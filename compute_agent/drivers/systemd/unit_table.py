@@ -86,7 +86,7 @@ class UnitTable(GuestTable):
         try:
             unit = parse_unit(properties)
         except ValueError as error:
-            LOG.warning("Service %s cannot be a guest: %s", key, error)
+            LOG.warning("The agent ignores service %s: %s", key, error)
             return SubjectFinding(is_other=True)
         # An alias is left out: systemd lists the service under its own name, too.
         if unit.name != key or not unit.loaded:

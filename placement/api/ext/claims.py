@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -17,6 +18,8 @@ from placement.search.claims.claim_context import ClaimContext, ClaimLimits
 from placement.search.claims.placement import PlacedClaim
 from placement.search.claims.service import ClaimService
 from placement.store import expiries
+from placement.store.consumer_hosts import find_roots
+from placement.store.expiries import EndingClaim
 from placement.store.time_profile import iso_time
 
 blueprint = Blueprint("ext_claims", __name__)
@@ -42,29 +45,48 @@ def claim_candidates(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", PATH, rules.LIST_CLAIMS, writes_json=True)
 def list_ending(call: ApiRequest) -> Response:
-    """List the claims that end with amounts of the tree of a host, in the order of their ends."""
+    """List the claims that end, of the tree of a host or of all hosts."""
     page = schemas.parse_ending(call.query_parameters, call.version)
     with call.service.database.read() as conn:
         # one more than the limit of the page is read, to find out whether there is a next page
-        now, found = expiries.list_ending(conn, page.root, page.after, page.limit + 1)
-    shown = [
-        {
-            "consumer_uuid": each.consumer,
-            "consumer_generation": each.generation,
-            "project_id": each.project_id,
-            "consumer_type": each.consumer_type,
-            "ends_at": iso_time(each.ends_at),
-            "on_end": each.on_end,
-        }
-        for each in found[: page.limit]
-    ]
-    document: dict[str, Any] = {"now": iso_time(now), "claims": shown}
+        now, found = expiries.list_ending(
+            conn, page.root, page.after, page.limit + 1, only_preemptible=page.only_preemptible
+        )
+        shown = found[: page.limit]
+        # the agent of a host knows its own root
+        roots = find_roots(conn, {each.consumer for each in shown}) if page.root is None else None
+    document: dict[str, Any] = {
+        "now": iso_time(now),
+        "claims": [
+            _ending_document(each, None if roots is None else roots.get(each.consumer, ())) for each in shown
+        ],
+    }
     if len(found) > page.limit:
-        last = found[page.limit - 1]
+        last = shown[-1]
+        time = last.expires_at if page.root is None else last.ends_at
         # the float as it is, because the text of a time is rounded
-        following = {"root": page.root, "limit": page.limit, "marker": f"{last.ends_at}_{last.consumer}"}
+        following = {"limit": page.limit, "marker": f"{time}_{last.consumer}"}
+        following |= {} if page.root is None else {"root": page.root}
+        following |= {"preemptible": "true"} if page.only_preemptible else {}
         document["links"] = [{"rel": "next", "href": f"{mount_prefix()}{PATH}?{urlencode(following)}"}]
     return call.json_answer(document)
+
+
+def _ending_document(claim: EndingClaim, roots: Sequence[str] | None) -> dict[str, Any]:
+    return {
+        "consumer_uuid": claim.consumer,
+        "consumer_generation": claim.generation,
+        "project_id": claim.project_id,
+        "consumer_type": claim.consumer_type,
+        "ends_at": iso_time(claim.ends_at),
+        "on_end": claim.on_end,
+        "kept_until": _time_or_null(claim.kept_until),
+        **({} if roots is None else {"root_provider_uuids": roots}),
+    }
+
+
+def _time_or_null(time: float | None) -> str | None:
+    return None if time is None else iso_time(time)
 
 
 @api_operation(blueprint, "GET", f"{PATH}/<consumer_uuid>", rules.SHOW_CLAIM)
@@ -83,6 +105,7 @@ def show_claim(call: ApiRequest, consumer_uuid: str) -> Response:
         "is_final": found.is_final,
         "ends_at": iso_time(found.expires_at - found.cleaning_time) if found.is_final else None,
         "on_end": found.on_end,
+        "kept_until": _time_or_null(found.kept_until),
     }
     return call.json_answer({"claim": shown})
 
@@ -104,7 +127,7 @@ def confirm_claim(call: ApiRequest, consumer_uuid: str) -> Response:
 
 
 def _expiry_document(expires_at: float | None) -> dict[str, Any]:
-    return {"expires_at": None if expires_at is None else iso_time(expires_at)}
+    return {"expires_at": _time_or_null(expires_at)}
 
 
 def claim_service(call: ApiRequest) -> ClaimService:

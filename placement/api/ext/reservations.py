@@ -13,6 +13,7 @@ from placement.api.call import ApiRequest, api_operation, mount_prefix
 from placement.api.ext.claims import claim_service, place_document
 from placement.api.paths import EXT
 from placement.db.database import WriteTransaction
+from placement.exceptions import InvalidRequest
 from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
 from placement.schemas.base import canonical_uuid
@@ -22,7 +23,8 @@ from placement.store import reservations as store
 from placement.store.allocations import Allocation
 from placement.store.booking_limits import BookingLimits
 from placement.store.consumers import ConsumerOwnership
-from placement.store.holds import read_schedule
+from placement.store.expiries import server_time
+from placement.store.holds import project_amounts, read_schedule
 from placement.store.maintenances import HostGuest, book_maintenance, find_guests
 from placement.store.reservations import (
     CapacityReservation,
@@ -143,6 +145,30 @@ def _page_document(
         following |= {name: value for name, value in asked.items() if value is not None}
         document["links"] = [{"rel": "next", "href": f"{mount_prefix()}{PATH}?{urlencode(following)}"}]
     return document
+
+
+@api_operation(blueprint, "GET", f"{PATH}/limits", None, writes_json=True)
+def show_limits(call: ApiRequest) -> Response:
+    """Show the limits on the reservations of a project, and how much of them the project uses."""
+    project_id = schemas.parse_limits(call.query_parameters, call.version) or call.project_id
+    call.authorize(rules.LIST_RESERVATIONS, {"project_id": project_id or _ANY_PROJECT})
+    if project_id is None:
+        raise InvalidRequest("Give a project_id: this caller has no project.")
+    limits = booking_limits(call)
+    with call.service.database.read() as conn:
+        number, now = store.count_living(conn, project_id), server_time(conn)
+        held = project_amounts(conn, project_id) if limits.needs_amounts else []
+    amounts, hours = limits.uses_of(project_id, held, now)
+    shown = {
+        "project_id": project_id,
+        "max_duration": limits.max_duration,
+        "max_ahead": limits.max_ahead,
+        "reservations": {"limit": limits.max_number, "used": number},
+        "amounts": {name: asdict(each) for name, each in amounts.items()},
+        "hours": {name: {"limit": each.limit, "used": round(each.used, 3)} for name, each in hours.items()},
+        "hours_period": limits.period,
+    }
+    return call.json_answer({"limits": shown})
 
 
 @api_operation(blueprint, "GET", _ONE, None, writes_json=True)

@@ -1,9 +1,9 @@
 """Computes the room of hosts over time, which searches for windows share.
 
-A *host room* has everything about one resource class of a host that does not depend on a request. It has the
-skylines of the providers with the class, and their sum. It also has two amounts: the host gives the larger
-one without timed amounts, and the smaller one at any time. A search compares both with its request. So it
-skips hosts that can never serve the request, and reads no skylines of hosts that can always serve it.
+A *host room* has all values about one resource class of a host that do not depend on a request. It has the
+skylines of the providers with the class, and their sum. It also has the amount that the host can give without
+timed amounts, and the amount beside the peaks of all of them. A search compares two numbers with its request,
+and skips most hosts that can never serve the request, or that can always serve it.
 """
 
 from __future__ import annotations

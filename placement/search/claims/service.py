@@ -118,7 +118,9 @@ class ClaimService:
                             raise
                         was_repeated, placed = True, None
             if placed is None:
-                LOG.debug("Claim attempt %d is repeated: its groups or windows have changed", attempt)
+                LOG.debug(
+                    "Attempt %d of a claim is repeated, because its groups or windows have changed", attempt
+                )
                 continue
             # a dry run checks generations here, because it never reaches the transaction that checks them
             if dry_run:
@@ -128,7 +130,9 @@ class ClaimService:
                 return self._write_claims(placed, reservation, also, moved)
             # nothing was written, so the next attempt decides everything again from the current state
             except claim_commit.LostRace as error:
-                LOG.debug("Claim attempt %d lost a race: %s", attempt, error)
+                LOG.debug(
+                    "Attempt %d of a claim failed, because another write came first: %s", attempt, error
+                )
         raise Unavailable(
             f"The claim lost a race against other writes in each of {attempt} attempts"
             " ([placement] allocation_conflict_retry_count). Please try again."
@@ -261,7 +265,7 @@ class ClaimService:
             # certain
             if self._group_members(wanted) != members:
                 return None
-            LOG.info("%s", error.detail)
+            LOG.info("The search for a claim found no host: %s", error.detail)
             raise
 
     def _search_fresh(

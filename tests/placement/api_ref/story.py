@@ -80,6 +80,7 @@ STORY: Final[list[Step]] = [
     ("listChanges", 200),
     ("reserve", 201),
     ("listReservations", 200),
+    ("showReservationLimits", 200),
     ("showReservation", 200),
     ("updateReservation", 200),
     ("deleteReservation", 204),

@@ -527,7 +527,20 @@ def walk_reservations(shell: Shell) -> None:
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     (row,) = shell(f"{lent} --ends-at {tomorrow:%FT%TZ}")
     assert (row["resources"], row["expires_at"]) == ("LLC=2", f"{tomorrow:%FT%T}.000Z")
+    walk_time_lists(shell, root, tomorrow)
     assert shell(f"{ALLOCATION} delete {CLAIMANT}") is None
+
+
+def walk_time_lists(shell: Shell, root: str, end: datetime) -> None:
+    """Test the lists of a preemptible claim that ends at a time, of its events, and of limits."""
+    (row,) = shell(f"allocation claim list --root {root} --preemptible")
+    assert (row["consumer"], row["ends_at"], row["on_end"]) == (CLAIMANT, f"{end:%FT%T}.000Z", "evict")
+    assert [each["consumer"] for each in shell("allocation claim list")] == [CLAIMANT]
+    since, until = (f"{end + timedelta(seconds=seconds):%FT%TZ}" for seconds in (-30, 60))
+    (event,) = shell(f"resource time event list --since {since} --until {until} --notice 60 --project-id web")
+    assert (event["kind"], event["consumer"]) == ("claim.ended", CLAIMANT)
+    limits = shell("resource reservation limit list --project-id web")
+    assert ("reservations", None, 0) in [(each["limit"], each["maximum"], each["used"]) for each in limits]
 
 
 def walk_maintenances(shell: Shell, create: str) -> None:
