@@ -34,12 +34,12 @@ from compute_agent.controllers.base import FAILED, PINS, KernelController, Relea
 from compute_agent.controllers.realtime import RealtimeController
 from compute_agent.drivers.base import GuestDriver, RunningGuests
 from compute_agent.files import remove_durably, write_durably
-from compute_agent.host.kernel_files import read_machine_id
+from compute_agent.host.kernel_files import read_host_id
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory import provider_tree
 from compute_agent.locks import LockedError
 from compute_agent.loops.allocations import allocations_by_consumer
-from compute_agent.loops.guest_claims import ClaimStore
+from compute_agent.loops.note_files import ClaimStore
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError, full_name
 from compute_agent.pipeline.host_state import HostState
@@ -531,7 +531,7 @@ def survey_host(
     made = HostRelease(
         *(driver, controllers, client, state, throttling, uuid, online, options),
         beside=host_state.tree.beside,
-        claims=ClaimStore(state.path.parent, read_machine_id(root)),
+        claims=ClaimStore(state.path.parent, read_host_id(root)),
     )
     return made.list_rows()
 
@@ -575,7 +575,7 @@ def open_release(conf: cfg.ConfigOpts, options: ReleaseOptions, lock_timeout: fl
                 read_topology(root).online,
                 options,
                 owner.beside,
-                ClaimStore(folder, read_machine_id(root)),
+                ClaimStore(folder, read_host_id(root)),
             )
         finally:
             opened.close()

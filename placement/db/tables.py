@@ -230,6 +230,21 @@ planned_allocations = define_table(
     sa.Column("used", sa.Integer, nullable=False),
 )
 
+window_promises = define_table(
+    "window_promises",
+    # a window from which claims take: what it holds and what these claims use together, which the window gets
+    # back as long as it lasts; the rows disappear with the consumer
+    sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column(
+        "provider_id",
+        sa.ForeignKey("resource_providers.id", ondelete="CASCADE"),
+        primary_key=True,
+        index=True,
+    ),
+    sa.Column("resource_class_id", sa.ForeignKey("resource_classes.id"), primary_key=True, index=True),
+    sa.Column("used", sa.Integer, nullable=False),
+)
+
 booked_windows = define_table(
     "booked_windows",
     # the history of windows: the uuid is that of a reservation, which may be gone
@@ -272,6 +287,8 @@ claim_expiries = define_table(
     sa.Column("is_final", sa.Boolean, nullable=False, server_default=sa.false()),
     # until when a preemptible claim keeps its room from later windows; no window shortens other claims
     sa.Column("kept_until", sa.Double, nullable=True),
+    # the consumer of the window from which a claim that ends has taken its amounts; the window may be gone
+    sa.Column("window_id", ConsumerId, nullable=True, index=True),
     # when a claim that ends was written
     sa.Column("booked_at", sa.Double, nullable=False, server_default="0"),
     # seconds from the end of the claim to expires_at

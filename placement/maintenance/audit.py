@@ -18,6 +18,7 @@ from placement.db.tables import (
     reservations,
     resource_classes,
     resource_providers,
+    window_promises,
 )
 from placement.read_model.provider import Inventory
 from placement.read_model.rows import INVENTORY_COLUMNS
@@ -153,8 +154,9 @@ _without_allocations: Final = (
     sa.select(_c.id, _c.uuid, _c.project_id)
     .where(
         ~sa.exists().where(_a.consumer_id == _c.id),
-        # a window that begins later has planned allocations instead
+        # a window that begins later has planned allocations instead, and claims may have all its amounts
         ~sa.exists().where(planned_allocations.c.consumer_id == _c.id),
+        ~sa.exists().where(window_promises.c.consumer_id == _c.id),
     )
     .order_by(_c.id)
 )

@@ -11,7 +11,13 @@ from typing import Final
 import sqlalchemy as sa
 
 from placement.db.database import ServiceDatabase, WriteTransaction
-from placement.db.tables import allocations, consumers, planned_allocations, resource_providers
+from placement.db.tables import (
+    allocations,
+    consumers,
+    planned_allocations,
+    resource_providers,
+    window_promises,
+)
 from placement.maintenance import audit
 from placement.maintenance.audit import AuditProblem, DatabaseFinding
 from placement.store import consumers as consumer_store
@@ -107,10 +113,11 @@ def _delete_idle(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> N
     subjects = [finding.subject for finding in findings]
     locked = [row.id for row in consumer_store.rows(consumer_store.lock(tx, subjects))]
     query = sa.select(allocations.c.consumer_id).where(allocations.c.consumer_id.in_(locked))
-    planned = sa.select(planned_allocations.c.consumer_id).where(
-        planned_allocations.c.consumer_id.in_(locked)
+    planned, promised = (
+        sa.select(table.c.consumer_id).where(table.c.consumer_id.in_(locked))
+        for table in (planned_allocations, window_promises)
     )
-    holding = set(tx.conn.execute(sa.union(query, planned)).scalars())
+    holding = set(tx.conn.execute(sa.union(query, planned, promised)).scalars())
     idle = [consumer_id for consumer_id in locked if consumer_id not in holding]
     if idle:
         tx.renew_epoch()

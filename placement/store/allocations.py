@@ -39,6 +39,7 @@ from placement.db.tables import (
     planned_allocations,
     resource_classes,
     resource_providers,
+    window_promises,
 )
 from placement.exceptions import NotFound
 from placement.read_model.provider import Inventory
@@ -83,7 +84,7 @@ def write_claims(
     :param are_promised: the claims take only what is held for them, so the capacity is not checked.
     """
     planned: Sequence[ConsumerClaim] = ()
-    change: holds.TimedChange | None = None
+    timed_write: holds.TimedWrite | None = None
     # holds depend on allocations with a known end only; other writes need no further statement
     if locked.timed or any(claim.window is not None for claim in claims):
         # before the write, which removes the claim or makes its end ineffective
@@ -97,12 +98,14 @@ def write_claims(
         )
         timed_write = holds.plan_write(tx, claims, locked)
         claims, planned, locked = timed_write.claims, timed_write.planned, timed_write.locked
-        change = timed_write.change
     # holdings are deleted before the supplies are read, so that supplies only include the usage of other
     # consumers
     _remove(tx, [row.id for row in locked.consumers.values()])
-    concerned = {uuid for claim in (*claims, *planned) for uuid in claim.resources}
-    supplies, known_classes = read_supplies(tx, concerned)
+    touched = {uuid for claim in (*claims, *planned) for uuid in claim.resources}
+    change = None if timed_write is None else timed_write.change
+    # a window gets amounts back also where it holds nothing now
+    returning = set() if change is None else {each.provider for each in change.after}
+    supplies, known_classes = read_supplies(tx, touched | returning)
     named = {name for claim in claims for resources in claim.resources.values() for name in resources}
     # the lookup includes classes that no provider of the claims has, to distinguish unknown names from
     # missing inventories
@@ -117,16 +120,19 @@ def write_claims(
     if planned:
         # after the check, so that a provider that is gone is a refusal and no violated foreign key
         holds.insert_planned(tx, planned)
-    _update_consumers(tx, [*claims, *planned], locked.consumers)
+    lasting = frozenset[str]() if timed_write is None else timed_write.lasting
+    if timed_write is not None:
+        holds.insert_promises(tx, timed_write.promises)
+    _update_consumers(tx, [*claims, *planned], locked.consumers, lasting)
     # clients rely on this: the generation of a provider grows when a consumer releases all allocations, but
     # not when it moves away
-    emptied = {claim.consumer for claim in claims if not claim.takes_anything}
+    emptied = {claim.consumer for claim in claims if not claim.takes_anything} - lasting
     left = {each.provider_id for each in locked.holdings if each.consumer in emptied}
-    raised = left.union(supply.provider_id for supply in supplies.values())
+    raised = left.union(supplies[uuid].provider_id for uuid in touched & supplies.keys())
     # the change is usage_only, so that readers do not read inventories, traits and aggregates again
     tx.note_changed(raised, generation=True, usage_only=True)
     # without a hold nothing else tells other workers that the plans of a provider have changed
-    before = locked.provider_ids | {each.provider_id for each in locked.planned}
+    before = locked.provider_ids | {each.provider_id for each in (*locked.planned, *locked.promised)}
     tx.note_changed(before - raised, generation=False, usage_only=True)
 
 
@@ -240,17 +246,20 @@ def _allocation_insertion(count: int) -> PreparedStatement:
 
 
 def _update_consumers(
-    tx: WriteTransaction, claims: Sequence[ConsumerClaim], known: Mapping[str, consumer_store.ConsumerRow]
+    tx: WriteTransaction,
+    claims: Sequence[ConsumerClaim],
+    known: Mapping[str, consumer_store.ConsumerRow],
+    lasting: Collection[str],
 ) -> None:
     emptied = []
     for claim in claims:
         # a new consumer was created with generation 1, which is already right
         present = known.get(claim.consumer)
-        if present is not None and claim.takes_anything:
+        if present is not None and (claim.takes_anything or claim.consumer in lasting):
             consumer_store.advance_consumer(tx, present, consumer_store.owner_after(present, claim.owner))
         elif present is not None:
             emptied.append(present.id)
-            # claims may have taken all of a reservation, which then lasts in them until its end
+            # claims may have taken all of a reservation, which is no deletion
             if present.consumer_type == RESERVATION and not claim.in_any_portions:
                 window_history.note_deletion(tx, present.uuid)
     if emptied:
@@ -492,8 +501,12 @@ _consumer_removal: Final = PreparedStatement(
 _end: Final = PreparedStatement(sa.delete(consumers).where(consumers.c.id == _released))
 
 
-# pending windows use nothing yet
-_pending: Final = sa.select(planned_allocations.c.consumer_id)
+# pending windows use nothing yet, and windows of which claims have taken all amounts use nothing at present
+_without_usage: Final = sa.select(planned_allocations.c.consumer_id).union(
+    sa.select(window_promises.c.consumer_id).where(
+        window_promises.c.consumer_id.not_in(sa.select(allocations.c.consumer_id))
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -526,7 +539,7 @@ def consumer_counts(conn: sa.Connection, project_id: str, user_id: str | None) -
     """Return the number of consumers with allocations by type, for a project or for one of its users."""
     query = (
         sa.select(consumers.c.consumer_type, sa.func.count())
-        .where(consumers.c.project_id == project_id, COUNTS, consumers.c.id.not_in(_pending))
+        .where(consumers.c.project_id == project_id, COUNTS, consumers.c.id.not_in(_without_usage))
         .group_by(consumers.c.consumer_type)
     )
     if user_id is not None:

@@ -374,7 +374,11 @@ def commit_claims(
     # time events up to now has not missed the event of the new end
     ends = {
         claim.consumer: expiries.ClaimEnd(
-            claim.window.ends_at, claim.cleaning_time, claim.on_end, claim.kept_until
+            claim.window.ends_at,
+            claim.cleaning_time,
+            claim.on_end,
+            claim.kept_until,
+            window_id=None if claim.taken_from is None else locked.consumers[claim.taken_from].id,
         )
         for claim in claims
         if claim.window is not None and claim.owner.consumer_type != RESERVATION

@@ -22,6 +22,7 @@ from placement.db.tables import (
     consumers,
     planned_allocations,
     resource_providers,
+    window_promises,
 )
 from placement.exceptions import Conflict, ConsumerExists
 from placement.store import consumers as consumer_store
@@ -36,6 +37,7 @@ class LockedConsumers:
 
     - ``expired``: the uuids of expired consumers.
     - ``planned``: the planned allocations of pending windows.
+    - ``promised``: what windows that have begun hold together with the claims that take from them.
     - ``timed``: the uuids of windows, pending or not, and of consumers with claims that end.
     """
 
@@ -44,6 +46,7 @@ class LockedConsumers:
     holdings: Sequence[ClaimantHolding] = ()
     expired: frozenset[str] = frozenset()
     planned: Sequence[ClaimantHolding] = ()
+    promised: Sequence[ClaimantHolding] = ()
     timed: frozenset[str] = frozenset()
 
     @property
@@ -53,8 +56,8 @@ class LockedConsumers:
 
     @property
     def providers(self) -> set[str]:
-        """The uuids of all providers of which these consumers hold allocations, now or in planned windows."""
-        return {each.provider for each in (*self.holdings, *self.planned)}
+        """The uuids of all providers of which these consumers hold allocations, now or later."""
+        return {each.provider for each in (*self.holdings, *self.planned, *self.promised)}
 
 
 def lock_claimed(
@@ -137,17 +140,21 @@ def lock_consumers(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsum
     # the clock of the database decides in the same statement, because the clocks of workers differ
     expired = frozenset(uuid for uuid, *_, is_over, _ in held.rows if is_over)
     timed = {uuid for uuid, *_, is_timed in held.rows if is_timed}
-    # a reservation without holdings is a pending window; other consumers need no further query
+    # a reservation without holdings is a window, which is pending or used by claims; other consumers need no
+    # further query
     holders = {each.consumer for each in holdings}
-    pending = [
-        row.id for row in known.values() if row.consumer_type == RESERVATION and row.uuid not in holders
+    windows = [
+        row.id
+        for row in known.values()
+        if row.consumer_type == RESERVATION and (row.uuid in timed or row.uuid not in holders)
     ]
     planned: list[ClaimantHolding] = []
-    if pending:
-        rows = tx.queue(_planned_by(len(pending)), bind_values("id", pending)).rows
-        planned = [ClaimantHolding(*row) for row in rows]
-        timed.update(each.consumer for each in planned)
-    return LockedConsumers(known, holdings, expired, planned, frozenset(timed))
+    promised: list[ClaimantHolding] = []
+    if windows:
+        for *row, is_planned in tx.queue(_later_of(len(windows)), bind_values("id", windows)).rows:
+            (planned if is_planned else promised).append(ClaimantHolding(*row))
+        timed.update(each.consumer for each in (*planned, *promised))
+    return LockedConsumers(known, holdings, expired, planned, promised, frozenset(timed))
 
 
 @lru_cache(KEPT_SIZES)
@@ -171,17 +178,22 @@ def _held_by(count: int) -> PreparedStatement:
 
 
 @lru_cache(KEPT_SIZES)
-def _planned_by(count: int) -> PreparedStatement:
-    return PreparedStatement(
-        sa.select(
-            consumers.c.uuid,
-            resource_providers.c.id,
-            resource_providers.c.uuid,
-            planned_allocations.c.resource_class_id,
-            planned_allocations.c.used,
+def _later_of(count: int) -> PreparedStatement:
+    def amounts(table: sa.Table, is_planned: str) -> sa.Select[tuple[str, int, str, int, int, int]]:
+        return (
+            sa.select(
+                consumers.c.uuid,
+                resource_providers.c.id,
+                resource_providers.c.uuid.label("provider"),
+                table.c.resource_class_id,
+                table.c.used,
+                sa.literal_column(is_planned).label("is_planned"),
+            )
+            .select_from(table)
+            .join(resource_providers, resource_providers.c.id == table.c.provider_id)
+            .join(consumers, consumers.c.id == table.c.consumer_id)
+            .where(table.c.consumer_id.in_(bind_parameters("id", count, ConsumerId)))
         )
-        .select_from(planned_allocations)
-        .join(resource_providers, resource_providers.c.id == planned_allocations.c.provider_id)
-        .join(consumers, consumers.c.id == planned_allocations.c.consumer_id)
-        .where(planned_allocations.c.consumer_id.in_(bind_parameters("id", count, ConsumerId)))
-    )
+
+    found = sa.union_all(amounts(planned_allocations, "1"), amounts(window_promises, "0")).subquery()
+    return PreparedStatement(sa.select(*found.c))

@@ -36,7 +36,8 @@ class ConsumerClaim:
     max_unit and step_size do not matter. ``window`` is the time of the allocations; None means from now on,
     without an end. Its last ``cleaning_time`` seconds come after the end of the claim, for which ``on_end``
     is meant. A preemptible claim keeps its room until ``kept_until``; then a window that begins later may end
-    it.
+    it. ``taken_from`` is the uuid of the window, locked by the same transaction, to which the amounts return
+    when the claim ends.
     """
 
     consumer: str
@@ -49,6 +50,7 @@ class ConsumerClaim:
     cleaning_time: int = 0
     on_end: EndAction = EndAction.NONE
     kept_until: float | None = None
+    taken_from: str | None = None
 
     @property
     def takes_anything(self) -> bool:

@@ -8,11 +8,18 @@ import os_traits
 import sqlalchemy as sa
 
 from placement.db.database import WriteTransaction
-from placement.db.tables import allocations, inventories, planned_allocations, resource_classes, traits
+from placement.db.tables import (
+    allocations,
+    inventories,
+    planned_allocations,
+    resource_classes,
+    traits,
+    window_promises,
+)
 from placement.exceptions import Conflict, InvalidRequest, NotFound
 from placement.store import names
 
-_USERS: Final = (inventories, allocations, planned_allocations)
+_USERS: Final = (inventories, allocations, planned_allocations, window_promises)
 """The tables with rows that refer to resource classes."""
 
 

@@ -74,7 +74,8 @@ class ClaimEnd:
 
     ``expires_at`` is in seconds since 1970, ``cleaning_time`` in seconds. A window that begins from
     ``kept_until`` on may end a preemptible claim earlier; None means that the claim is not preemptible.
-    ``booked_at`` is when the end was set; None means now.
+    ``booked_at`` is when the end was set; None means now. ``window_id`` is the consumer of the window from
+    which the claim has taken its amounts.
     """
 
     expires_at: float
@@ -82,6 +83,7 @@ class ClaimEnd:
     on_end: EndAction
     kept_until: float | None = None
     booked_at: float | None = None
+    window_id: int | None = None
 
 
 def write_ends(tx: WriteTransaction, ends: Mapping[str, ClaimEnd], known: Collection[int]) -> None:
@@ -107,6 +109,7 @@ _end_insertion: Final = PreparedStatement(
         cleaning_time=sa.bindparam("cleaning_time", type_=sa.Integer),
         on_end=sa.bindparam("on_end", type_=sa.String),
         kept_until=sa.bindparam("kept_until", type_=sa.Double),
+        window_id=sa.bindparam("window_id", type_=ConsumerId),
         booked_at=sa.func.coalesce(sa.bindparam("booked_at", type_=sa.Double), clock.ServerNow()),
         is_final=sa.true(),
     )
@@ -117,9 +120,16 @@ def read_ends(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ClaimEn
     """Return the ends of the claims that end, among those of these locked consumers, by uuid."""
     return {
         uuid: ClaimEnd(
-            float(ends_at), cleaning, EndAction(on_end), None if kept is None else float(kept), float(booked)
+            float(ends_at),
+            cleaning,
+            EndAction(on_end),
+            None if kept is None else float(kept),
+            float(booked),
+            window_id,
         )
-        for uuid, ends_at, cleaning, on_end, kept, booked in tx.conn.execute(_ENDS, {"uuids": sorted(uuids)})
+        for uuid, ends_at, cleaning, on_end, kept, booked, window_id in tx.conn.execute(
+            _ENDS, {"uuids": sorted(uuids)}
+        )
     }
 
 
@@ -136,6 +146,7 @@ _ENDS: Final = (
         claim_expiries.c.on_end,
         claim_expiries.c.kept_until,
         claim_expiries.c.booked_at,
+        claim_expiries.c.window_id,
     )
     .select_from(claim_expiries.join(consumers, EXPIRES))
     .where(claim_expiries.c.is_final, consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True)))

@@ -26,6 +26,7 @@ from placement.db.tables import (
     planned_allocations,
     reservations,
     resource_providers,
+    window_promises,
 )
 from placement.exceptions import Conflict, InvalidRequest
 from placement.store import consumers as consumer_store
@@ -195,7 +196,7 @@ _ids: Final = sa.union(
         sa.select(held.c.consumer_id)
         .join(resource_providers, resource_providers.c.id == held.c.provider_id)
         .where(_chosen)
-        for held in (allocations, planned_allocations)
+        for held in (allocations, planned_allocations, window_promises)
     )
 ).subquery()
 _guests: Final = (

@@ -36,11 +36,20 @@ from placement.exceptions import (
     InvalidRequest,
     NotFound,
 )
-from placement.store import allocations, claimants, expired, expiries, holds, time_events, window_history
+from placement.store import (
+    allocations,
+    claimants,
+    expired,
+    expiries,
+    holds,
+    time_events,
+    window_history,
+    window_promises,
+)
 from placement.store import consumers as consumer_store
 from placement.store.booking_limits import BookingLimits
-from placement.store.claims import CapacityExceeded, ConsumerClaim
-from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
+from placement.store.claims import CapacityExceeded, ConsumerClaim, claimed_amounts
+from placement.store.consumers import ANY_GENERATION
 from placement.store.time_profile import (
     AT_ONCE,
     NO_MARGINS,
@@ -255,6 +264,17 @@ def no_reservation(uuid: str) -> NotFound:
 
 
 @dataclass(frozen=True, slots=True)
+class ReservedAmounts:
+    """The amounts that reservations hold, now or planned, and the amounts that claims from windows use.
+
+    The consumers of all amounts are the reservations.
+    """
+
+    held: Sequence[allocations.Allocation]
+    claimed: Sequence[allocations.Allocation] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class WrittenReservation:
     """A reservation at the end of a transaction, with its allocations.
 
@@ -262,7 +282,7 @@ class WrittenReservation:
     """
 
     reservation: CapacityReservation
-    held: Sequence[allocations.Allocation]
+    amounts: ReservedAmounts
 
 
 def make_reservation(
@@ -311,7 +331,7 @@ def make_reservation(
 
 def _note_booking(tx: WriteTransaction, written: WrittenReservation) -> None:
     found, promised = written.reservation, Counter[str]()
-    for each in written.held:
+    for each in written.amounts.held:
         promised[each.resource_class] += each.used
     window_history.note_booking(
         tx,
@@ -439,33 +459,34 @@ def _latest_end(
     :param kept: the amounts that the window keeps; None means that it keeps all amounts.
     """
     _, found = _lock_reservation(tx, uuid)
-
-    def kept_of(provider: str, resource_class: str, used: int) -> int:
-        return used if kept is None else min(used, kept.get(provider, {}).get(resource_class, 0))
-
-    every = held_amounts(tx.conn, [found])
-    held = [each for each in every if kept_of(each.provider, each.resource_class, each.used)]
-    providers = {each.provider for each in held}
-    supplies, class_ids = allocations.read_supplies(tx, providers)
-    schedule = holds.read_schedule(tx.conn, of_providers=providers)
+    start, endless = found.starts_at or AT_ONCE, TimeWindow(found.starts_at or AT_ONCE, math.inf)
+    reserved = reserved_amounts(tx.conn, [found])
+    held = {
+        (each.provider, each.resource_class): each.used
+        if kept is None
+        else min(each.used, kept.get(each.provider, {}).get(each.resource_class, 0))
+        for each in reserved.held
+    }
+    claimed = {(each.provider, each.resource_class) for each in reserved.claimed}
+    keys = sorted(claimed.union(key for key, used in held.items() if used))
+    supplies, class_ids = allocations.read_supplies(tx, {provider for provider, _ in keys})
+    schedule = holds.read_schedule(tx.conn, of_providers=supplies)
     by_provider = by_key(schedule.amounts)
     latest, others = math.inf, []
-    for each in held:
-        key = (each.provider, each.resource_class)
+    for key in keys:
+        provider, name = key
         some = by_provider.get(key, [])
-        capacity, used = supplies[each.provider].balance_of(class_ids.get(each.resource_class))
+        capacity, used = supplies[provider].balance_of(class_ids.get(name))
         timed = sum(one.used for one in some if one.has_begun)
         timed += sum(amount for held_key, amount in schedule.holds if held_key == key)
         room = capacity - (used - timed)
         beside = [one for one in some if one.consumer != uuid]
-        longer = [
-            replace(
-                one,
-                used=kept_of(each.provider, each.resource_class, one.used),
-                window=TimeWindow(one.window.starts_at, math.inf),
-            )
+        longer = [TimedAmount(uuid, *key, held.get(key, 0), endless, not found.is_pending)]
+        longer += [
+            # claims give these amounts back at their ends
+            replace(one, window=replace(one.window, ends_at=math.inf))
             for one in some
-            if one.consumer == uuid
+            if one.consumer == uuid and one.is_return and one.window.starts_at > start
         ]
         ahead = TimeWindow(found.expires_at, math.inf)
         latest = min(latest, first_growth(some, [*beside, *longer], room, ahead))
@@ -510,13 +531,21 @@ def window_claim(
     locked: claimants.LockedConsumers,
     window: TimeWindow | None,
 ) -> ConsumerClaim:
-    """Return the claim of a locked reservation for its amounts, whether the window has begun or not."""
-    own = [each for each in (*locked.holdings, *locked.planned) if each.consumer == row.uuid]
-    names = _class_names(tx, {each.class_id for each in own})
-    resources: dict[str, dict[str, int]] = {}
-    for each in own:
-        resources.setdefault(each.provider, {})[names[each.class_id]] = each.used
+    """Return the claim of a locked reservation for its amounts, whether the window has begun or not.
+
+    The caller has locked the buckets of its providers.
+    """
     owner = consumer_store.present_owner(row)
+    resources: dict[str, dict[str, int]] = {}
+    if any(each.consumer == row.uuid for each in locked.promised):
+        for each in window_promises.promised_amounts(tx.conn, [row.uuid]):
+            if each.held_part.used:
+                resources.setdefault(each.provider, {})[each.resource_class] = each.held_part.used
+    else:
+        own = [each for each in (*locked.holdings, *locked.planned) if each.consumer == row.uuid]
+        names = _class_names(tx, {each.class_id for each in own})
+        for holding in own:
+            resources.setdefault(holding.provider, {})[names[holding.class_id]] = holding.used
     return ConsumerClaim(row.uuid, resources, ANY_GENERATION, owner, in_any_portions=True, window=window)
 
 
@@ -536,19 +565,50 @@ def _read_written(tx: WriteTransaction, uuid: str) -> WrittenReservation:
         raise InvalidRequest(
             "A reservation has to end in the future, by the clock of the database; DELETE ends it at once."
         )
-    return WrittenReservation(found, held_amounts(tx.conn, [found]))
+    return WrittenReservation(found, reserved_amounts(tx.conn, [found]))
 
 
 def held_amounts(
     conn: sa.Connection, found: Collection[CapacityReservation]
 ) -> Sequence[allocations.Allocation]:
-    """Return the allocations of these reservations, and the planned allocations of pending windows."""
+    """Return what these reservations hold, as :func:`reserved_amounts` does."""
+    return reserved_amounts(conn, found).held
+
+
+def reserved_amounts(conn: sa.Connection, found: Collection[CapacityReservation]) -> ReservedAmounts:
+    """Return what these reservations hold, and what claims from windows use.
+
+    A pending window has its planned allocations. An amount that a claim has given back is held again.
+    """
     held: list[allocations.Allocation] = []
     if uuids := [each.uuid for each in found]:
         held += allocations.of_consumers(conn, uuids)
     if pending := [each.uuid for each in found if each.is_pending]:
         held += allocations.planned_of(conn, pending)
-    return held
+    # only windows that have begun have promises
+    windows = [each.uuid for each in found if each.starts_at is not None and not each.is_pending]
+    promised = window_promises.promised_amounts(conn, windows)
+    used = {each.window for each in promised}
+    held = [each for each in held if each.consumer not in used]
+    held += [each.held_part for each in promised if each.used > each.claimed]
+    return ReservedAmounts(held, [each.claimed_part for each in promised if each.claimed])
+
+
+def amounts_for_claims(
+    conn: sa.Connection, found: CapacityReservation, repeated: Collection[str]
+) -> list[allocations.Allocation]:
+    """Return what claims may take from a reservation: what it holds, and what repeated claims give back.
+
+    :param repeated: consumers that may have claims from the reservation, which new claims replace.
+    """
+    amounts = reserved_amounts(conn, [found])
+    if not amounts.claimed or not repeated:
+        return list(amounts.held)
+    total = window_promises.taken_by(conn, found.uuid, repeated)
+    some = {(each.provider, each.resource_class): each for each in (*amounts.claimed, *amounts.held)}
+    for each in amounts.held:
+        total[each.provider, each.resource_class] += each.used
+    return [replace(each, used=total[key]) for key, each in some.items() if total[key]]
 
 
 def _lock_reservation(
@@ -595,9 +655,13 @@ def divided_claims(
     # consumer is missing
     assert row is not None
     assert found is not None
-    held = [each for each in locked.holdings if each.consumer == reservation]
-    names = _class_names(tx, {each.class_id for each in held})
-    rest = Counter({(each.provider, names[each.class_id]): each.used for each in held})
+    window = None if found.starts_at is None else TimeWindow(found.starts_at, found.expires_at)
+    # min_unit, max_unit and step_size do not apply to the rest of a reservation
+    left = window_claim(tx, row, locked, window)
+    rest = Counter({(provider, name): amount for _, provider, name, amount in claimed_amounts([left])})
+    if window is not None:
+        # a claim that is repeated may use its amounts again
+        rest += window_promises.taken_by(tx.conn, reservation, [claim.consumer for claim in claims])
     for claim in claims:
         for provider, taken in claim.resources.items():
             for name, amount in taken.items():
@@ -610,20 +674,17 @@ def divided_claims(
         # amounts of 0 are left out, because they would keep a consumer that should disappear
         if amount:
             resources.setdefault(provider, {})[name] = amount
-    owner = ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)
-    window = None if found.starts_at is None else TimeWindow(found.starts_at, found.expires_at)
-    # min_unit, max_unit and step_size do not apply to the rest of a reservation
-    left = ConsumerClaim(reservation, resources, ANY_GENERATION, owner, in_any_portions=True, window=window)
-    return [*(_with_cleaning(claim, found) for claim in claims), left]
+    return [*(_from_reservation(claim, found) for claim in claims), replace(left, resources=resources)]
 
 
-def _with_cleaning(claim: ConsumerClaim, reservation: CapacityReservation) -> ConsumerClaim:
-    if claim.window is None or not reservation.cleaning_time:
+def _from_reservation(claim: ConsumerClaim, reservation: CapacityReservation) -> ConsumerClaim:
+    if claim.window is None or reservation.starts_at is None:
         return claim
     return replace(
         claim,
-        window=reservation.window_margins.held_window(claim.window),
+        window=replace(claim.window, ends_at=claim.window.ends_at + reservation.cleaning_time),
         cleaning_time=reservation.cleaning_time,
+        taken_from=reservation.uuid,
     )
 
 
@@ -712,6 +773,14 @@ _times: Final = (
 )
 
 
+def window_times(conn: sa.Connection, uuids: Collection[str]) -> dict[str, TimeWindow]:
+    """Return the times for which these windows hold their amounts, by uuid, also of windows that are over."""
+    return {
+        uuid: TimeWindow(starts_at, ends_at)
+        for uuid, starts_at, ends_at in conn.execute(_times, {"uuids": sorted(uuids)})
+    }
+
+
 def begin_windows(tx: WriteTransaction) -> int:
     """Turn the planned allocations of windows that have begun into allocations; return their number."""
     due = sorted(tx.conn.execute(_due).scalars())
@@ -730,10 +799,7 @@ def begin_windows(tx: WriteTransaction) -> int:
     if rows:
         tx.lock(locked.providers)
         # under the locks, because another worker may have moved the end of a window meanwhile
-        times = {
-            uuid: TimeWindow(starts_at, ends_at)
-            for uuid, starts_at, ends_at in tx.conn.execute(_times, {"uuids": sorted(pending)})
-        }
+        times = window_times(tx.conn, pending)
         claims = [window_claim(tx, row, locked, times[row.uuid]) for row in rows]
         # their room is held since the booking, so a start is never refused
         allocations.write_claims(tx, claims, locked, are_promised=True)

@@ -26,6 +26,16 @@ A worked example
     first window begins, so its 4 VCPU become an allocation, and the hold shrinks to 2. If the window is
     deleted at 10:30, the hold grows to 6 again.
 
+Returns of claims
+    A claim from a window takes its amounts out of the window until the claim ends, is deleted or is replaced.
+    Then the amounts are promised to the window again. The *promise* of a window is the sum of what it holds
+    and of what its claims use, by provider and class. :func:`returned_amounts` derives from it, which amounts
+    come back to the window and when. These *returns* are timed amounts without an allocation, so the hold of
+    the provider keeps their room: a claim may end at any moment, without a write of its window.
+
+    In the example above, a claim takes all 4 VCPU of the first window until 10:40. If it is deleted at 10:10,
+    the window has the return of 4 VCPU from 10:10 until 11:00, and the hold grows by 4.
+
 Invariants
     - At each instant, amounts without an end and timed amounts together are at most the capacity, unless an
       operator reduces the capacity. A write never increases the excess over the capacity, neither at any
@@ -38,8 +48,8 @@ Invariants
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from heapq import nsmallest
@@ -136,6 +146,7 @@ class TimedAmount:
     """An amount of a resource class that a consumer may use during a time window.
 
     ``consumer`` and ``provider`` are uuids. ``has_begun`` tells whether the amount has an allocation.
+    ``is_return`` marks an amount that a window gets back from one of its claims, without an allocation.
     """
 
     consumer: str
@@ -144,6 +155,7 @@ class TimedAmount:
     used: int
     window: TimeWindow
     has_begun: bool
+    is_return: bool = False
 
     @property
     def key(self) -> HoldKey:
@@ -208,6 +220,73 @@ def by_key(amounts: Iterable[TimedAmount]) -> dict[HoldKey, list[TimedAmount]]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class WindowPromise:
+    """An amount that a window holds, or that its claims use: together, until the end of the window.
+
+    ``window_id`` and ``window`` are the id and the uuid of its consumer; ``time`` is the time of the window.
+    """
+
+    window_id: int
+    window: str
+    provider: str
+    resource_class: str
+    used: int
+    time: TimeWindow
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRows:
+    """The timed amounts that have rows in the database, and the promises from which returns follow.
+
+    :param sources: the ids of the windows from which claims have taken their amounts, by the uuid of the
+        claim's consumer.
+    """
+
+    amounts: Sequence[TimedAmount]
+    promises: Sequence[WindowPromise] = ()
+    sources: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def all_amounts(self) -> Sequence[TimedAmount]:
+        """The amounts with rows, and the returns."""
+        return [*self.amounts, *returned_amounts(self)] if self.promises else self.amounts
+
+    def without_consumers(self, consumers: Collection[str]) -> TimedRows:
+        """Return the rows as if some consumers had no amounts."""
+        return TimedRows(
+            [each for each in self.amounts if each.consumer not in consumers],
+            [each for each in self.promises if each.window not in consumers],
+            {consumer: window for consumer, window in self.sources.items() if consumer not in consumers},
+        )
+
+
+def returned_amounts(rows: TimedRows) -> list[TimedAmount]:
+    """Return what windows get back from their claims: at the ends of the claims, or already now.
+
+    :param rows: all amounts of the providers with these promises.
+    """
+    by_provider, found = by_key(rows.amounts), []
+    for promise in rows.promises:
+        rest, end = promise.used, promise.time.ends_at
+        for each in by_provider.get((promise.provider, promise.resource_class), ()):
+            if each.consumer == promise.window:
+                rest -= each.used
+            elif rows.sources.get(each.consumer) == promise.window_id:
+                rest -= each.used
+                # a claim that ends with its window gives nothing back
+                if each.window.ends_at < end:
+                    found.append(_return_of(promise, each.used, each.window.ends_at))
+        if rest > 0:
+            found.append(_return_of(promise, rest, promise.time.starts_at))
+    return found
+
+
+def _return_of(promise: WindowPromise, used: int, starts_at: float) -> TimedAmount:
+    time = TimeWindow(starts_at, promise.time.ends_at)
+    return TimedAmount(promise.window, promise.provider, promise.resource_class, used, time, False, True)
+
+
 def needed_holds(amounts: Iterable[TimedAmount], now: float) -> dict[HoldKey, int]:
     """Return the amount that each hold needs, by provider and resource class with timed amounts."""
     return {
@@ -242,12 +321,13 @@ def check_amounts(amounts: Iterable[TimedAmount], now: float) -> None:
     """Refuse too many or too large timed amounts of one provider and resource class.
 
     The check limits the peak, not the hold, because a hold may grow up to the peak when a claim is released.
+    Returns are not counted, because each of them belongs to a claim, which is.
 
     :raises HoldRefusal: there are more than :data:`MAX_TIMED_AMOUNTS`, or the peak is too large for a
         database column.
     """
     for (provider, name), some in by_key(amounts).items():
-        if len(some) > MAX_TIMED_AMOUNTS:
+        if sum(not each.is_return for each in some) > MAX_TIMED_AMOUNTS:
             raise HoldRefusal(
                 f"Resource provider '{provider}' has {MAX_TIMED_AMOUNTS} amounts of '{name}' in windows and"
                 " in claims that end, which is the maximum."

@@ -10,7 +10,14 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from placement.db.tables import allocations, claim_expiries, consumers, planned_allocations, reservations
+from placement.db.tables import (
+    allocations,
+    claim_expiries,
+    consumers,
+    planned_allocations,
+    reservations,
+    window_promises,
+)
 from placement.store.expired import EXPIRES
 from placement.store.holds import TimeSchedule, read_schedule
 from placement.store.time_profile import AT_ONCE, TimeWindow, by_key, largest_sum
@@ -41,15 +48,18 @@ class WindowUsage:
         """Compute the sums from a schedule of all providers."""
         # claims that end have no start
         windows = [each for each in schedule.amounts if each.window.starts_at != AT_ONCE]
-        pending = [each for each in windows if not each.has_begun]
+        pending = [each for each in windows if not each.has_begun and not each.is_return]
         booked, lent, holds = Counter[str](), Counter[str](), dict(schedule.holds)
         for each in windows:
-            booked[each.resource_class] += each.used
+            # an amount that a claim has given back may have no allocation yet
+            if not each.is_return or each.window.starts_at <= schedule.now:
+                booked[each.resource_class] += each.used
         for key, some in by_key(pending).items():
             # the hold keeps the room that the pending windows do not lend
             lent[key[1]] += max(0, largest_sum(some, _ALWAYS) - holds.get(key, 0))
         waiting = {each.consumer for each in pending}
-        return cls(len(waiting), len({each.consumer for each in windows} - waiting), booked, lent)
+        active = ({each.consumer for each in windows} | schedule.used_windows) - waiting
+        return cls(len(waiting), len(active), booked, lent)
 
 
 def read_usage(conn: sa.Connection) -> WindowUsage | None:
@@ -63,6 +73,7 @@ _one: Final = sa.literal(1).label("one")
 _COUNT: Final = sa.select(sa.func.count()).select_from(
     sa.union_all(
         sa.select(_one).select_from(planned_allocations),
+        sa.select(_one).select_from(window_promises),
         sa.select(_one)
         .select_from(reservations.join(allocations, allocations.c.consumer_id == reservations.c.consumer_id))
         .where(reservations.c.starts_at.is_not(None)),

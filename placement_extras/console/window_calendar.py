@@ -21,7 +21,7 @@ from placement.read_model.provider import Provider
 from placement.store.expiries import server_time
 from placement.store.holders import find_projects
 from placement.store.holds import TimeSchedule, read_schedule
-from placement.store.reservations import held_amounts, list_reservations
+from placement.store.reservations import list_reservations, reserved_amounts
 from placement.store.time_profile import TimedAmount, TimeWindow
 from placement.store.time_skyline import TimeSkyline
 from placement_extras.console import fleet, page_request
@@ -180,13 +180,14 @@ def _make_bars(
     amounts: Iterable[TimedAmount], projects: Mapping[str, str], wanted: CalendarQuestion
 ) -> tuple[tuple[CalendarBar, ...], int, int]:
     """Return the bars that start first, the number of lanes, and the number of bars left out."""
-    by_consumer: dict[str, list[TimedAmount]] = defaultdict(list)
+    # a window has a bar of its own for what a claim gives back to it at its end
+    by_bar: dict[tuple[str, float], list[TimedAmount]] = defaultdict(list)
     for each in amounts:
         if not wanted.project or projects.get(each.consumer) == wanted.project:
-            by_consumer[each.consumer].append(each)
-    ordered = sorted(by_consumer.items(), key=lambda pair: (pair[1][0].starts_at, pair[0]))
+            by_bar[each.consumer, each.starts_at].append(each)
+    ordered = sorted(by_bar.items(), key=lambda pair: (pair[1][0].starts_at, pair[0]))
     shown, bars, lane_ends = wanted.shown_time, [], list[float]()
-    for consumer, some in ordered[:_MAX_BARS]:
+    for (consumer, _), some in ordered[:_MAX_BARS]:
         first = some[0]
         begin, end = max(first.starts_at, shown.starts_at), min(first.window.ends_at, shown.ends_at)
         lane = next((number for number, last in enumerate(lane_ends) if last <= begin), len(lane_ends))
@@ -252,7 +253,8 @@ def show_calendar(visit: PageRequest) -> str:
         reserved: list[Any] = []
         if project:
             some = list_reservations(conn, project, None, None, _MAX_OF_PROJECT)
-            reserved = list(held_amounts(conn, some))
+            amounts = reserved_amounts(conn, some)
+            reserved = [*amounts.held, *amounts.claimed]
     with visit.pinned_model() as (snapshot, _):
         classes, _, aggregates = fleet.filter_choices(snapshot, 250)
         classes.sort(key=class_order)

@@ -28,6 +28,7 @@ from placement.db.tables import (
     planned_allocations,
     provider_attributes,
     reservations,
+    window_promises,
 )
 from placement.exceptions import Conflict, ServiceError
 from placement.store.consumers import ConsumerOwnership
@@ -243,6 +244,8 @@ _LOST_NOTES: Final = {
     " permanent",
     ended_claims.name: "history of claims: OpenStack Placement has none, so {} of them are forgotten",
     booked_windows.name: "history of windows: OpenStack Placement has none, so {} of them are forgotten",
+    window_promises.name: "reservations in use: OpenStack Placement has none, so up to {} amounts are free"
+    " for all when claims give them back",
     provider_attributes.name: "attributes of resource providers: OpenStack Placement has none, so {} are"
     " lost",
 }

@@ -50,6 +50,7 @@ RESERVATION_COLUMNS: Final = (
     "state",
     "degraded",
     "allocations",
+    "claimed",
 )
 """The columns of a reservation."""
 _LISTED_COLUMNS: Final = (
@@ -615,14 +616,16 @@ def _reservation_columns(
 ) -> tuple[tuple[str, ...], TableRow]:
     reservation = answer["reservation"]
     names = HostNames(asking)
-    hosts = sorted({name for provider in reservation["allocations"] if (name := names.host_name(provider))})
+    # a window that claims use up still has hosts
+    providers = (*reservation["allocations"], *(reservation.get("claimed") or ()))
+    hosts = sorted({name for provider in providers if (name := names.host_name(provider))})
     # only administrators see the guests that are in the way of a degraded reservation
     more = {"guests": reservation["guests"]} if "guests" in reservation else {}
     if "claims" in answer:
         # the host of each consumer, in the order of the requests
         more["claims"] = [names.host_name(each["root_provider_uuid"]) for each in answer["claims"]]
     return (*RESERVATION_COLUMNS, "hosts", *more), (
-        # an earlier service has no times of a start, no states and no causes
+        # an earlier service has no times of a start, no states, no causes and no claimed amounts
         *(reservation.get(name) for name in RESERVATION_COLUMNS),
         hosts,
         *more.values(),

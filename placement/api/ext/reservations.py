@@ -30,6 +30,7 @@ from placement.store.reservations import (
     CapacityReservation,
     ReservationEnd,
     ReservationState,
+    ReservedAmounts,
     WrittenReservation,
 )
 from placement.store.time_profile import EndAction, WindowMargins, iso_time
@@ -114,8 +115,8 @@ def list_some(call: ApiRequest) -> Response:
         # one more than the limit of the page is read, to find out whether there is a next page
         found = store.list_reservations(conn, project_id, page.group, page.marker, page.limit + 1)
         read = found[: page.limit]
-        held = store.held_amounts(conn, read)
-    shown = _reservation_documents(call, read, held)
+        amounts = store.reserved_amounts(conn, read)
+    shown = _reservation_documents(call, read, amounts)
     # states depend on the clock and on providers, so a page is filtered after it is read: its price is
     # limited, and it may have fewer reservations than its limit
     return call.json_answer(_page_document(page, shown, has_more=len(found) > page.limit))
@@ -184,11 +185,11 @@ def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
     _release_due(call)
     with call.service.database.read() as conn:
         found = store.find_reservation(conn, uuid)
-        held = [] if found is None else store.held_amounts(conn, [found])
+        amounts = store.reserved_amounts(conn, [] if found is None else [found])
     # 404 instead of 403, because 403 would show that the reservation exists
     if found is None or not call.allows_project(rules.SHOW_RESERVATION, found.project_id):
         raise store.no_reservation(uuid)
-    (document,) = _reservation_documents(call, [found], held)
+    (document,) = _reservation_documents(call, [found], amounts)
     # guests of other projects are for callers that may see every project
     if document["degraded"] and call.allows_project(rules.LIST_RESERVATIONS, _ANY_PROJECT):
         with call.service.database.read() as conn:
@@ -266,16 +267,14 @@ def _release_due(call: ApiRequest) -> None:
 
 
 def _written_document(call: ApiRequest, written: WrittenReservation) -> dict[str, Any]:
-    return _reservation_documents(call, [written.reservation], written.held)[0]
+    return _reservation_documents(call, [written.reservation], written.amounts)[0]
 
 
 def _reservation_documents(
-    call: ApiRequest, found: Sequence[CapacityReservation], held: Sequence[Allocation]
+    call: ApiRequest, found: Sequence[CapacityReservation], reserved: ReservedAmounts
 ) -> list[dict[str, Any]]:
-    """Return the JSON documents of reservations, with the causes of degraded ones.
-
-    :param held: the amounts that these reservations hold.
-    """
+    """Return the JSON documents of reservations, with the causes of degraded ones."""
+    held = reserved.held
     with call.service.model.fresh_view() as view:
         providers = PromisingProviders.from_snapshot(view.snapshot, {each.provider for each in held})
     skylines: SkylinesByProvider = {}
@@ -284,9 +283,7 @@ def _reservation_documents(
         with call.service.database.read() as conn:
             schedule = read_schedule(conn, of_providers=overfull)
         skylines = make_skylines(schedule.amounts, schedule.holds)
-    amounts: dict[str, list[Allocation]] = defaultdict(list)
-    for amount in held:
-        amounts[amount.consumer].append(amount)
+    amounts, claimed = (_by_consumer(each) for each in (held, reserved.claimed))
     documents = []
     for each in found:
         own = amounts[each.uuid]
@@ -296,8 +293,15 @@ def _reservation_documents(
         state = each.state
         if causes and state is ReservationState.ACTIVE and not each.is_maintenance:
             state = ReservationState.FAILED if has_failed(own, each.now, usable, skylines) else state
-        documents.append(_reservation_document(each, state, own, causes))
+        documents.append(_reservation_document(each, state, own, claimed[each.uuid], causes))
     return documents
+
+
+def _by_consumer(amounts: Sequence[Allocation]) -> defaultdict[str, list[Allocation]]:
+    found: defaultdict[str, list[Allocation]] = defaultdict(list)
+    for each in amounts:
+        found[each.consumer].append(each)
+    return found
 
 
 def _past_document(window: WindowRecord, state: PastState) -> dict[str, Any]:
@@ -317,6 +321,7 @@ def _past_document(window: WindowRecord, state: PastState) -> dict[str, Any]:
         "state": state,
         "degraded": [],
         "allocations": {},
+        "claimed": {},
         "promised": window.resources,
         "ended_at": None if window.ended_at is None else iso_time(window.ended_at),
     }
@@ -336,12 +341,9 @@ def _reservation_document(
     reservation: CapacityReservation,
     state: ReservationState,
     held: Sequence[Allocation],
+    claimed: Sequence[Allocation],
     causes: Sequence[DegradationCause],
 ) -> dict[str, Any]:
-    by_provider: dict[str, Any] = {}
-    for each in held:
-        entry = by_provider.setdefault(each.provider, {"resources": {}})
-        entry["resources"][each.resource_class] = each.used
     return {
         "uuid": reservation.uuid,
         "project_id": reservation.project_id,
@@ -356,5 +358,14 @@ def _reservation_document(
         "movable": reservation.is_movable,
         "state": state,
         "degraded": [asdict(each) for each in causes],
-        "allocations": by_provider,
+        "allocations": _amounts_document(held),
+        "claimed": _amounts_document(claimed),
     }
+
+
+def _amounts_document(amounts: Sequence[Allocation]) -> dict[str, Any]:
+    by_provider: dict[str, Any] = {}
+    for each in amounts:
+        entry = by_provider.setdefault(each.provider, {"resources": {}})
+        entry["resources"][each.resource_class] = each.used
+    return by_provider

@@ -465,15 +465,16 @@ class ClaimService:
     def _reserved_amounts(
         self, reservation: str, wanted: Sequence[WantedClaim]
     ) -> tuple[reservations.CapacityReservation, list[allocations.Allocation]]:
-        """Return the reservation from which the claims take their amounts, and its allocations.
+        """Return the reservation from which the claims take their amounts, and these amounts.
 
         :raises Conflict: the reservation does not serve all owners and groups of the claims.
         """
-        found, held = self._find_reserved(reservation)
-        if found is not None and found.is_pending and found.has_begun:
-            # no request has made the planned amounts allocations yet
-            reservations.give_back_expired(self._context.database)
-            found, held = self._find_reserved(reservation)
+        found, held = self._find_reserved(reservation, wanted)
+        if found is not None and found.starts_at is not None:
+            # a claim from the window may have ended without a release, and a window may begin just now
+            with self._context.model.fresh_view():
+                pass
+            found, held = self._find_reserved(reservation, wanted)
         for each in wanted:
             group = None if each.group is None else each.group.name
             if found is None or not found.serves_claim(each.owner.project_id, group):
@@ -484,13 +485,15 @@ class ClaimService:
         return found, held
 
     def _find_reserved(
-        self, reservation: str
+        self, reservation: str, wanted: Sequence[WantedClaim]
     ) -> tuple[reservations.CapacityReservation | None, list[allocations.Allocation]]:
+        """Return the reservation with what it holds, and what the claims give back to it when repeated."""
         with self._context.database.read() as conn:
-            return (
-                reservations.find_reservation(conn, reservation),
-                allocations.of_consumer(conn, reservation),
-            )
+            found = reservations.find_reservation(conn, reservation)
+            if found is None:
+                return None, []
+            known = [each.consumer for each in wanted if each.generation is not None]
+            return found, reservations.amounts_for_claims(conn, found, known)
 
     def _held_amounts(self, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
         """Return the current allocations of the claims' consumers, which the new claims may use again.

@@ -215,9 +215,12 @@ def test_claims_take_from_a_window_during_its_time(admin: Admin, url: str, host:
         taken = post_claims(admin, new_claim(f"resources=VCPU:{amount}"), reservation=window, ends_at=until)
         assert taken.status_code == 201, taken.text
         assert read_usages(admin, host) == {"VCPU": 6}
-    assert admin("GET", f"{PATH}/{window}").status_code == 404
+    shown = show(admin, window)
+    assert (shown["state"], shown["allocations"]) == ("active", {})
+    assert shown["claimed"] == {host: {"resources": {"VCPU": 6}}}
     advance_clock(url, 2 * HOUR)
     assert read_usages(admin, host) == {"VCPU": 0}
+    assert admin("GET", f"{PATH}/{window}").status_code == 404
 
 
 def test_the_first_request_after_the_start_may_claim(admin: Admin, url: str, host: str) -> None:

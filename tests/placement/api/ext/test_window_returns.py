@@ -1,0 +1,270 @@
+"""Windows that claims use: they last until their end, and get back what claims do not need any more."""
+
+from typing import Any
+
+import pytest
+
+from tests.placement.api.ext.windows import HOUR, PATH, book, booked, show
+from tests.placement.builders import (
+    make_provider,
+    new_claim,
+    post_claims,
+    put_allocation,
+    put_inventories,
+    read_error,
+    read_usages,
+)
+from tests.placement.moving_clock import advance_clock, after
+from tests.placement.running import Admin
+from tests.placement.sql import read_scalar
+from tests.placement.workers.window_tables import find_broken_promises
+
+
+@pytest.fixture
+def host(admin: Admin) -> str:
+    return make_provider(admin, "cn", VCPU=8)
+
+
+@pytest.fixture
+def window(admin: Admin, host: str) -> str:
+    """Return a window with 6 of the 8 VCPUs of the host, from now until in 3 hours."""
+    return booked(admin, 6, 0, 3, allowed_hosts=[host])
+
+
+def claim(admin: Admin, window: str, amount: int, end: float, **fields: Any) -> str:
+    """Claim VCPUs from a window until some hours from now; return the consumer."""
+    wanted = new_claim(f"resources=VCPU:{amount}", **fields)
+    answer = post_claims(admin, wanted, reservation=window, ends_at=after(end * HOUR))
+    assert answer.status_code == 201, answer.text
+    found: str = wanted["consumer_uuid"]
+    return found
+
+
+def amounts_of(admin: Admin, window: str) -> tuple[int, int]:
+    """Return the VCPUs that a window holds, and those that its claims use."""
+    shown = show(admin, window)
+    held, claimed = (
+        sum(each["resources"]["VCPU"] for each in shown[name].values()) for name in ("allocations", "claimed")
+    )
+    return held, claimed
+
+
+def test_a_window_exists_until_its_end_whatever_claims_take(
+    admin: Admin, url: str, host: str, window: str
+) -> None:
+    claim(admin, window, 6, 2)
+    shown = show(admin, window)
+    assert (shown["state"], shown["degraded"], amounts_of(admin, window)) == ("active", [], (0, 6))
+    assert admin("GET", f"{PATH}?state=active").json["reservations"] == [shown]
+    path = f"/ext/v1/time_events?since={after(0)}&until={after(4 * HOUR)}&notice=600"
+    kinds = [each["kind"] for each in admin("GET", path).json["events"] if each["consumer_uuid"] == window]
+    assert kinds == ["reservation.ends_soon", "reservation.ended"]
+    assert read_usages(admin, host) == {"VCPU": 6}
+    usages = admin("GET", "/usages?project_id=project").json["usages"]
+    assert usages == {"INSTANCE": {"consumer_count": 1, "VCPU": 6}}
+    assert find_broken_promises(url) == []
+    advance_clock(url, 4 * HOUR)
+    assert admin("GET", f"{PATH}/{window}").status_code == 404
+    assert admin("GET", f"{PATH}?state=ended").json["reservations"][0]["ended_at"] is None
+    assert read_usages(admin, host) == {"VCPU": 0}
+    assert read_scalar(url, "SELECT count(*) FROM window_promises") == 0
+
+
+@pytest.mark.parametrize("by", ["delete", "put", "end", "reservation"])
+def test_a_window_gets_back_what_a_claim_leaves(
+    admin: Admin, url: str, host: str, window: str, by: str
+) -> None:
+    consumer = claim(admin, window, 6, 1)
+    # the room after the claim is promised, so no other consumer gets it
+    assert post_claims(admin, new_claim("resources=VCPU:3"), ends_at=after(2 * HOUR)).status_code == 409
+    assert book(admin, 3, 1.5, 2.5).status_code == 409
+    if by == "delete":
+        assert admin("DELETE", f"/allocations/{consumer}").status_code == 204
+    elif by == "put":
+        assert put_allocation(admin, {}, consumer, generation=1).status_code == 204
+    elif by == "reservation":
+        claim(admin, window, 1, 1, consumer_uuid=consumer, consumer_generation=1)
+    else:
+        advance_clock(url, 1.5 * HOUR)
+    assert find_broken_promises(url) == []
+    left = 5 if by == "reservation" else 6
+    assert amounts_of(admin, window) == (left, 6 - left)
+    assert read_usages(admin, host) == {"VCPU": 6}
+    assert put_allocation(admin, {host: {"VCPU": 3}}).status_code == 409
+    assert post_claims(admin, new_claim("resources=VCPU:3"), ends_at=after(HOUR)).status_code == 409
+    assert book(admin, 3, 0.1, 1).status_code == 409
+    assert put_allocation(admin, {host: {"VCPU": 2}}).status_code == 204
+    claim(admin, window, left, 1)
+    assert amounts_of(admin, window) == (0, 6)
+    assert find_broken_promises(url) == []
+
+
+def test_other_claims_use_what_a_window_does_not_have(admin: Admin, url: str, host: str, window: str) -> None:
+    claim(admin, window, 6, 1)
+    assert post_claims(admin, new_claim("resources=VCPU:2"), ends_at=after(9 * HOUR)).status_code == 201
+    assert post_claims(admin, new_claim("resources=VCPU:1"), ends_at=after(0.5 * HOUR)).status_code == 409
+    assert find_broken_promises(url) == []
+
+
+def test_a_claim_moves_away_from_its_window_only_if_it_has_room_elsewhere(
+    admin: Admin, url: str, host: str, window: str
+) -> None:
+    consumer = claim(admin, window, 4, 1)
+    # without an end it is no claim of the window, which wants its room back
+    assert put_allocation(admin, {host: {"VCPU": 4}}, consumer, generation=1).status_code == 409
+    assert amounts_of(admin, window) == (2, 4)
+    assert put_allocation(admin, {host: {"VCPU": 2}}, consumer, generation=1).status_code == 204
+    assert amounts_of(admin, window) == (6, 0)
+    assert read_usages(admin, host) == {"VCPU": 8}
+    other = make_provider(admin, "other", VCPU=8)
+    assert put_allocation(admin, {other: {"VCPU": 4}}, consumer, generation=2).status_code == 204
+    assert read_usages(admin, host) == {"VCPU": 6}
+    assert find_broken_promises(url) == []
+
+
+def test_a_claim_is_extended_in_place_up_to_the_end_of_its_window(
+    admin: Admin, url: str, host: str, window: str
+) -> None:
+    consumer = claim(admin, window, 6, 1)
+    booked(admin, 2, 0, 9)
+    again = new_claim("resources=VCPU:6", consumer_uuid=consumer, consumer_generation=1)
+    late = post_claims(admin, again, reservation=window, ends_at=after(4 * HOUR))
+    assert "needs an ends_at of at most" in read_error(late)[2]
+    until = show(admin, window)["expires_at"]
+    assert post_claims(admin, again, reservation=window, ends_at=until).status_code == 201
+    assert amounts_of(admin, window) == (0, 6)
+    larger = new_claim("resources=VCPU:7", consumer_uuid=consumer, consumer_generation=2)
+    assert post_claims(admin, larger, reservation=window, ends_at=until).status_code == 409
+    smaller = new_claim("resources=VCPU:2", consumer_uuid=consumer, consumer_generation=2)
+    assert post_claims(admin, smaller, reservation=window, ends_at=until).status_code == 201
+    assert amounts_of(admin, window) == (4, 2)
+    # the end of a claim at the end of the window returns nothing, but an early deletion does
+    assert admin("DELETE", f"/allocations/{consumer}").status_code == 204
+    assert amounts_of(admin, window) == (6, 0)
+    assert find_broken_promises(url) == []
+
+
+def test_the_end_of_a_used_window_moves_with_its_promise(
+    admin: Admin, url: str, host: str, window: str
+) -> None:
+    consumer = claim(admin, window, 6, 1)
+    following = booked(admin, 6, 5, 6)
+    path, generation = f"{PATH}/{window}", show(admin, window)["generation"]
+    refused = admin("PUT", path, json={"generation": generation, "expires_at": after(5.5 * HOUR)})
+    latest = show(admin, following)["starts_at"]
+    assert f"it may end at {latest} at the latest" in read_error(refused)[2]
+    answer = admin("PUT", path, json={"generation": generation, "expires_at": latest})
+    assert answer.status_code == 200, answer.text
+    assert answer.json["reservation"]["claimed"] == {host: {"resources": {"VCPU": 6}}}
+    assert find_broken_promises(url) == []
+    assert book(admin, 3, 3.5, 4).status_code == 409
+    # an earlier end gives room to others, but claims stay
+    body = {"generation": generation + 1, "expires_at": after(0.5 * HOUR)}
+    assert admin("PUT", path, json=body).status_code == 200
+    assert find_broken_promises(url) == []
+    assert book(admin, 3, 0.6, 0.9).status_code == 409
+    assert book(admin, 3, 1.5, 2).status_code == 201
+    advance_clock(url, 0.7 * HOUR)
+    assert admin("GET", path).status_code == 404
+    assert read_usages(admin, host) == {"VCPU": 6}
+    assert admin("DELETE", f"/allocations/{consumer}").status_code == 204
+    assert find_broken_promises(url) == []
+
+
+def test_a_window_gives_back_a_part_of_what_it_holds_and_claims_stay(
+    admin: Admin, url: str, host: str, window: str
+) -> None:
+    consumer = claim(admin, window, 2, 1)
+    path, generation = f"{PATH}/{window}", show(admin, window)["generation"]
+    body = {"generation": generation, "allocations": {host: {"resources": {"VCPU": 1}}}}
+    answer = admin("PUT", path, json=body)
+    assert answer.status_code == 200, answer.text
+    assert amounts_of(admin, window) == (1, 2)
+    assert put_allocation(admin, {host: {"VCPU": 5}}).status_code == 204
+    assert put_allocation(admin, {host: {"VCPU": 1}}).status_code == 409
+    assert admin("DELETE", f"/allocations/{consumer}").status_code == 204
+    assert amounts_of(admin, window) == (3, 0)
+    assert find_broken_promises(url) == []
+
+
+def test_a_deleted_window_leaves_its_claims_and_gets_nothing_back(
+    admin: Admin, url: str, host: str, window: str
+) -> None:
+    consumer = claim(admin, window, 6, 1)
+    assert admin("DELETE", f"{PATH}/{window}").status_code == 204
+    assert admin("GET", f"{PATH}/{window}").status_code == 404
+    assert read_usages(admin, host) == {"VCPU": 6}
+    assert find_broken_promises(url) == []
+    assert book(admin, 8, 1.5, 2).status_code == 201
+    # the same uuid is another window, to which the claim returns nothing
+    again = booked(admin, 2, 0, 1, uuid=window)
+    assert amounts_of(admin, again) == (2, 0)
+    assert admin("DELETE", f"/allocations/{consumer}").status_code == 204
+    assert amounts_of(admin, again) == (2, 0)
+    assert find_broken_promises(url) == []
+
+
+def test_a_claim_with_cleaning_returns_its_room_when_the_host_is_clean(
+    admin: Admin, url: str, host: str
+) -> None:
+    window = booked(admin, 8, 0, 4, cleaning_time=int(HOUR))
+    claim(admin, window, 8, 1)
+    advance_clock(url, 1.5 * HOUR)
+    assert amounts_of(admin, window) == (0, 8)
+    assert find_broken_promises(url) == []
+    advance_clock(url, HOUR)
+    assert amounts_of(admin, window) == (8, 0)
+    claim(admin, window, 8, 1)
+    assert find_broken_promises(url) == []
+
+
+def test_a_reshape_moves_the_promise_of_a_window_with_its_claims(
+    admin: Admin, url: str, host: str, window: str
+) -> None:
+    consumer = claim(admin, window, 6, 1)
+    child = make_provider(admin, "numa", parent=host)
+    body: dict[str, Any] = {"inventories": {}, "allocations": {}}
+    for provider, amount in ((host, 0), (child, 8)):
+        shown = admin("GET", f"/resource_providers/{provider}").json
+        inventories = {"VCPU": {"total": amount}} if amount else {}
+        body["inventories"][provider] = {
+            "resource_provider_generation": shown["generation"],
+            "inventories": inventories,
+        }
+    held = admin("GET", f"/allocations/{consumer}").json
+    body["allocations"][consumer] = {**held, "allocations": {child: {"resources": {"VCPU": 6}}}}
+    answer = admin("POST", "/reshaper", json=body)
+    assert answer.status_code == 204, answer.text
+    assert show(admin, window)["claimed"] == {child: {"resources": {"VCPU": 6}}}
+    assert find_broken_promises(url) == []
+    assert admin("DELETE", f"/allocations/{consumer}").status_code == 204
+    assert show(admin, window)["allocations"] == {child: {"resources": {"VCPU": 6}}}
+    assert put_allocation(admin, {child: {"VCPU": 3}}).status_code == 409
+    claim(admin, window, 6, 1)
+    assert find_broken_promises(url) == []
+
+
+def test_an_inventory_below_a_used_window_stays_in_use(
+    admin: Admin, url: str, host: str, window: str
+) -> None:
+    consumer = claim(admin, window, 6, 1)
+    generation = admin("GET", f"/resource_providers/{host}").json["generation"]
+    put_inventories(admin, host, generation, VCPU=4)
+    assert show(admin, window)["state"] == "active"
+    assert admin("DELETE", f"/allocations/{consumer}").status_code == 204
+    shown = show(admin, window)
+    assert (shown["state"], [each["missing"] for each in shown["degraded"]]) == ("active", [2])
+    assert admin("DELETE", f"/resource_providers/{host}").status_code == 409
+    assert admin("DELETE", f"/resource_providers/{host}/inventories/VCPU").status_code == 409
+    assert find_broken_promises(url, {host: 8}) == []
+    assert admin("DELETE", f"{PATH}/{window}").status_code == 204
+    assert admin("DELETE", f"/resource_providers/{host}").status_code == 204
+
+
+def test_a_plain_reservation_still_disappears_with_its_last_amount(admin: Admin, url: str, host: str) -> None:
+    body = {"query": "resources=VCPU:4", "project_id": "project", "user_id": "user", "expires_in": 600}
+    reservation = admin("POST", PATH, json=body).json["reservation"]["uuid"]
+    answer = post_claims(admin, new_claim("resources=VCPU:4"), reservation=reservation)
+    assert answer.status_code == 201, answer.text
+    assert admin("GET", f"{PATH}/{reservation}").status_code == 404
+    assert read_scalar(url, "SELECT count(*) FROM window_promises") == 0
