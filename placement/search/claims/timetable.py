@@ -207,7 +207,7 @@ def _check_time(end: float) -> None:
 def _whole_buckets(providers: Iterable[Provider]) -> Iterator[list[Provider]]:
     """Divide providers into lists of about :data:`_CHUNK`, or of one bucket; no bucket is divided."""
     some: list[Provider] = []
-    for _, members in groupby(sorted(providers, key=_bucket), _bucket):
+    for _, members in groupby(sorted(providers, key=_provider_bucket), _provider_bucket):
         of_bucket = list(members)
         if some and len(some) + len(of_bucket) > _CHUNK:
             yield some
@@ -217,5 +217,5 @@ def _whole_buckets(providers: Iterable[Provider]) -> Iterator[list[Provider]]:
         yield some
 
 
-def _bucket(provider: Provider) -> int:
+def _provider_bucket(provider: Provider) -> int:
     return bucket_of(provider.uuid)
