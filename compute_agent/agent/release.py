@@ -71,10 +71,10 @@ MARK_FILE: Final = "released"
 DONE, WOULD, STAYS = "given back", "would be given back", "stays"
 
 CLAIM: Final = "claim"
-"""The kind of the rows about allocations that the agent has claimed for guests."""
+"""The value of :attr:`ReleaseRow.kind` for an allocation that the agent has claimed for a guest."""
 
 SCHEDULING: Final = "scheduling"
-"""The kind of the row about the traits that keep new guests away."""
+"""The value of :attr:`ReleaseRow.kind` for the traits that keep new guests away."""
 
 BY_RELEASE: Final = "new guests kept away by this release until it ends"
 """The detail of a :data:`SCHEDULING` row that is not shown: only a release has kept new guests away."""
@@ -233,7 +233,7 @@ class HostRelease:
         return rows
 
     def carry_out(self) -> list[ReleaseRow]:
-        """Undo all requested settings, and list them with their outcomes; a failure does not stop the rest.
+        """Undo all requested settings, and list them with their outcomes. A failure stops no other step.
 
         Before the first change, new guests are kept away. After the last change, they are let in if nothing
         failed.

@@ -314,7 +314,7 @@ class CoreCookieController(KernelController):
 
 @contextlib.contextmanager
 def _noted_refusal(uuid: str, failed: dict[str, str]) -> Iterator[None]:
-    """If the kernel refuses a call in this context, record the refusal of the guest in ``failed``."""
+    """A context: if the kernel refuses a call in it, the refusal is recorded for the guest in ``failed``."""
     try:
         yield
     except CookieError as error:

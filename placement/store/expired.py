@@ -1,8 +1,8 @@
 """SQL conditions and queries for consumers that have expired by the clock of the database.
 
-A reservation or an unconfirmed claim expires at its time, even if no worker reads the database then. Queries
-that show consumers add the condition :data:`COUNTS`. A writer that needs the amounts of expired consumers
-releases them (:mod:`placement.store.reservations`).
+A reservation or an unconfirmed claim expires at its expiry time, even if no worker reads the database then.
+Queries that show consumers add the condition :data:`COUNTS`. A writer that needs the amounts of expired
+consumers releases these amounts (:mod:`placement.store.reservations`).
 """
 
 from typing import Final
@@ -49,4 +49,6 @@ IS_TIMED: Final = sa.or_(
     .exists(),
     sa.select(sa.literal(1)).where(EXPIRES, claim_expiries.c.is_final).correlate(consumers).exists(),
 )
-"""SQL condition: the allocations of the consumer have a known end, so the sizes of holds depend on them."""
+"""SQL condition: the allocations of the consumer have a known end time, so the amounts of holds depend on
+them.
+"""

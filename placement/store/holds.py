@@ -3,14 +3,14 @@
 The module ``time_profile`` decides how large holds are.
 
 A provider has at most one hold, which is a consumer of the type ``WINDOW_HOLD``; the provider's uuid
-determines its uuid. A write of timed amounts also writes a claim of the provider's hold. This claim replaces
-the old amounts of the hold by new ones, so the one check of capacity covers the windows, too. If all timed
-amounts of a provider have begun, its hold has no amounts, and disappears like each consumer without
-allocations.
+determines the uuid of the hold. A write of timed amounts also writes a claim of the provider's hold. This
+claim replaces the old amounts of the hold by the new amounts. So the usual check of capacity also covers
+windows. If all timed amounts of a provider have begun, its hold has no amounts, and disappears like each
+consumer without allocations.
 
 A transaction reads or writes the hold of a provider only while it has locked the provider's bucket. So the
-transaction locks the row of the hold after the bucket, and no deadlock is possible; it locks the rows of
-other consumers before the buckets.
+transaction locks the row of the hold after the bucket, and no deadlock is possible; the transaction locks the
+rows of other consumers before the buckets.
 """
 
 from __future__ import annotations
@@ -79,10 +79,12 @@ from placement.store.time_profile import (
 # any constant namespace serves; a change would orphan the holds of existing databases
 _NAMESPACE: Final = uuids.UUID("b6f0c1de-3c6f-4a0e-8a37-5f3a4ad6a9f1")
 _OWNER: Final = ConsumerOwnership("placement-windows", "placement-windows", WINDOW_HOLD)
-"""The owner of all holds; it is no project of the cloud, because windows of several projects share a hold."""
+"""The owner of all holds; the project of the owner does not exist, because one hold is for windows of several
+projects.
+"""
 
 _MAX_NAMED_PROVIDERS: Final = 500
-"""Maximum number of providers among which windows are searched, so that an error message can name them."""
+"""Maximum number of providers that are searched for windows to name in an error message."""
 
 
 def hold_uuid(provider: str) -> str:
@@ -120,7 +122,7 @@ class TimedChange:
     after: Sequence[TimedAmount]
 
     def check_instants(self, supplies: Mapping[str, ProviderSupply], class_ids: Mapping[str, int]) -> None:
-        """Refuse a write after which an instant has more excess over a capacity than before.
+        """Refuse a write that increases the excess over a capacity at any instant.
 
         A check of the peak alone would accept an additional amount now if a later window is above the
         capacity.
@@ -541,7 +543,7 @@ def project_amounts(conn: sa.Connection, project_id: str) -> list[TimedAmount]:
 
 
 def find_wrong_holds(conn: sa.Connection) -> dict[HoldKey, tuple[int, int]]:
-    """Return the holds with wrong amounts, of all providers, each with its present and its needed amount."""
+    """Return all holds with wrong amounts, each with its present and its needed amount."""
     schedule = read_schedule(conn)
     held = [((provider, name), int(used)) for provider, name, used in conn.execute(_ALL_HOLDS)]
     return wrong_holds(schedule.amounts, held, schedule.now)

@@ -1,4 +1,4 @@
-"""Commands of ``openstack`` that list events, claims that end, and limits on reservations."""
+"""Commands of ``openstack`` that list events, claims with an end time, and limits on reservations."""
 
 import argparse
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ ENDING_COLUMNS: Final = (
     *("consumer", "generation", "project_id", "consumer_type"),
     *("ends_at", "on_end", "kept_until", "hosts"),
 )
-"""The columns of a claim that ends."""
+"""The columns of a claim with an end time."""
 LIMIT_COLUMNS: Final = ("limit", "resource_class", "maximum", "used")
 """The columns of a limit on the reservations of a project."""
 

@@ -111,9 +111,9 @@ class ValueComparison:
 class ValueReading:
     """The values of a guest, read at a time in seconds of the monotonic clock.
 
-    :ivar texts: the contents of files of its group by their names; None: the file does not exist. Files that
-        were not needed are missing.
-    :ivar noted: the values of the guest's own that the agent has changed.
+    :ivar texts: the contents of files of its group by their names; None means that the file does not exist.
+        Files that were not needed are missing.
+    :ivar noted: the values that the guest had before the agent changed them.
     """
 
     guest_uuid: str

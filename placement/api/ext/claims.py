@@ -31,7 +31,7 @@ _CONFIRMATION: Final = schemas.ConfirmationBody()
 
 @api_operation(blueprint, "POST", PATH, rules.CLAIM, reads_json=True, writes_json=True)
 def claim_candidates(call: ApiRequest) -> Response:
-    """Find a candidate for each consumer. Either all candidates are claimed, or no candidate is."""
+    """Find a candidate for each consumer. Either all candidates are claimed, or none of them."""
     body = call.parse_body(_BODY)
     wanted, dry_run = schemas.parse(body, call.service.request_forms), body["dry_run"]
     placed = claim_service(call).claim_places(wanted, dry_run=dry_run, reservation=body["reservation"])
@@ -45,7 +45,7 @@ def claim_candidates(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", PATH, rules.LIST_CLAIMS, writes_json=True)
 def list_ending(call: ApiRequest) -> Response:
-    """List the claims that end, of the tree of a host or of all hosts."""
+    """List the claims with an end time, on the tree of one host or of all hosts."""
     page = schemas.parse_ending(call.query_parameters, call.version)
     with call.service.database.read() as conn:
         # one more than the limit of the page is read, to find out whether there is a next page
@@ -136,7 +136,7 @@ def claim_service(call: ApiRequest) -> ClaimService:
 
 
 def claim_context(call: ApiRequest) -> ClaimContext:
-    """Return the context of a request that searches for places, with limits from the options."""
+    """Return the objects and limits that the search for a request uses, with limits from the options."""
     service = call.service
     limits = ClaimLimits(
         searching=service.conf.api.candidates_deadline,

@@ -7,8 +7,8 @@ providers that have changed. Each write of timed amounts stamps their providers,
 show new stamps. So a cloud without windows and without claims that end reads and keeps nothing.
 
 The worker reads amounts after a view has shown a change, and then opens another view. If a provider changes
-between the read and the second view, the view may have its usage of another time than its amounts. Amounts
-with a usage of another time are doubtful. A caller that is about to refuse a request reads them once more
+between the read and the second view, the usage in the view and the timed amounts may be from different times.
+Such amounts are *doubtful*. Before a caller refuses a request, it reads doubtful amounts once more
 (:meth:`WindowTimetable.has_changed`). No other decision depends on such amounts, because the transaction of a
 booking checks the booking.
 """
@@ -37,7 +37,7 @@ from placement.store.time_skyline import SkylinesByClass, SkylinesByProvider, ma
 _ATTEMPTS: Final = 3
 """Maximum number of reads for one view, if many providers change between each read and the view."""
 _FEW: Final = 50
-"""Number of providers up to which amounts are read again for each view, and may be doubtful."""
+"""For at most this number of providers, amounts are read again for each view, and may be doubtful."""
 _WAIT: Final = 0.5
 """Seconds between two checks whether the client still waits, while another thread reads amounts."""
 _CHUNK: Final = 500
@@ -69,7 +69,7 @@ class _ReadSkylines:
     skylines: KeptSkylines = field(default_factory=KeptSkylines)
 
     def is_from(self, view: ModelView) -> bool:
-        """Return whether nothing at all has changed between the read and the given view."""
+        """Return whether the database has not changed between the read and the given view."""
         return self.reread == view.reread and self.counters == view.bucket_counters()
 
     def changed_in(self, view: ModelView) -> list[Provider]:
@@ -122,7 +122,7 @@ class WindowTimetable:
         """Return a fresh view of the model with the skylines of its providers.
 
         :param only: the uuids of the providers with the needed skylines; None means all providers. If there
-            are few, their amounts are read each time.
+            are few providers, their amounts are read each time.
         :param check_awaited: a function that is called regularly; its exception ends the wait.
         :param max_wait: maximum seconds for which this call reads timed amounts of all providers.
         :raises placement.exceptions.Unavailable: the database does not answer, or reading takes too long; the
