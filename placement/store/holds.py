@@ -505,6 +505,13 @@ def read_schedule(
     return TimeSchedule(now, rest.all_amounts, held, frozenset(each.window for each in rest.promises))
 
 
+def has_amounts(conn: sa.Connection) -> bool:
+    """Return whether there is any timed amount."""
+    windows = sa.select(reservations.c.consumer_id).where(_IS_WINDOW).limit(1)
+    claims = sa.select(claim_expiries.c.consumer_id).where(claim_expiries.c.is_final).limit(1)
+    return any(conn.execute(each).first() is not None for each in (windows, claims))
+
+
 def planned_providers(
     conn: sa.Connection, names: Collection[str], of_providers: Collection[str] | None, limit: int
 ) -> list[str]:
