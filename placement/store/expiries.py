@@ -351,8 +351,8 @@ def confirm_claim(
     consumer_store.check_generation(row, generation)
     if found.is_final:
         raise Conflict(
-            f"The claim of consumer {consumer} has a fixed end (ends_at): a confirmation cannot change that."
-            " Claim again without ends_at, or with a later time."
+            f"The claim of consumer {consumer} has a fixed end, which no confirmation changes: give the new"
+            " ends_at, or claim again without it."
         )
     consumer_store.advance_consumer(
         tx, row, ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)

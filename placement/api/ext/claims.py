@@ -18,6 +18,7 @@ from placement.search.claims.claim_context import ClaimContext, ClaimLimits
 from placement.search.claims.placement import PlacedClaim
 from placement.search.claims.service import ClaimService
 from placement.store import expiries
+from placement.store.claim_ends import change_end
 from placement.store.consumer_hosts import find_roots
 from placement.store.expiries import EndingClaim
 from placement.store.time_profile import iso_time
@@ -112,17 +113,22 @@ def show_claim(call: ApiRequest, consumer_uuid: str) -> Response:
 
 @api_operation(blueprint, "PUT", f"{PATH}/<consumer_uuid>", rules.CONFIRM, reads_json=True, writes_json=True)
 def confirm_claim(call: ApiRequest, consumer_uuid: str) -> Response:
-    """Make an expiring claim permanent, or extend its time."""
+    """Make an expiring claim permanent, or change when a claim expires or ends."""
     consumer = canonical_uuid(consumer_uuid)
     if consumer is None:
         raise expiries.no_expiry(consumer_uuid)
     body = call.parse_body(_CONFIRMATION)
     generation, seconds = body["consumer_generation"], body["expires_in"]
-    expires_at = call.service.database.write(
-        lambda tx: expiries.confirm_claim(tx, consumer, generation, seconds)
-    )
-    # the confirmation has increased the generation by one
-    shown = {"consumer_uuid": consumer, "consumer_generation": generation + 1, **_expiry_document(expires_at)}
+    # each change increases the generation by one
+    shown = {"consumer_uuid": consumer, "consumer_generation": generation + 1}
+    if change := schemas.parse_end_change(body):
+        end = change_end(call.service.database, consumer, generation, change)
+        shown |= _expiry_document(end.expires_at)
+        shown |= {"ends_at": iso_time(end.expires_at - end.cleaning_time), "on_end": end.on_end}
+    else:
+        shown |= _expiry_document(
+            call.service.database.write(lambda tx: expiries.confirm_claim(tx, consumer, generation, seconds))
+        )
     return call.json_answer({"claim": shown})
 
 
