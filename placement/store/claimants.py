@@ -57,7 +57,7 @@ class LockedConsumers:
 
     @property
     def providers(self) -> set[str]:
-        """The uuids of all providers of which these consumers hold allocations, now or later."""
+        """The uuids of all providers of which these consumers have allocations, now or later."""
         return {each.provider for each in (*self.holdings, *self.planned, *self.promised)}
 
 

@@ -42,7 +42,7 @@ COUNTS: Final = consumers.c.id.not_in(_reservations) & consumers.c.id.not_in(_cl
 """SQL condition: the consumer has not expired."""
 
 IS_TIMED: Final = sa.or_(
-    # correlated lookups by primary key, because a cloud may have many claims that end
+    # correlated lookups by primary key, because a cloud may have many claims with an end time
     sa.select(sa.literal(1))
     .where(reservations.c.consumer_id == consumers.c.id, reservations.c.starts_at.is_not(None))
     .correlate(consumers)

@@ -96,8 +96,8 @@ def hold_uuid(provider: str) -> str:
 class TimedWrite:
     """A write of timed amounts, with the claims that have allocations now and the claims that begin later.
 
-    ``promises`` has the new promises of windows. ``lasting`` has the uuids of windows that exist even if they
-    hold nothing at present, because claims have their amounts.
+    ``promises`` has the new promises of windows. ``lasting`` has the uuids of windows that must stay even
+    without allocations, because claims have taken their amounts.
     """
 
     claims: Sequence[ConsumerClaim]
@@ -139,7 +139,7 @@ class TimedChange:
         others, before, after = map(by_key, (self.others, [*self.before, *untimed], self.after))
         for (uuid, name), new in after.items():
             key, beside = (uuid, name), others.get((uuid, name), [])
-            # a provider or an inventory that is gone has no room
+            # a deleted provider or inventory has no capacity
             capacity, used = supplies[uuid].balance_of(class_ids.get(name)) if uuid in supplies else (0, 0)
             limit = capacity - used + sum(each.used for each in beside if each.has_begun)
             ahead = TimeWindow(self.now, math.inf)
@@ -342,7 +342,7 @@ def insert_planned(tx: WriteTransaction, planned: Sequence[ConsumerClaim]) -> No
 
 
 def insert_promises(tx: WriteTransaction, promises: Sequence[WindowPromise]) -> None:
-    """Queue the promises of windows; the caller has removed the former ones."""
+    """Queue the promises of windows; the caller has removed the former promises."""
     rows = [
         {"consumer": each.window, "provider": each.provider, "class": each.resource_class, "used": each.used}
         for each in promises
@@ -457,7 +457,7 @@ def timed_rows(rows: Rows) -> TimedRows:
     promises: list[WindowPromise] = []
     sources: dict[str, int] = {}
     for consumer, provider, name, used, starts_at, ends_at, kind, window_id in rows:
-        # a claim that ends has begun with its creation
+        # a claim with an end time has begun with its creation
         time = TimeWindow(AT_ONCE if starts_at is None else float(starts_at), float(ends_at))
         if int(kind) == _PROMISED:
             promises.append(WindowPromise(window_id, consumer, provider, name, int(used), time))
@@ -505,6 +505,13 @@ def read_schedule(
     return TimeSchedule(now, rest.all_amounts, held, frozenset(each.window for each in rest.promises))
 
 
+def has_amounts(conn: sa.Connection) -> bool:
+    """Return whether there is any timed amount."""
+    windows = sa.select(reservations.c.consumer_id).where(_IS_WINDOW).limit(1)
+    claims = sa.select(claim_expiries.c.consumer_id).where(claim_expiries.c.is_final).limit(1)
+    return any(conn.execute(each).first() is not None for each in (windows, claims))
+
+
 def planned_providers(
     conn: sa.Connection, names: Collection[str], of_providers: Collection[str] | None, limit: int
 ) -> list[str]:
@@ -528,9 +535,9 @@ def planned_providers(
 
 
 def project_amounts(conn: sa.Connection, project_id: str) -> list[TimedAmount]:
-    """Return the amounts of all reservations of a project, and of those claims of the project that end.
+    """Return the amounts of all reservations of a project, and of its claims with an end time.
 
-    What a window gets back from its claims is included.
+    The amounts that a window gets back from its claims are included.
     """
     return [*timed_rows(conn.execute(_PROJECT_AMOUNTS, {"project": project_id}).all()).all_amounts]
 

@@ -109,12 +109,13 @@ def choose_preempted(
             for key, limit in limits.items()
         )
 
-    # room only grows with the number of claims that end
+    # the free amount only grows with the number of claims that end
     count = bisect_left(range(len(claims) + 1), True, key=lambda number: has_room(claims[:number]))
     if count > len(claims):
         return None
     chosen = claims[:count]
-    # an older claim may free so much that a newer one need not end; without the oldest there is no room
+    # an older claim may free so much that a newer one need not end; without the oldest claim there is too
+    # little free
     for each in reversed(chosen[:-1]):
         others = [one for one in chosen if one != each]
         if has_room(others):

@@ -265,7 +265,7 @@ def no_reservation(uuid: str) -> NotFound:
 
 @dataclass(frozen=True, slots=True)
 class ReservedAmounts:
-    """The amounts that reservations hold, now or planned, and the amounts that claims from windows use.
+    """The present or planned amounts of reservations, and the amounts that claims have taken from windows.
 
     The consumers of all amounts are the reservations.
     """
@@ -571,14 +571,15 @@ def _read_written(tx: WriteTransaction, uuid: str) -> WrittenReservation:
 def held_amounts(
     conn: sa.Connection, found: Collection[CapacityReservation]
 ) -> Sequence[allocations.Allocation]:
-    """Return what these reservations hold, as :func:`reserved_amounts` does."""
+    """Return the amounts of these reservations, without the amounts that claims have taken."""
     return reserved_amounts(conn, found).held
 
 
 def reserved_amounts(conn: sa.Connection, found: Collection[CapacityReservation]) -> ReservedAmounts:
-    """Return what these reservations hold, and what claims from windows use.
+    """Return the amounts of these reservations, and the amounts that claims have taken from windows.
 
-    A pending window has its planned allocations. An amount that a claim has given back is held again.
+    A pending window has its planned allocations. An amount that a claim has given back belongs to the window
+    again.
     """
     held: list[allocations.Allocation] = []
     if uuids := [each.uuid for each in found]:
@@ -597,7 +598,7 @@ def reserved_amounts(conn: sa.Connection, found: Collection[CapacityReservation]
 def amounts_for_claims(
     conn: sa.Connection, found: CapacityReservation, repeated: Collection[str]
 ) -> list[allocations.Allocation]:
-    """Return what claims may take from a reservation: what it holds, and what repeated claims give back.
+    """Return the amounts that claims may take from a reservation, with the amounts of replaced claims.
 
     :param repeated: consumers that may have claims from the reservation, which new claims replace.
     """
@@ -774,7 +775,7 @@ _times: Final = (
 
 
 def window_times(conn: sa.Connection, uuids: Collection[str]) -> dict[str, TimeWindow]:
-    """Return the times for which these windows hold their amounts, by uuid, also of windows that are over."""
+    """Return the reserved times of these windows, by uuid, including windows that are over."""
     return {
         uuid: TimeWindow(starts_at, ends_at)
         for uuid, starts_at, ends_at in conn.execute(_times, {"uuids": sorted(uuids)})

@@ -94,7 +94,7 @@ def _timed_claims(
 ) -> list[ConsumerClaim]:
     """Return the claims of a reshape with the times of the present claims, and claims of their windows.
 
-    :raises ConcurrentUpdate: another transaction has written a claim from a window just now.
+    :raises ConcurrentUpdate: another transaction has written a claim from a window meanwhile.
     """
     if not locked.timed:
         return [*claims]

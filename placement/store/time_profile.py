@@ -28,13 +28,14 @@ A worked example
 
 Returns of claims
     A claim from a window takes its amounts out of the window until the claim ends, is deleted or is replaced.
-    Then the amounts are promised to the window again. The *promise* of a window is the sum of what it holds
-    and of what its claims use, by provider and class. :func:`returned_amounts` derives from it, which amounts
-    come back to the window and when. These *returns* are timed amounts without an allocation, so the hold of
-    the provider keeps their room: a claim may end at any moment, without a write of its window.
+    Then the amounts are promised to the window again. The *promise* of a window is the sum of its own amounts
+    and of the amounts that its claims use, by provider and class. From the promise, :func:`returned_amounts`
+    derives which amounts return to the window, and when. These *returns* are timed amounts without an
+    allocation, so the hold of the provider keeps them free: a claim may end at any moment, without a write of
+    its window.
 
-    In the example above, a claim takes all 4 VCPU of the first window until 10:40. If it is deleted at 10:10,
-    the window has the return of 4 VCPU from 10:10 until 11:00, and the hold grows by 4.
+    In the example above, a claim takes all 4 VCPU of the first window until 10:40. If the claim is deleted at
+    10:10, the window has the return of 4 VCPU from 10:10 until 11:00, and the hold grows by 4.
 
 Invariants
     - At each instant, amounts without an end and timed amounts together are at most the capacity, unless an
@@ -222,7 +223,7 @@ def by_key(amounts: Iterable[TimedAmount]) -> dict[HoldKey, list[TimedAmount]]:
 
 @dataclass(frozen=True, slots=True)
 class WindowPromise:
-    """An amount that a window holds, or that its claims use: together, until the end of the window.
+    """An amount that a window and its claims together have until the end of the window.
 
     ``window_id`` and ``window`` are the id and the uuid of its consumer; ``time`` is the time of the window.
     """
@@ -262,7 +263,7 @@ class TimedRows:
 
 
 def returned_amounts(rows: TimedRows) -> list[TimedAmount]:
-    """Return what windows get back from their claims: at the ends of the claims, or already now.
+    """Return the amounts that windows get back from their claims, at the ends of the claims or already now.
 
     :param rows: all amounts of the providers with these promises.
     """
@@ -321,7 +322,7 @@ def check_amounts(amounts: Iterable[TimedAmount], now: float) -> None:
     """Refuse too many or too large timed amounts of one provider and resource class.
 
     The check limits the peak, not the hold, because a hold may grow up to the peak when a claim is released.
-    Returns are not counted, because each of them belongs to a claim, which is.
+    Returns are not counted, because each return belongs to a claim, which is counted.
 
     :raises HoldRefusal: there are more than :data:`MAX_TIMED_AMOUNTS`, or the peak is too large for a
         database column.

@@ -181,7 +181,7 @@ _too_many: Final = (
         table.c.project_id == sa.bindparam("project"),
         table.c.ended_at <= sa.bindparam("before", type_=sa.Double),
     )
-    # the order of an index, which has only the windows that are over in front
+    # the index has this order, so that the windows that are over come first
     .order_by(table.c.project_id.desc(), table.c.ended_at.desc())
     .offset(sa.bindparam("kept", type_=sa.Integer))
     .limit(_AT_ONCE)

@@ -47,7 +47,7 @@ class WindowUsage:
     @classmethod
     def from_schedule(cls, schedule: TimeSchedule) -> WindowUsage:
         """Compute the sums from a schedule of all providers."""
-        # claims that end have no start
+        # claims with an end time have no start
         windows = [each for each in schedule.amounts if each.window.starts_at != AT_ONCE]
         pending = [each for each in windows if not each.has_begun and not each.is_return]
         booked, lent, holds = Counter[str](), Counter[str](), dict(schedule.holds)

@@ -428,7 +428,7 @@ class ListAvailability(command.Lister):
     "openstack resource reservation create", its end to --until, and its host to --allowed-host. An empty
     "free_until" means that nothing is planned afterwards.
 
-    With --count or --and-query, several consumers fit together, and each window has a line for each of them.
+    With --count or --and-query, each window is for several consumers, and has a line for each of them.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -551,7 +551,7 @@ def _add_joint_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--different-hosts",
         action="store_true",
-        help="Choose a host of its own for each consumer; needs --count or --and-query",
+        help="Choose a different host for each consumer; needs --count or --and-query",
     )
 
 

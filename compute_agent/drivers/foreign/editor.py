@@ -50,7 +50,7 @@ class HostFolders:
     groups: Path = Path("/sys/fs/cgroup")
     control: Path = Path("/run/systemd/system.control")
     _sets: list[tuple[float, WholeSets]] = field(default_factory=list, init=False, repr=False, compare=False)
-    """The last whole sets, and their time in seconds of the monotonic clock."""
+    """The whole sets that were read last, and the time of the read in seconds of the monotonic clock."""
 
     @property
     def online_cpus(self) -> frozenset[int]:
@@ -304,7 +304,8 @@ class ValueEditor(abc.ABC):
     def _differing_files(self, values: Values, texts: Texts, *, is_recent: bool = False) -> list[str]:
         """The names of those wanted ``values`` that differ from the files of the guest's group.
 
-        :param is_recent: whether CPUs and NUMA nodes of a moment ago are good enough.
+        :param is_recent: whether CPUs and NUMA nodes that were read at most :data:`SETS_SECONDS` ago may be
+            used.
         """
         # Only an empty set is compared with all CPUs or NUMA nodes.
         if frozenset() not in values.values():
@@ -329,7 +330,7 @@ class ValueEditor(abc.ABC):
             self._save(record.without_values(known))
 
     def _save(self, record: ValueRecord) -> None:
-        # A reading has values of the record, too.
+        # A reading also contains values of the record.
         self._forget_reading()
         try:
             self._records.save(record)

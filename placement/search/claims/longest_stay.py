@@ -68,7 +68,8 @@ class StaySpan:
         if min_duration is None:
             ahead = check_window(window, now)
             return cls(ahead.starts_at, ahead.ends_at, ahead.ends_at)
-        # a claim without an end would keep its room from all later windows; whole seconds are shown exactly
+        # a claim without an end time would exclude all later windows from its amounts; whole seconds are
+        # shown exactly
         last = min(window.ends_at, math.floor(now + MAX_AHEAD))
         if now + min_duration > last:
             raise InvalidRequest(

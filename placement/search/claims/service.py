@@ -285,7 +285,7 @@ class ClaimService:
         window = None if span is None else span.shortest_window
         # within a reservation nothing depends on other windows
         is_timed = window is not None and reserved is None
-        # a hold grows when a claim that ends gets no end
+        # a hold grows when a claim loses its end time
         loses_end = window is None and reserved is None and self._has_ends(held)
         own = self._skylines_without(wanted, held) if is_timed or loses_end else {}
         concerned = possible_providers(self._context.model, wanted) if is_timed else ()
@@ -487,7 +487,7 @@ class ClaimService:
     def _find_reserved(
         self, reservation: str, wanted: Sequence[WantedClaim]
     ) -> tuple[reservations.CapacityReservation | None, list[allocations.Allocation]]:
-        """Return the reservation with what it holds, and what the claims give back to it when repeated."""
+        """Return the reservation with its amounts, and with the amounts that repeated claims give back."""
         with self._context.database.read() as conn:
             found = reservations.find_reservation(conn, reservation)
             if found is None:
