@@ -123,6 +123,27 @@ def test_windows_have_numbers_amounts_and_refusals(
     assert ("placement_windows", (("state", "active"),)) not in told
 
 
+def test_a_window_that_claims_use_up_is_active_and_books_again_what_they_give_back(
+    make: Callable[..., Admin],
+) -> None:
+    admin = make()
+    make_provider(admin, "cn", VCPU=8)
+    times = {"starts_at": after(0), "expires_at": after(7200)}
+    body = {"query": "resources=VCPU:4", "project_id": "web", "user_id": "ann", **times}
+    window = admin("POST", "/ext/v1/reservations", json=body).json["reservation"]
+    for amount, until in ((3, window["expires_at"]), (1, after(3600))):
+        claim = new_claim(f"resources=VCPU:{amount}", project_id="web")
+        answer = post_claims(admin, claim, reservation=window["uuid"], ends_at=until)
+        assert answer.status_code == 201, answer.text
+    active, booked = ("placement_windows", (("state", "active"),)), (("resourcetype", "VCPU"),)
+    told = scrape(admin)
+    assert (told[active], told.get(("placement_window_booked_amount", booked), 0)) == (1, 0)
+    assert admin("DELETE", f"/allocations/{claim['consumer_uuid']}").status_code == 204
+    told = scrape(admin)
+    assert (told[active], told["placement_window_booked_amount", booked]) == (1, 1)
+    assert told["placement_windows", (("state", "pending"),)] == 0
+
+
 def test_the_database_is_up_though_the_sums_of_windows_take_too_long(
     make: Callable[..., Admin], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,11 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.store.time_profile import (
+    AT_ONCE,
     TimedAmount,
+    TimedRows,
     TimeWindow,
+    WindowPromise,
     first_growth,
     largest_sum,
     needed_holds,
+    returned_amounts,
 )
 from placement.store.time_skyline import NO_SKYLINE, TimeSkyline, make_skylines
 
@@ -40,6 +44,39 @@ def amounts() -> st.SearchStrategy[list[TimedAmount]]:
 
 def sum_at(some: list[TimedAmount], instant: float) -> int:
     return sum(each.used for each in some if each.starts_at <= instant < each.window.ends_at)
+
+
+@given(
+    held=st.integers(0, 3),
+    claims=st.lists(st.tuples(st.integers(1, 3), st.integers(1, LAST)), max_size=4),
+    left=st.integers(0, 3),
+)
+def test_a_window_has_its_promise_at_each_instant_until_its_end(
+    held: int, claims: list[tuple[int, int]], left: int
+) -> None:
+    end = LAST - 1
+    own = [TimedAmount("window", *KEY, held, TimeWindow(1, end), True)] if held else []
+    taken = [
+        TimedAmount(f"claim {number}", *KEY, used, TimeWindow(AT_ONCE, until), True)
+        for number, (used, until) in enumerate(claims)
+    ]
+    other = TimedAmount("other", *KEY, 5, TimeWindow(2, 3), False)
+    promised = held + left + sum(used for used, _ in claims)
+    promise = WindowPromise(7, "window", *KEY, promised, TimeWindow(1, end))
+    rows = TimedRows([*own, *taken, other], [promise], {each.consumer: 7 for each in taken})
+    returns = returned_amounts(rows)
+    assert all(each.is_return and each.consumer == "window" for each in returns)
+    for instant in range(1, LAST + 1):
+        until_end = promised if instant < end else 0
+        late = sum_at(taken, instant) if instant >= end else 0
+        assert sum_at([*own, *taken, *returns], instant) == until_end + late
+    assert list(rows.all_amounts) == [*rows.amounts, *returns]
+    assert returned_amounts(rows.without_consumers({"window"})) == []
+    # a claim that is gone has returned its amount now
+    gone = returned_amounts(rows.without_consumers({"claim 0"}))
+    assert sum_at(gone, 1) == left + (claims[0][0] if claims else 0) + sum(
+        used for used, until in claims[1:] if until <= 1 < end
+    )
 
 
 @given(some=amounts(), window=windows())
