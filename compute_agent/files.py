@@ -175,7 +175,7 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
 
 
 def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Replace the content of ``path``, and sync it: temporary file, fsync, rename, fsync of the folder.
+    """Replace the content of ``path`` durably: temporary file, fsync, rename, fsync of the folder.
 
     :raises OSError: for example, the disk is full. The old file is then unchanged, and no temporary file
         remains.

@@ -1,4 +1,4 @@
-"""File locks with the name of their holder. The kernel releases a lock when its holder ends."""
+"""File locks with the name of their holder. When the holding process ends, the kernel releases the lock."""
 
 from __future__ import annotations
 

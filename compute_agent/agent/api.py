@@ -456,7 +456,7 @@ class ApiMethods:
         )
 
     def allocations_accept(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Accept the allocations in Placement, even if its database was restored from an older backup.
+        """Accept Placement's allocations, even if its database was restored from an older backup.
 
         Return the guests with smaller allocations than before.
         """
@@ -488,7 +488,7 @@ class ApiMethods:
         return self._agent.capacity()
 
     def host_disable(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Keep new guests away from this host, until host.enable."""
+        """Keep new guests away from this host, until ``host.enable`` is called."""
         return self._agent.maintenance.switch_host(True, load(DisableSchema(), params)["reason"])
 
     def host_enable(self, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Dry runs: list the changes that the agent would make at its next start, without writing anything.
 
-The same worker as in the agent decides, from the present state of the driver, the kernel and Placement. In
-place of each controller, a recorder notes the target values. The driver and Placement are only read.
-``try_configuration`` checks whether an agent would accept a configuration on this host.
+A worker makes the same decisions as in the agent, from the present state of the driver, the kernel and
+Placement. In place of each controller, a recorder notes the target values. The driver and Placement are only
+read. ``try_configuration`` checks whether an agent would accept a configuration on this host.
 """
 
 from __future__ import annotations

@@ -34,12 +34,12 @@ from compute_agent.controllers.base import FAILED, PINS, KernelController, Relea
 from compute_agent.controllers.realtime import RealtimeController
 from compute_agent.drivers.base import GuestDriver, RunningGuests
 from compute_agent.files import remove_durably, write_durably
-from compute_agent.host.kernel_files import read_machine_id
+from compute_agent.host.kernel_files import read_host_id
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory import provider_tree
 from compute_agent.locks import LockedError
 from compute_agent.loops.allocations import allocations_by_consumer
-from compute_agent.loops.guest_claims import ClaimStore
+from compute_agent.loops.note_files import ClaimStore
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError, full_name
 from compute_agent.pipeline.host_state import HostState
@@ -71,10 +71,10 @@ MARK_FILE: Final = "released"
 DONE, WOULD, STAYS = "given back", "would be given back", "stays"
 
 CLAIM: Final = "claim"
-"""The kind of the rows about allocations that the agent has claimed for guests."""
+"""The value of :attr:`ReleaseRow.kind` for an allocation that the agent has claimed for a guest."""
 
 SCHEDULING: Final = "scheduling"
-"""The kind of the row about the traits that keep new guests away."""
+"""The value of :attr:`ReleaseRow.kind` for the traits that keep new guests away."""
 
 BY_RELEASE: Final = "new guests kept away by this release until it ends"
 """The detail of a :data:`SCHEDULING` row that is not shown: only a release has kept new guests away."""
@@ -233,7 +233,7 @@ class HostRelease:
         return rows
 
     def carry_out(self) -> list[ReleaseRow]:
-        """Undo all requested settings, and list them with their outcomes; a failure does not stop the rest.
+        """Undo all requested settings, and list them with their outcomes. A failure stops no other step.
 
         Before the first change, new guests are kept away. After the last change, they are let in if nothing
         failed.
@@ -531,7 +531,7 @@ def survey_host(
     made = HostRelease(
         *(driver, controllers, client, state, throttling, uuid, online, options),
         beside=host_state.tree.beside,
-        claims=ClaimStore(state.path.parent, read_machine_id(root)),
+        claims=ClaimStore(state.path.parent, read_host_id(root)),
     )
     return made.list_rows()
 
@@ -575,7 +575,7 @@ def open_release(conf: cfg.ConfigOpts, options: ReleaseOptions, lock_timeout: fl
                 read_topology(root).online,
                 options,
                 owner.beside,
-                ClaimStore(folder, read_machine_id(root)),
+                ClaimStore(folder, read_host_id(root)),
             )
         finally:
             opened.close()

@@ -113,7 +113,8 @@ class HostSignature:
         without an error, but its options are missing.
 
         :param now: the time in seconds since the epoch. A file that is newer than ``now`` counts as settled.
-            Otherwise, after the clock is set back, its changes would not be read for a long time.
+            Otherwise, the agent would not read changes of such a file for a long time after the clock was set
+            back.
         """
         return not any(stamp and 0 <= now - stamp.modified / 1e9 < SETTLE_SECONDS for _, stamp in self.files)
 
@@ -275,7 +276,7 @@ class ConfigReloader:
 
     @property
     def all_warnings(self) -> list[str]:
-        """The warnings about the driver, about options that need a restart, and about useless options."""
+        """The warnings about the driver, options that need a restart, and options without effect."""
         return [*filter(None, [self._driver.notice]), *self._waiting, *self._config_warnings]
 
     def reload_changes(self) -> None:

@@ -173,7 +173,7 @@ class TopologyShow(ShowOne):
 
         Without a daemon, no CPU has a level.
 
-        :param seconds: the duration of the measurement of noise; None for none.
+        :param seconds: the duration of the measurement of noise; None means that noise is not measured.
         """
         try:
             holders = CpuHolders.parse_rows(self.ask_daemon("cpu.holders"))

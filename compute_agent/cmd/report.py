@@ -41,7 +41,7 @@ _COMMANDS: Final[Mapping[str, Sequence[str]]] = {
     "audit": ("audit",),
     "events": ("event", "list"),
 }
-"""The commands, by the name of the file in the archive that gets their output."""
+"""The commands of the archive, by the name of the file for their output."""
 
 _SECONDS: Final = 60
 """Maximum seconds for each part of the archive."""

@@ -110,7 +110,11 @@ class CoreCookieController(KernelController):
         except OwnCookieError as error:
             problem = str(error)
             if problem != self._own_problem:
-                LOG.warning("Guests that the agent starts share its own core cookie at first: %s", problem)
+                LOG.warning(
+                    "The agent cannot clear its own core cookie, which new guests share until they get a"
+                    " cookie: %s",
+                    problem,
+                )
         except CookieError as error:
             LOG.debug("The agent's own core cookie is unknown: %s", error)  # each guest gets the same message
         self._own_problem = problem
@@ -314,7 +318,7 @@ class CoreCookieController(KernelController):
 
 @contextlib.contextmanager
 def _noted_refusal(uuid: str, failed: dict[str, str]) -> Iterator[None]:
-    """If the kernel refuses a call in this context, record the refusal of the guest in ``failed``."""
+    """A context: if the kernel refuses a call in it, the refusal is recorded for the guest in ``failed``."""
     try:
         yield
     except CookieError as error:

@@ -139,7 +139,7 @@ def at_its_caches(amounts: Mapping[int, int], shares: Mapping[int, int]) -> dict
     known cache, nothing changes.
 
     :param amounts: the amounts of the allocation by cache.
-    :param shares: the number of the guest's CPUs by cache, without caches where it has no CPU.
+    :param shares: the number of the guest's CPUs by cache, without caches where the guest has no CPU.
     """
     found = {cache: amount for cache, amount in amounts.items() if cache in shares or not shares}
     if elsewhere := sum(amounts.values()) - sum(found.values()):
@@ -515,7 +515,7 @@ class ResctrlController(KernelController):
         return outside
 
     def _warn_once(self, plan: GroupPlan) -> None:
-        """Log new conflicts with other programs' groups, and new refusals of classes, once each."""
+        """Log each new conflict with another program's group, and each new refusal of a class, once."""
         texts = {
             f"resctrl group {printable_text(one.foreign)} of another program can fill ways of L3 cache"
             f" {one.cache} that only {one.group} may fill"

@@ -113,7 +113,7 @@ class RunningGuests(Protocol):
         ...
 
     def stop(self, guest: Guest, timeout: float) -> None:
-        """Ask the guest to stop, and force it to after ``timeout`` seconds.
+        """Ask the guest to stop, and end it by force after ``timeout`` seconds.
 
         A guest that has already ended is not an error.
         """

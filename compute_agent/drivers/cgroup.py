@@ -100,9 +100,7 @@ def limits_agree(has: CpuLimits, wanted: CpuLimits) -> bool:
 def burst_microseconds(wanted: CpuLimits) -> int:
     """The number to write to ``cpu.max.burst``, in microseconds.
 
-    The number is at most the quota, as the kernel demands.
-
-    0 without a quota.
+    The number is at most the quota, as the kernel demands. It is 0 without a quota.
     """
     if wanted.quota is None:
         return 0

@@ -156,7 +156,7 @@ class NamedSubject:
 
 
 class EventRecorder:
-    """Logs decisions, and passes each to a function as an event. Several threads may use it at once."""
+    """Logs decisions, and passes each decision to a function as an event. Any thread may use the object."""
 
     def __init__(self, keep: Callable[[AgentEvent], None] = lambda event: None) -> None:
         """``keep`` is called with each event.

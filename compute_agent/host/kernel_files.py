@@ -85,15 +85,19 @@ def read_boot_id(root: Path) -> str:
 _MACHINE_ID: Final = re.compile(r"[0-9a-f]{32}\Z")
 
 
-def read_machine_id(root: Path) -> str:
-    """A text that only the host below ``root`` has, also after a reboot; empty if the host has none.
+def read_host_id(root: Path) -> str:
+    """A text that only the host below ``root`` has, also after a reboot; empty if nothing identifies it.
 
-    The text is a hash of ``/etc/machine-id``, because machine-id(5) asks programs to keep the id secret.
+    The text is a hash of ``/etc/machine-id`` and ``/etc/hostname``. Hosts that were made from one image may
+    have the same machine id. Only a hash is used, because machine-id(5) asks programs to keep the id secret.
     """
     found = (read_optional(f"{root}/etc/machine-id") or "").strip()
-    if not _MACHINE_ID.match(found):
+    machine = found if _MACHINE_ID.match(found) else ""
+    # The name in the file stays when a DHCP server or the namespace of a container gives another one.
+    name = (read_optional(f"{root}/etc/hostname") or "").strip()
+    if not machine and not name:
         return ""
-    return hashlib.sha256(f"compute-agent {found}".encode()).hexdigest()[:32]
+    return hashlib.sha256(f"compute-agent {machine} {name}".encode()).hexdigest()[:32]
 
 
 def write_text(path: str, text: str) -> None:

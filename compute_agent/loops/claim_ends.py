@@ -15,16 +15,14 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from compute_agent import kept_json
 from compute_agent.drivers.base import RunningGuests
 from compute_agent.events.event import EventKind, EventOutcome, EventRecorder
-from compute_agent.files import write_durably
 from compute_agent.loops.base import STOP_SECONDS, AgentLoop, ConfigurationInForce, ReloadedConfiguration
+from compute_agent.loops.note_files import EndStore
 from compute_agent.model.messages import named_few
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
@@ -37,27 +35,22 @@ from compute_agent.report.claim_ends import (
     EndRules,
     EndStage,
     EndStep,
-    Notes,
     OnEnd,
     clock_drift,
     due_steps,
-    dump_notes,
     follow_clock,
     is_eviction_due,
     merge_list,
     needs_read,
     next_time,
-    parse_notes,
     time_text,
 )
 from compute_agent.report.client import PlacementClient
 from compute_agent.threads import ONCE, PeriodicTask, ThreadSpec, log_failures, run_aside
-from compute_agent.throttling.evictions import StopGuest
+from compute_agent.throttling.evictions import MAX_ENDS, StopGuest
 from compute_agent.throttling.executor import EvictionStarter
 
 LOG = logging.getLogger(__name__)
-
-FILE_NAME: Final = "claim_ends.json"
 
 READ_AHEAD: Final = 5.0
 """When an eviction begins, the last attempt to read the claims is at most this number of seconds old. So an
@@ -100,51 +93,6 @@ READ_THREAD: Final = ThreadSpec(
     "that of the notes of ends; never during a request",
     "Placement, for at most 4 seconds",
 )
-
-
-class EndStore:
-    """The file with the notes about ends of claims, in the state folder of the agent.
-
-    Only one thread at a time may use the object.
-    """
-
-    def __init__(self, folder: Path, machine: str) -> None:
-        """Read the notes from the file. A file that cannot be read is renamed.
-
-        :param machine: this host, as ``read_machine_id()`` has it. The notes of other hosts are left out.
-        :raises UnsafeFileError: another user may have made the file.
-        :raises OSError: the file cannot be renamed.
-        """
-        self._path = folder / FILE_NAME
-        self._failure = ""
-        self._machine = machine
-        read = partial(parse_notes, machine=machine)
-        self.notes: Notes = kept_json.load_state(self._path, read, {}, _report_damage)
-        # The first change of the notes is written, because the file may be without this host.
-        self._saved = b"" if self.notes else dump_notes({})
-
-    def keep_notes(self, notes: Notes) -> None:
-        """Store the notes in the file. A failure is logged once; the notes then stay in memory only."""
-        self.notes, content = dict(notes), dump_notes(notes, self._machine)
-        if content == self._saved:
-            return
-        try:
-            write_durably(self._path, content)
-        except OSError as error:
-            if str(error) != self._failure:
-                LOG.error("The notes of ends of claims cannot be written: %s; the agent tries again", error)
-            self._failure = str(error)
-        else:
-            self._failure, self._saved = "", content
-
-
-def _report_damage(path: Path, error: Exception) -> None:
-    LOG.error(
-        "The notes of ends of claims cannot be used and are kept as %s: %s. The agent does not evict guests"
-        " whose claims ended while no agent ran",
-        path,
-        error,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +174,7 @@ class ClaimEnds(AgentLoop):
         self._began = clock()
         self._said_unread = False
         self._tried = 0.0
+        self._said_many = False
         self._evicting: dict[str, tuple[EndNote, float]] = {}
         """The evictions under way by uuid of the guest, and the times of the database at which they began."""
         self._ended: Mapping[str, LastEviction] = {}
@@ -448,6 +397,7 @@ class ClaimEnds(AgentLoop):
             for uuid, note in self._store.notes.items():
                 if uuid in running:
                     self._take_steps(note, running[uuid], now)
+        self._warn_of_queue()
         self._overdue.set(len(self.overdue_guests()))
 
     def _take_steps(self, note: EndNote, view: GuestView, now: float) -> None:
@@ -457,6 +407,20 @@ class ClaimEnds(AgentLoop):
             # A guest that has to leave now is named only if it stays.
             if step is not EndStep.OVER or EndStep.EVICT not in steps:
                 self._take_step(step, note, view, now)
+
+    def _warn_of_queue(self) -> None:
+        """Say once that some guests have to wait until others have left."""
+        count = len(self._evicting)
+        if count > MAX_ENDS and not self._said_many:
+            LOG.warning(
+                "%d guests have to leave at the ends of their claims, and at most %d are stopped at the same"
+                " time. If each of them needs the whole [qos] evict_grace, the last ones leave %.0f s late:"
+                " choose a shorter evict_grace, or leave at least this time until the next window",
+                count,
+                MAX_ENDS,
+                (count - 1) // MAX_ENDS * self._end_rules.grace,
+            )
+        self._said_many = count > MAX_ENDS
 
     def _watch_returns(self, running: Mapping[str, GuestView]) -> None:
         """Forget evictions that no longer matter, and name guests that were started again."""

@@ -12,14 +12,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Final, Protocol
 
-from compute_agent import kept_json
 from compute_agent.drivers import procfs
 from compute_agent.events.event import EventKind, EventOutcome, EventRecorder, NamedSubject
-from compute_agent.files import write_durably
 from compute_agent.loops.base import ConfigurationInForce
+from compute_agent.loops.note_files import ClaimStore
 from compute_agent.model.guest import Allocation, ConsumerAllocations, Guest
 from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import AllocationsRead
@@ -39,18 +37,13 @@ from compute_agent.report.guest_claims import (
     ClaimNote,
     claim_query,
     claimed_amounts,
-    dump_notes,
     is_own_claim,
-    parse_notes,
-    split_notes,
     total_amounts,
 )
 from compute_agent.report.history import ConsumerOwner
 from compute_agent.threads import NO_LOCK, ONCE, ThreadSpec, run_aside
 
 LOG = logging.getLogger(__name__)
-
-FILE_NAME: Final = "claims.json"
 
 # The first and the longest pause in seconds after a refusal.
 _FIRST_PAUSE: Final = 30.0
@@ -102,48 +95,6 @@ class ClaimRefusal:
     until: float
 
 
-class ClaimStore:
-    """The file with the notes of claims in the state folder. Only one thread may use the object."""
-
-    def __init__(self, folder: Path, machine: str) -> None:
-        """Read the notes. A file that cannot be used is put aside.
-
-        :param machine: this host, as ``read_machine_id()`` has it. Notes of another host are in a copy of its
-            state folder, or the host has got another id. They stay in the file and have no effect.
-        :raises UnsafeFileError: another user may have made the file.
-        :raises OSError: the file cannot be put aside.
-        """
-        self._path = folder / FILE_NAME
-        self.machine = machine
-        found: Mapping[str, ClaimNote] = kept_json.load_state(self._path, parse_notes, {}, _report_damage)
-        self.notes: Mapping[str, ClaimNote]
-        self.foreign: Mapping[str, ClaimNote]
-        """The notes of other hosts."""
-        self.notes, self.foreign = split_notes(found, machine)
-        self._is_stored = {**self.notes, **self.foreign} == found
-
-    def keep_notes(self, notes: Mapping[str, ClaimNote]) -> None:
-        """Store the notes, which are on disk when this returns.
-
-        :raises OSError: they cannot be written.
-        """
-        if notes == self.notes and self._is_stored:
-            return
-        # A guest with the uuid of another host's guest gets a note of its own.
-        foreign = {uuid: note for uuid, note in self.foreign.items() if uuid not in notes}
-        write_durably(self._path, dump_notes([*notes.values(), *foreign.values()]))
-        self.notes, self.foreign, self._is_stored = dict(notes), foreign, True
-
-
-def _report_damage(path: Path, error: Exception) -> None:
-    LOG.error(
-        "The notes of claims cannot be used and are kept as %s: %s. The agent does not give back the"
-        " allocations that it has claimed before",
-        path,
-        error,
-    )
-
-
 class GuestClaims:
     """The claims of the agent.
 
@@ -186,8 +137,8 @@ class GuestClaims:
             LOG.warning(
                 "The state folder has claims of another host, such as that of guest %s (%d in all), and the"
                 " agent gives none of them back. If the folder was copied, give this host a name, a state"
-                " folder and a /etc/machine-id of its own. If this host replaces the other one, see"
-                " compute-agent audit, and remove the allocations by hand",
+                " folder and a /etc/machine-id of its own. If this host replaces the other one or was"
+                " renamed, see compute-agent audit, and remove the allocations by hand",
                 next(iter(store.foreign.values())),
                 len(store.foreign),
             )
@@ -354,8 +305,7 @@ class GuestClaims:
         owner = ConsumerOwner(
             options.claim_project or UNKNOWN_OWNER, options.claim_user or UNKNOWN_OWNER, CLAIM_TYPE
         )
-        key, machine = driver.subject_key(guest), self._store.machine
-        note = ClaimNote(guest.uuid, guest.name, guest.driver, key, owner, amounts, machine=machine)
+        note = ClaimNote(guest.uuid, guest.name, guest.driver, driver.subject_key(guest), owner, amounts)
         return note if known is None or not view.allocation else replace(note, owner=known.owner)
 
     def _adjust_claim(

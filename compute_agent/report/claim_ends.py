@@ -32,12 +32,12 @@ import enum
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final
 
 from compute_agent import kept_json
 from compute_agent.model.messages import full_name, is_uuid
 from compute_agent.report.answers import check_shape
+from compute_agent.report.host_notes import HostNote
 
 _VERSION: Final = 1
 
@@ -96,7 +96,7 @@ class TimedClaimList:
 
 
 @dataclass(frozen=True, slots=True)
-class EndNote:
+class EndNote(HostNote):
     """A note about the end of the claim of a guest on this host.
 
     :ivar name: the name of the guest; empty if the agent has not seen the guest run.
@@ -329,10 +329,10 @@ def parse_claim(row: Mapping[str, Any]) -> TimedClaim:
     return TimedClaim(row["consumer_generation"], parse_time(row["ends_at"]), parse_action(row["on_end"]))
 
 
-def dump_notes(notes: Notes, machine: str = "") -> bytes:
+def dump_notes(notes: Iterable[EndNote], machine: str = "") -> bytes:
     """Return the content of the file for these notes.
 
-    :param machine: this host, as ``read_machine_id()`` has it.
+    :param machine: this host, as ``read_host_id()`` has it.
     """
     rows = [
         {
@@ -343,32 +343,24 @@ def dump_notes(notes: Notes, machine: str = "") -> bytes:
             "on_end": note.claim.on_end,
             "stage": note.stage,
             "doubted": note.doubted,
-            "machine": machine,
+            "machine": note.machine or machine,
         }
-        for note in notes.values()
+        for note in notes
     ]
     return kept_json.dump(_VERSION, kept_json.checked_content(rows))
 
 
-def parse_notes(content: bytes, machine: str = "") -> Notes:
+def parse_notes(content: bytes) -> Notes:
     """Return the notes in the content of a file, by uuid of the guest.
 
-    Notes of another host are in a copy of its state folder, and are left out. A note without a host, or on a
-    host without an id, counts as this host's.
-
-    :param machine: this host, as ``read_machine_id()`` has it.
     :raises ValueError: the content is damaged, or of another version.
     """
-    return kept_json.parse(_VERSION, content, partial(_read_notes, machine))
+    return kept_json.parse(_VERSION, content, _read_notes)
 
 
-def _read_notes(machine: str, document: Any) -> Notes:
+def _read_notes(document: Any) -> Notes:
     found = {}
     for row in kept_json.checked_data(document):
-        # An older agent has noted no host.
-        maker = kept_json.text(row.get("machine", ""))
-        if machine and maker and machine != maker:
-            continue
         uuid = kept_json.text(row["uuid"])
         if not is_uuid(uuid):
             raise ValueError(f"{uuid!r} is not a uuid")
@@ -384,5 +376,7 @@ def _read_notes(machine: str, document: Any) -> Notes:
             claim,
             EndStage(row["stage"]),
             doubted=None if doubted is None else int(kept_json.read_number(doubted, 1 << 31)),
+            # An older agent has noted no host.
+            machine=kept_json.text(row.get("machine", "")),
         )
     return found

@@ -65,6 +65,10 @@ class EvictionFailedError(Exception):
     """
 
 
+class EvictionInterruptedError(EvictionFailedError):
+    """The agent ends before the eviction of a guest has ended."""
+
+
 StopGuest = Callable[[str], None]
 """A function that makes the guest with the given uuid leave.
 
@@ -269,7 +273,7 @@ class GuestEvictions:
 
     def _wait(self, seconds: float) -> None:
         if self._ended.wait(seconds):
-            raise EvictionFailedError("the agent ends")
+            raise EvictionInterruptedError("the agent ends")
 
     def _still_runs(self, guest: Guest) -> bool:
         """Whether the same process of a guest still runs."""

@@ -216,7 +216,7 @@ class ServiceMetrics:
 
 def _window_gauges(usage: window_usage.WindowUsage | None) -> Iterator[GaugeMetricFamily]:
     """Yield the gauges of windows. Without sums, yield only the gauge ``placement_windows_left_out``."""
-    # always present, so that an alert can detect that the others are left out
+    # always present, so that an alert can detect that the other gauges are left out
     left_out = GaugeMetricFamily(
         "placement_windows_left_out",
         "1 if the gauges of windows are left out, because there are more than 10,000 amounts, or the"

@@ -276,11 +276,17 @@ class PlacementService:
             )
 
     def prepare_in_background(self) -> None:
-        """Call :meth:`try_to_prepare` in a separate thread.
+        """Prepare the database in a separate thread, and read the windows that exist.
 
-        Meanwhile the worker answers requests that need no database.
+        Meanwhile the worker answers requests that need neither.
         """
-        Thread(target=self.try_to_prepare, name="prepare", daemon=True).start()
+
+        def prepare_all() -> None:
+            self.try_to_prepare()
+            if not self._failed:
+                self.window_timetable.read_ahead()
+
+        Thread(target=prepare_all, name="prepare", daemon=True).start()
 
     def try_to_prepare(self) -> None:
         """Prepare the database; if that fails, log the error, and let later requests report it."""

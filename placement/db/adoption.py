@@ -38,7 +38,7 @@ _record: Final = sa.Table(
     f"{KEPT}adoption",
     sa.MetaData(),
     sa.Column("stage", sa.String(32), nullable=False),
-    # the ways in which a reversal treats changes since the takeover
+    # the methods with which a return treats changes since the takeover
     sa.Column("way", sa.String(32), nullable=False),
     sa.Column("revision", sa.String(32), nullable=False),
     sa.Column("changed_at", sa.Double, nullable=False),

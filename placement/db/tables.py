@@ -217,7 +217,7 @@ reservations = define_table(
     sa.Column("on_end", sa.String(16), nullable=False, server_default="none"),
     # whether a maintenance takes a whole host away
     sa.Column("is_maintenance", sa.Boolean, nullable=False, server_default=sa.false()),
-    # whether a window that has not begun may move to another host that is alike
+    # whether a window that has not begun may move to another, equivalent host
     sa.Column("is_movable", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
@@ -285,11 +285,11 @@ claim_expiries = define_table(
     sa.Column("expires_at", sa.Double, nullable=False, index=True),
     # whether the claim ends at that time in any case; otherwise a client may confirm it
     sa.Column("is_final", sa.Boolean, nullable=False, server_default=sa.false()),
-    # until when a preemptible claim keeps its room from later windows; no window shortens other claims
+    # the time until which no later window shortens a preemptible claim; no window shortens other claims
     sa.Column("kept_until", sa.Double, nullable=True),
     # the consumer of the window from which a claim that ends has taken its amounts; the window may be gone
     sa.Column("window_id", ConsumerId, nullable=True, index=True),
-    # when a claim that ends was written
+    # when a claim with an end time was written
     sa.Column("booked_at", sa.Double, nullable=False, server_default="0"),
     # seconds from the end of the claim to expires_at
     sa.Column("cleaning_time", sa.Integer, nullable=False, server_default="0", index=True),
@@ -299,7 +299,7 @@ claim_expiries = define_table(
 
 ended_claims = define_table(
     "ended_claims",
-    # what time events need of a claim with an on_end after its release; the consumer is gone
+    # data for time events of a claim with an on_end after its release, when its consumer is deleted
     sa.Column("uuid", sa.String(36), primary_key=True),
     sa.Column("project_id", sa.String(255), nullable=False),
     sa.Column("consumer_type", sa.String(255), nullable=True),

@@ -35,7 +35,7 @@ def advance_sequence(conn: sa.Connection, table: sa.Table) -> None:
 # SQLite allows 32,766 values in one statement
 _CHUNK: Final = 10_000
 """Maximum number of ids in one statement."""
-# a repair of holds locks buckets, so a long one would make claims wait
+# a repair of holds locks buckets, so a long repair would make claims wait
 _HOLDS_CHUNK: Final = 100
 """Maximum number of holds that one transaction repairs."""
 

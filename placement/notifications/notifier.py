@@ -71,7 +71,7 @@ class EventNotifier:
         if position is None:
             self.file.write(NotifierPosition(now))
             return True
-        # a clock may be behind the one of an earlier round
+        # the database's clock may be behind its clock of an earlier round, after a failover
         until = max(position.time, min(now, position.time + MAX_INTERVAL))
         interval = EventInterval(position.time - OVERLAP, until, self.notice)
         for page in self._read_pages(interval):
@@ -90,14 +90,14 @@ class EventNotifier:
                 self._deliver_event(event)
                 recent[event.event_id] = event.instant
                 unsaved += 1
-                # in a burst not after each event, because the file has all recent ones
+                # in a burst, the file is not written after each event, because it contains all recent events
                 if unsaved * _SAVED_PART >= len(recent):
                     self.file.write(NotifierPosition(position.time, recent))
                     unsaved = 0
         finally:
             if unsaved:
                 self.file.write(NotifierPosition(position.time, recent))
-        # the first page may have only events of the overlap
+        # the first page may contain only events of the overlap
         time = max(position.time, page[-1].instant)
         return advance_position(NotifierPosition(position.time, recent), time)
 

@@ -112,7 +112,7 @@ class PositionFile:
         :raises Conflict: another process holds the lock.
         :raises InvalidRequest: the file of the lock cannot be created.
         """
-        # a file of its own, because each write replaces the file with the position
+        # the lock has its own file, because each write replaces the file with the position
         path = self.path.with_name(f"{self.path.name}.lock")
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -70,7 +70,7 @@ class EventWebhook:
         :raises DeliveryFailed: the webhook did not accept the document in time.
         """
         if not self.wait_ended(0):
-            # mostly a name server that does not answer; a further thread would wait for it, too
+            # mostly the attempt waits for a name server that does not answer, and so would a further thread
             raise DeliveryFailed("the attempt before has not ended yet")
         attempt = _PostAttempt(self._make_connection())
         self._last = attempt
@@ -110,7 +110,7 @@ class EventWebhook:
             status = connection.getresponse().status
             attempt.failure = "" if 200 <= status < 300 else f"it answered with status {status}"
         except HTTPException as error:
-            # its text is that of the server, which may have control characters or repeat a secret
+            # the text of this error is from the server, and may have control characters or repeat a secret
             attempt.failure = type(error).__name__
         except (OSError, ValueError, UnicodeError) as error:
             attempt.failure = f"{type(error).__name__}: {repr(str(error))[:_MAX_REASON]}"

@@ -26,6 +26,7 @@ from placement.schemas.terms import Params, load_query, since_version
 from placement.search.claims.claim import Order, WantedClaim
 from placement.search.claims.scores import ATTRIBUTE, CRITERIA
 from placement.store import reservations
+from placement.store.claim_ends import EndChange
 from placement.store.consumers import ConsumerOwnership
 from placement.store.expiries import EndMarker
 from placement.store.groups import ConsumerGroup, GroupPolicy
@@ -196,10 +197,28 @@ def parse_ending(params: Params, version: Microversion) -> EndingPage:
 
 
 class ConfirmationBody(StrictSchema):
-    """The body of ``PUT /ext/v1/claims/{consumer_uuid}``: the claim becomes permanent, or expires later."""
+    """The body of ``PUT /ext/v1/claims/{consumer_uuid}``.
+
+    The claim becomes permanent, or it expires or ends at another time.
+    """
 
     consumer_generation = IntegerField(0, required=True)
     expires_in = NumberField(1, MAX_SECONDS, load_default=None)
+    ends_at = time_field()
+    on_end = end_action_field()
+
+
+def parse_end_change(body: dict[str, Any]) -> EndChange | None:
+    """Return the change of a fixed end that a body asks for; None if the body confirms a claim.
+
+    :raises InvalidRequest: the body confirms the claim, too, or the date does not exist.
+    """
+    if body["ends_at"] is None and body["on_end"] is None:
+        return None
+    if body["expires_in"] is not None:
+        raise InvalidRequest("A claim may have either expires_in or ends_at with on_end, but not both.")
+    ends_at = None if body["ends_at"] is None else parse_time(body["ends_at"], "ends_at")
+    return EndChange(ends_at, parse_end_action(body["on_end"]))
 
 
 def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:

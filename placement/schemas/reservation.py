@@ -109,7 +109,7 @@ class _LimitsQuery(StrictSchema):
 
 
 def parse_limits(params: Params, version: Microversion) -> str | None:
-    """Return the project in a query string of ``GET /ext/v1/reservations/limits``; None if there is none.
+    """Return the project in a query string of ``GET /ext/v1/reservations/limits``, or None.
 
     :raises InvalidRequest: the query string is wrong; the message names the error.
     """

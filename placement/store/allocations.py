@@ -2,10 +2,10 @@
 
 Besides claims, the release of all allocations of a consumer is the most frequent write. On a database that
 accepts several statements at once, the release sends all its statements together. The first statement of this
-release locks the consumer, and stores its id in a setting of the transaction. If there is no consumer, the
-statement stores an id that no consumer has. The other statements use this setting to find the rows to lock,
-stamp and delete. If the consumer is created after the first statement, the other statements do not touch it.
-On other databases the release reads the rows first.
+release locks the consumer, and stores its id in a setting of the transaction. If the consumer does not exist,
+the statement stores an id that no consumer has. The other statements use this setting to find the rows to
+lock, stamp and delete. If the consumer is created after the first statement, the other statements do not
+change the consumer. On other databases the release reads the rows first.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def write_claims(
 ) -> None:
     """Write claims of consumers and providers that are locked; this is the last step of :func:`replace`.
 
-    :param are_promised: the claims take only what is held for them, so the capacity is not checked.
+    :param are_promised: the claims take only amounts that holds keep free for them, so the capacity is not
+        checked.
     """
     planned: Sequence[ConsumerClaim] = ()
     timed_write: holds.TimedWrite | None = None
@@ -269,7 +270,7 @@ def _update_consumers(
 def delete(tx: WriteTransaction, consumer: str) -> None:
     """Release all allocations of a consumer.
 
-    :raises NotFound: the consumer holds nothing, or has expired.
+    :raises NotFound: the consumer has no allocations, or has expired.
     """
     # this function is simpler than lock_claimed(), because nothing is created and no supply is read
     locked = lock_consumers(tx, [consumer])
@@ -401,9 +402,9 @@ def of_provider(conn: sa.Connection, provider: str) -> list[Allocation]:
 
 # ids begin at 1, so no consumer has this id
 _NOBODY: Final = "0"
-"""A text that takes the place of a consumer's id if there is no consumer."""
+"""A text in place of a consumer's id, if the consumer does not exist."""
 _ANOTHER_WAY: Final = "-1"
-"""A text that takes the place of a consumer's id if its release concerns a hold, and has to read first."""
+"""A text in place of a consumer's id, if the release concerns a hold, so that the rows must be read first."""
 _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.released'")
 """The setting of the transaction that stores the id of the consumer to release."""
 
@@ -411,7 +412,7 @@ _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.released'
 def release(database: ServiceDatabase, consumer: str) -> None:
     """Release all allocations of a consumer in a new transaction.
 
-    :raises NotFound: the consumer holds nothing, or has expired.
+    :raises NotFound: the consumer has no allocations, or has expired.
     """
 
     def release_all(tx: WriteTransaction) -> StatementAnswer | None:

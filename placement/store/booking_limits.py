@@ -1,6 +1,6 @@
 """Limits on the reservations of a project: duration and horizon, number, amounts and hours.
 
-Claims that end count like reservations.
+Claims with an end time count like reservations.
 
 Otherwise a project could claim from a reservation, and then book the same amount again. All writes of
 reservations and of such claims lock one bucket, so two simultaneous bookings cannot exceed a limit together.
@@ -23,7 +23,7 @@ _DAY: Final = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class LimitUse:
-    """A limit of a project, and the largest part of it that the project uses at some time from now on."""
+    """A limit of a project, and the largest amount that counts against this limit at any time from now on."""
 
     limit: int
     used: float
@@ -51,7 +51,7 @@ class BookingLimits:
     def uses_of(
         self, project_id: str, amounts: Sequence[TimedAmount], now: float
     ) -> tuple[dict[str, LimitUse], dict[str, LimitUse]]:
-        """Return the limits of a project on amounts and on hours, by resource class, with the used part.
+        """Return the limits of a project on amounts and on hours, by resource class, with the used parts.
 
         :param amounts: the amounts of the project.
         """
@@ -96,7 +96,7 @@ class BookingLimits:
     def check_number(self, number: int) -> None:
         """Refuse a new reservation if the project then has too many reservations.
 
-        :param number: the number of the project's reservations, including the new one.
+        :param number: the number of the project's reservations, including the new reservation.
         :raises Conflict: the message has the option, the limit and the present value.
         """
         if self.max_number is not None and number > self.max_number:
@@ -110,7 +110,8 @@ class BookingLimits:
     ) -> None:
         """Refuse a new or longer reservation if the project would exceed its limits on amounts.
 
-        :param others: all other amounts of the project. ``own`` has the amounts of the reservation.
+        :param others: all amounts of the project's other reservations. ``own`` has the amounts of this
+            reservation.
         :raises Conflict: the message has the option, the limit, the present and the wanted value.
         """
         for name in sorted({each.resource_class for each in own}):

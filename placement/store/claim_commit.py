@@ -219,9 +219,9 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
 def _claim_insertion(count: int, witnesses: int) -> PreparedStatement:
     """Return a statement that inserts allocations if all providers of the choice are unchanged.
 
-    ``witnesses`` is the number of providers without an amount in the claim on which the choice depends, such
-    as a parent with a required trait. The parameter ``others`` limits what all other consumers together may
-    hold of a class of a provider.
+    ``witnesses`` is the number of further providers on which the choice depends, but from which it takes no
+    amount, such as a parent with a required trait. The parameter ``others`` is the maximum amount of a class
+    that all other consumers together may have allocated.
     """
     # the witnesses are conditions of the first row, so that they need no statement of their own
     seen = [
@@ -276,7 +276,7 @@ def _unchanged_provider(provider: sa.BindParameter[int], seq: sa.BindParameter[i
 
 
 class LostRace(Exception):
-    """Another transaction was faster, so a chosen provider is gone, full or changed."""
+    """Another transaction has committed first, so a chosen provider is deleted, full or changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,11 +305,12 @@ def commit_claims(
         go unnoticed.
     :param reservation: the reservation from which all amounts are taken.
     :param expiring: the number of seconds after which an unconfirmed claim expires, by uuid of the consumer.
-    :param preempted: the consumers of preemptible claims that end when the only claim, a window, begins.
+    :param preempted: the consumers of preemptible claims that are ended at the start of the only claim, a
+        window.
     :param moves: moves of windows that make room for the claims.
     :returns: the times at which these claims expire, by uuid of the consumer.
     :raises ConcurrentUpdate: a generation in a claim is not the current generation of its consumer.
-    :raises Conflict: the named reservation does not exist, or cannot serve the claims.
+    :raises Conflict: the named reservation does not exist, or the claims may not use it.
     :raises LostRace: another transaction has made the choice of a provider invalid.
     """
     # groups, reservations and expiries need answers before the commit

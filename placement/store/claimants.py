@@ -1,7 +1,7 @@
 """Locks the claimants, which are the consumers of claims with their holdings, and then the providers.
 
 A claimant may be a pending window, which has planned allocations instead of holdings. Clients cannot claim
-for a pending window, nor for a hold: only time and the operations of reservations change these consumers.
+for a pending window or for a hold: these consumers change only with time, and by operations on reservations.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ class LockedConsumers:
 
     - ``expired``: the uuids of expired consumers.
     - ``planned``: the planned allocations of pending windows.
-    - ``promised``: what windows that have begun hold together with the claims that take from them.
-    - ``timed``: the uuids of windows, pending or not, and of consumers with claims that end.
+    - ``promised``: the amounts of windows that have begun, including the amounts that claims have taken from
+      them.
+    - ``timed``: the uuids of windows, pending or not, and of consumers that have claims with an end time.
     """
 
     # the field has only consumers that existed before; new consumers are created for the claims
@@ -56,7 +57,7 @@ class LockedConsumers:
 
     @property
     def providers(self) -> set[str]:
-        """The uuids of all providers of which these consumers hold allocations, now or later."""
+        """The uuids of all providers of which these consumers have allocations, now or later."""
         return {each.provider for each in (*self.holdings, *self.planned, *self.promised)}
 
 

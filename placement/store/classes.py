@@ -32,7 +32,7 @@ def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
     """Rename a custom class (microversions 1.2 to 1.6).
 
     :raises NotFound: there is no class of this name.
-    :raises InvalidRequest: the class is a standard one.
+    :raises InvalidRequest: the class is a standard class.
     :raises Conflict: a class with the name ``new`` exists.
     """
     class_id = _lock_custom(tx, old, "update")
@@ -58,7 +58,7 @@ def delete(tx: WriteTransaction, name: str) -> None:
     """Delete a custom class.
 
     :raises NotFound: there is no class of this name.
-    :raises InvalidRequest: the class is a standard one.
+    :raises InvalidRequest: the class is a standard class.
     :raises Conflict: the class is in use.
     """
     class_id = _lock_custom(tx, name, "delete")

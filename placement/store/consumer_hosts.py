@@ -1,4 +1,4 @@
-"""The hosts of consumers: the roots of the trees from which they hold amounts, or will hold planned ones."""
+"""The hosts of consumers: the roots of the trees from which they have, or will have, allocations."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 A consumer with an expiring claim has a row in ``claim_expiries``, which counts only for one generation of the
 consumer. After any write of its allocations, or after a confirmation, the claim of the consumer does not
-expire any more. A claim with a fixed end has a row in the same table. No confirmation changes this end, and
-:mod:`placement.store.time_profile` relies on it. Expired claims are released like reservations
+expire any more. A claim with a fixed end time has a row in the same table. No confirmation changes this end
+time, and :mod:`placement.store.time_profile` relies on this. Expired claims are released like reservations
 (:mod:`placement.store.reservations`).
 """
 
@@ -32,7 +32,7 @@ from placement.store.time_profile import EndAction
 
 
 def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) -> StatementAnswer | None:
-    """Give an expiry time to claims that this transaction writes.
+    """Set the expiry times of claims that this transaction writes.
 
     :param seconds: seconds until the expiry, by uuid of the consumer.
     :param known: the ids of the consumers that existed before this transaction, by uuid.
@@ -72,8 +72,8 @@ _insertion: Final = PreparedStatement(
 class ClaimEnd:
     """The end of a claim, the cleaning time after it, and the action on the guest at the end.
 
-    ``expires_at`` is in seconds since 1970, ``cleaning_time`` in seconds. A window that begins from
-    ``kept_until`` on may end a preemptible claim earlier; None means that the claim is not preemptible.
+    ``expires_at`` is in seconds since 1970, ``cleaning_time`` in seconds. The start of a window may end a
+    preemptible claim earlier, but not before ``kept_until``. None means that the claim is not preemptible.
     ``booked_at`` is when the end was set; None means now. ``window_id`` is the consumer of the window from
     which the claim has taken its amounts.
     """
@@ -87,9 +87,9 @@ class ClaimEnd:
 
 
 def write_ends(tx: WriteTransaction, ends: Mapping[str, ClaimEnd], known: Collection[int]) -> None:
-    """Write ends of the claims that this transaction writes; no confirmation changes these ends.
+    """Write the end times of claims that this transaction writes; no confirmation changes these times.
 
-    :param ends: the ends, by uuid of the consumer.
+    :param ends: the ends of claims, by uuid of the consumer.
     :param known: the ids of these consumers that existed before.
     """
     if not ends:
@@ -117,7 +117,7 @@ _end_insertion: Final = PreparedStatement(
 
 
 def read_ends(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ClaimEnd]:
-    """Return the ends of the claims that end, among those of these locked consumers, by uuid."""
+    """Return the ends of those claims of these locked consumers that have an end time, by uuid."""
     return {
         uuid: ClaimEnd(
             float(ends_at),
@@ -134,7 +134,7 @@ def read_ends(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ClaimEn
 
 
 def any_ends(conn: sa.Connection, uuids: Collection[str]) -> bool:
-    """Return whether any of these consumers has a claim that ends."""
+    """Return whether any of these consumers has a claim with an end time."""
     return conn.execute(_ENDS.limit(1), {"uuids": sorted(uuids)}).first() is not None
 
 
@@ -226,8 +226,8 @@ _present: Final = (
 class EndingClaim:
     """A consumer with a claim that ends at a fixed time; all times are in seconds since 1970.
 
-    The amounts are released at ``expires_at``. A window that begins from ``kept_until`` on may end a
-    preemptible claim earlier; None means that the claim is not preemptible.
+    The amounts are released at ``expires_at``. The start of a window may end a preemptible claim earlier, but
+    not before ``kept_until``; None means that the claim is not preemptible.
     """
 
     consumer: str
@@ -241,19 +241,19 @@ class EndingClaim:
 
 
 EndMarker = tuple[float, str]
-"""The time and the consumer of the last claim on a page; the next page begins after this claim."""
+"""The sorting time and the consumer of the last claim on a page; the next page begins after this claim."""
 
 
 def list_ending(
     conn: sa.Connection, root: str | None, after: EndMarker, limit: int, *, only_preemptible: bool = False
 ) -> tuple[float, list[EndingClaim]]:
-    """Return the current time, and a page of the claims that have an end.
+    """Return the current time, and a page of the claims with an end time.
 
-    The claims of a tree are in the order of their ends, those of all trees in the order in which their
-    amounts are released. Claims in their cleaning time are included.
+    The claims of one tree are in the order of their end times. The claims of all trees are in the order in
+    which their amounts are released. Claims in their cleaning time are included.
 
     :param root: the uuid of the root provider of the tree; None means all trees.
-    :param after: the time of this order, and the consumer, after which the page begins.
+    :param after: the sorting time and the consumer of the claim before the page.
     :raises NotFound: ``root`` is no root provider.
     """
     values: dict[str, Any] = {"end": after[0], "after": after[1], "limit": limit}
@@ -351,8 +351,8 @@ def confirm_claim(
     consumer_store.check_generation(row, generation)
     if found.is_final:
         raise Conflict(
-            f"The claim of consumer {consumer} has a fixed end (ends_at): a confirmation cannot change that."
-            " Claim again without ends_at, or with a later time."
+            f"The claim of consumer {consumer} has a fixed end, which no confirmation changes: give the new"
+            " ends_at, or claim again without it."
         )
     consumer_store.advance_consumer(
         tx, row, ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)

@@ -3,14 +3,14 @@
 The module ``time_profile`` decides how large holds are.
 
 A provider has at most one hold, which is a consumer of the type ``WINDOW_HOLD``; the provider's uuid
-determines its uuid. A write of timed amounts also writes a claim of the provider's hold. This claim replaces
-the old amounts of the hold by new ones, so the one check of capacity covers the windows, too. If all timed
-amounts of a provider have begun, its hold has no amounts, and disappears like each consumer without
-allocations.
+determines the uuid of the hold. A write of timed amounts also writes a claim of the provider's hold. This
+claim replaces the old amounts of the hold by the new amounts. So the usual check of capacity also covers
+windows. If all timed amounts of a provider have begun, its hold has no amounts, and disappears like each
+consumer without allocations.
 
 A transaction reads or writes the hold of a provider only while it has locked the provider's bucket. So the
-transaction locks the row of the hold after the bucket, and no deadlock is possible; it locks the rows of
-other consumers before the buckets.
+transaction locks the row of the hold after the bucket, and no deadlock is possible; the transaction locks the
+rows of other consumers before the buckets.
 """
 
 from __future__ import annotations
@@ -79,10 +79,12 @@ from placement.store.time_profile import (
 # any constant namespace serves; a change would orphan the holds of existing databases
 _NAMESPACE: Final = uuids.UUID("b6f0c1de-3c6f-4a0e-8a37-5f3a4ad6a9f1")
 _OWNER: Final = ConsumerOwnership("placement-windows", "placement-windows", WINDOW_HOLD)
-"""The owner of all holds; it is no project of the cloud, because windows of several projects share a hold."""
+"""The owner of all holds; the project of the owner does not exist, because one hold is for windows of several
+projects.
+"""
 
 _MAX_NAMED_PROVIDERS: Final = 500
-"""Maximum number of providers among which windows are searched, so that an error message can name them."""
+"""Maximum number of providers that are searched for windows to name in an error message."""
 
 
 def hold_uuid(provider: str) -> str:
@@ -94,8 +96,8 @@ def hold_uuid(provider: str) -> str:
 class TimedWrite:
     """A write of timed amounts, with the claims that have allocations now and the claims that begin later.
 
-    ``promises`` has the new promises of windows. ``lasting`` has the uuids of windows that exist even if they
-    hold nothing at present, because claims have their amounts.
+    ``promises`` has the new promises of windows. ``lasting`` has the uuids of windows that must stay even
+    without allocations, because claims have taken their amounts.
     """
 
     claims: Sequence[ConsumerClaim]
@@ -120,7 +122,7 @@ class TimedChange:
     after: Sequence[TimedAmount]
 
     def check_instants(self, supplies: Mapping[str, ProviderSupply], class_ids: Mapping[str, int]) -> None:
-        """Refuse a write after which an instant has more excess over a capacity than before.
+        """Refuse a write that increases the excess over a capacity at any instant.
 
         A check of the peak alone would accept an additional amount now if a later window is above the
         capacity.
@@ -137,7 +139,7 @@ class TimedChange:
         others, before, after = map(by_key, (self.others, [*self.before, *untimed], self.after))
         for (uuid, name), new in after.items():
             key, beside = (uuid, name), others.get((uuid, name), [])
-            # a provider or an inventory that is gone has no room
+            # a deleted provider or inventory has no capacity
             capacity, used = supplies[uuid].balance_of(class_ids.get(name)) if uuid in supplies else (0, 0)
             limit = capacity - used + sum(each.used for each in beside if each.has_begun)
             ahead = TimeWindow(self.now, math.inf)
@@ -340,7 +342,7 @@ def insert_planned(tx: WriteTransaction, planned: Sequence[ConsumerClaim]) -> No
 
 
 def insert_promises(tx: WriteTransaction, promises: Sequence[WindowPromise]) -> None:
-    """Queue the promises of windows; the caller has removed the former ones."""
+    """Queue the promises of windows; the caller has removed the former promises."""
     rows = [
         {"consumer": each.window, "provider": each.provider, "class": each.resource_class, "used": each.used}
         for each in promises
@@ -455,7 +457,7 @@ def timed_rows(rows: Rows) -> TimedRows:
     promises: list[WindowPromise] = []
     sources: dict[str, int] = {}
     for consumer, provider, name, used, starts_at, ends_at, kind, window_id in rows:
-        # a claim that ends has begun with its creation
+        # a claim with an end time has begun with its creation
         time = TimeWindow(AT_ONCE if starts_at is None else float(starts_at), float(ends_at))
         if int(kind) == _PROMISED:
             promises.append(WindowPromise(window_id, consumer, provider, name, int(used), time))
@@ -503,6 +505,13 @@ def read_schedule(
     return TimeSchedule(now, rest.all_amounts, held, frozenset(each.window for each in rest.promises))
 
 
+def has_amounts(conn: sa.Connection) -> bool:
+    """Return whether there is any timed amount."""
+    windows = sa.select(reservations.c.consumer_id).where(_IS_WINDOW).limit(1)
+    claims = sa.select(claim_expiries.c.consumer_id).where(claim_expiries.c.is_final).limit(1)
+    return any(conn.execute(each).first() is not None for each in (windows, claims))
+
+
 def planned_providers(
     conn: sa.Connection, names: Collection[str], of_providers: Collection[str] | None, limit: int
 ) -> list[str]:
@@ -526,15 +535,15 @@ def planned_providers(
 
 
 def project_amounts(conn: sa.Connection, project_id: str) -> list[TimedAmount]:
-    """Return the amounts of all reservations of a project, and of those claims of the project that end.
+    """Return the amounts of all reservations of a project, and of its claims with an end time.
 
-    What a window gets back from its claims is included.
+    The amounts that a window gets back from its claims are included.
     """
     return [*timed_rows(conn.execute(_PROJECT_AMOUNTS, {"project": project_id}).all()).all_amounts]
 
 
 def find_wrong_holds(conn: sa.Connection) -> dict[HoldKey, tuple[int, int]]:
-    """Return the holds with wrong amounts, of all providers, each with its present and its needed amount."""
+    """Return all holds with wrong amounts, each with its present and its needed amount."""
     schedule = read_schedule(conn)
     held = [((provider, name), int(used)) for provider, name, used in conn.execute(_ALL_HOLDS)]
     return wrong_holds(schedule.amounts, held, schedule.now)

@@ -74,18 +74,18 @@ _AT_ONCE: Final = 100
 
 
 ProjectCheck = Callable[[str], bool]
-"""Returns whether a caller may change reservations of a project."""
+"""A function that returns whether a caller may change reservations of a project."""
 
 
 def any_project(_: str) -> bool:
-    """Return that a caller may change reservations of any project."""
+    """Return True: the caller may change reservations of any project."""
     return True
 
 
 class ReservationState(StrEnum):
     """The state of a reservation that has not expired.
 
-    In the state ``CLEANING``, the amounts are still held, but claims can no longer use them.
+    In the state ``CLEANING``, the reservation still has its amounts, but claims can no longer use them.
     """
 
     PENDING = "pending"
@@ -99,10 +99,10 @@ class CapacityReservation:
     """A reservation that has not expired; its times are in seconds since 1970 by the database's clock.
 
     Only members of ``group`` may take amounts from the reservation; None allows all claims of its project. A
-    reservation with a start (``starts_at``) is called a window. Its amounts are held from ``starts_at`` up to
-    ``expires_at``, which includes the lead and the cleaning time. While ``is_pending``, its amounts are
-    planned allocations. ``now`` is the time when the reservation was read. Before its start, a window that
-    ``is_movable`` may move to an equivalent host.
+    reservation with a start (``starts_at``) is called a window. A window keeps its amounts from ``starts_at``
+    up to ``expires_at``, which includes the lead and the cleaning time. While a window is pending
+    (``is_pending``), its amounts are planned allocations. ``now`` is the time when the reservation was read.
+    Before its start, a window that ``is_movable`` may move to an equivalent host.
     """
 
     uuid: str
@@ -142,12 +142,12 @@ class CapacityReservation:
 
     @property
     def time_ahead(self) -> TimeWindow:
-        """Return the time in which the amounts are held, beginning when the reservation was read."""
+        """Return the time for which the reservation keeps its amounts, from the time when it was read."""
         return TimeWindow(max(self.now, self.starts_at or self.now), self.expires_at)
 
     @property
     def has_begun(self) -> bool:
-        """Return whether the window already held its amounts when it was read from the database."""
+        """Return whether the window had already begun when it was read from the database."""
         # the clock decides, even if no request has made the planned amounts allocations yet
         return self.starts_at is None or not self.is_pending or self.starts_at <= self.now
 
@@ -156,7 +156,7 @@ class CapacityReservation:
 
         A reservation without a start accepts claims at all times.
 
-        :raises Conflict: the window has not begun, or the claim has no end, or the claim ends after the
+        :raises Conflict: the window has not begun, or the claim has no end time, or the claim ends after the
             window.
         """
         if self.starts_at is None:
@@ -193,10 +193,10 @@ class ReservationEnd:
 
 @dataclass(frozen=True, slots=True)
 class ReservationChange:
-    """A change of a reservation: its new end, and the amounts that it keeps, by provider and resource class.
+    """A change of a reservation: its new end time, and the amounts that it keeps, by provider and class.
 
-    ``on_end`` applies to later claims from the reservation. A field that is None leaves this part of the
-    reservation unchanged.
+    ``on_end`` applies to later claims from the reservation. A field with the value None leaves its part of
+    the reservation unchanged.
     """
 
     end: ReservationEnd | None
@@ -265,7 +265,7 @@ def no_reservation(uuid: str) -> NotFound:
 
 @dataclass(frozen=True, slots=True)
 class ReservedAmounts:
-    """The amounts that reservations hold, now or planned, and the amounts that claims from windows use.
+    """The present or planned amounts of reservations, and the amounts that claims have taken from windows.
 
     The consumers of all amounts are the reservations.
     """
@@ -300,9 +300,9 @@ def make_reservation(
 ) -> WrittenReservation:
     """Turn a consumer that this transaction has created, with its allocations, into a reservation.
 
-    :param starts_at: the start of a window; its allocations are planned if it lies in the future.
+    :param starts_at: the start of a window. If the start is in the future, the allocations are planned.
     :param margins: the lead time and the cleaning time, which claims cannot use.
-    :param on_end: what happens to a guest when its claim from the reservation ends.
+    :param on_end: the action on a guest at the end time of its claim from the reservation.
     :param is_movable: whether a window may move to an equivalent host before its start.
     :raises InvalidRequest: the end of the reservation is not in the future.
     :raises Conflict: the reservation exceeds a limit.
@@ -350,7 +350,7 @@ def _note_booking(tx: WriteTransaction, written: WrittenReservation) -> None:
 
 
 def count_living(conn: sa.Connection, project_id: str) -> int:
-    """Return the number of reservations of a project that have not ended."""
+    """Return the number of reservations of a project that have not ended yet."""
     query = (
         sa.select(sa.func.count())
         .select_from(reservations)
@@ -425,13 +425,13 @@ def change_reservation(
 
     The cleaning time of a window then begins at the new end.
 
-    :param may_change: returns whether the caller may change reservations of a project.
+    :param may_change: a function that returns whether the caller may change reservations of a project.
     :raises NotFound: no reservation that the caller may change has this uuid.
     :raises ConcurrentUpdate: ``generation`` is not the current generation.
     :raises InvalidRequest: the new end is in the past, or not after the start of the window, or the
-        reservation does not hold the amounts that it should keep.
-    :raises Conflict: the room of a window is not free until its new end; the message has the latest end. Or a
-        later end exceeds a limit.
+        reservation does not have the amounts that it should keep.
+    :raises Conflict: the amounts of a window are not free until its new end time; the message has the latest
+        possible end time. Or the new end time exceeds a limit.
     """
     try:
         return write_with_room(
@@ -452,9 +452,9 @@ def change_reservation(
 def _latest_end(
     tx: WriteTransaction, uuid: str, kept: Mapping[str, Mapping[str, int]] | None
 ) -> tuple[float, list[TimedAmount], int]:
-    """Return the latest possible end of a window's held time, its ``TimedAmounts``, and its cleaning time.
+    """Return the latest possible expiry of a window, other consumers' timed amounts, and its cleaning time.
 
-    The end is in seconds since 1970, the cleaning time in seconds.
+    The expiry is in seconds since 1970, the cleaning time in seconds.
 
     :param kept: the amounts that the window keeps; None means that it keeps all amounts.
     """
@@ -510,7 +510,7 @@ def _write_again(
     window: TimeWindow | None,
     kept: Mapping[str, Mapping[str, int]] | None,
 ) -> None:
-    """Write the amounts of a reservation again, with a new time, or write only a part of the amounts."""
+    """Write the amounts of a reservation again, for another time window, or only a part of the amounts."""
     locked = claimants.lock_consumers(tx, [row.uuid])
     tx.lock(locked.providers)
     claim = window_claim(tx, row, locked, window)
@@ -571,14 +571,15 @@ def _read_written(tx: WriteTransaction, uuid: str) -> WrittenReservation:
 def held_amounts(
     conn: sa.Connection, found: Collection[CapacityReservation]
 ) -> Sequence[allocations.Allocation]:
-    """Return what these reservations hold, as :func:`reserved_amounts` does."""
+    """Return the amounts of these reservations, without the amounts that claims have taken."""
     return reserved_amounts(conn, found).held
 
 
 def reserved_amounts(conn: sa.Connection, found: Collection[CapacityReservation]) -> ReservedAmounts:
-    """Return what these reservations hold, and what claims from windows use.
+    """Return the amounts of these reservations, and the amounts that claims have taken from windows.
 
-    A pending window has its planned allocations. An amount that a claim has given back is held again.
+    A pending window has its planned allocations. An amount that a claim has given back belongs to the window
+    again.
     """
     held: list[allocations.Allocation] = []
     if uuids := [each.uuid for each in found]:
@@ -597,7 +598,7 @@ def reserved_amounts(conn: sa.Connection, found: Collection[CapacityReservation]
 def amounts_for_claims(
     conn: sa.Connection, found: CapacityReservation, repeated: Collection[str]
 ) -> list[allocations.Allocation]:
-    """Return what claims may take from a reservation: what it holds, and what repeated claims give back.
+    """Return the amounts that claims may take from a reservation, with the amounts of replaced claims.
 
     :param repeated: consumers that may have claims from the reservation, which new claims replace.
     """
@@ -640,7 +641,7 @@ def divided_claims(
     The claims last until the end of the cleaning time that the reservation requires.
 
     :param groups: the names of the groups that the consumers join.
-    :returns: None if the reservation does not hold enough.
+    :returns: None if the reservation has too little of an amount.
     :raises Conflict: no reservation with this uuid serves the claims.
     """
     row, found = locked.consumers.get(reservation), find_reservation(tx.conn, reservation)
@@ -747,7 +748,7 @@ def _describe_overlaps(conn: sa.Connection, conflict: Conflict) -> str:
 
 
 def give_back_expired(database: ServiceDatabase) -> int:
-    """Release expired reservations and claims, and begin windows; return the number of these consumers.
+    """Release expired reservations and claims, and start due windows; return the number of consumers.
 
     Afterwards all workers read the next expiry from the database.
     """
@@ -774,7 +775,7 @@ _times: Final = (
 
 
 def window_times(conn: sa.Connection, uuids: Collection[str]) -> dict[str, TimeWindow]:
-    """Return the times for which these windows hold their amounts, by uuid, also of windows that are over."""
+    """Return the reserved times of these windows, by uuid, including windows that are over."""
     return {
         uuid: TimeWindow(starts_at, ends_at)
         for uuid, starts_at, ends_at in conn.execute(_times, {"uuids": sorted(uuids)})

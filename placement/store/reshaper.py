@@ -92,9 +92,9 @@ def _timed_claims(
     ends: Mapping[str, expiries.ClaimEnd],
     locked: claimants.LockedConsumers,
 ) -> list[ConsumerClaim]:
-    """Return the claims of a reshape with the times of the present ones, and claims of their windows.
+    """Return the claims of a reshape with the times of the present claims, and claims of their windows.
 
-    :raises ConcurrentUpdate: another transaction has written a claim from a window just now.
+    :raises ConcurrentUpdate: another transaction has written a claim from a window meanwhile.
     """
     if not locked.timed:
         return [*claims]

@@ -6,8 +6,8 @@ Nouns
     intervals up to the present gets each event in one of the answers.
 
 Invariants
-    - The events correspond to the present bookings. If a time has been changed, the event of the former time
-      is left out.
+    - The events correspond to the present bookings. If the time of a booking has been changed, the event of
+      the former time is left out.
     - A deleted window has no events for times after its deletion. A window that was deleted before its start
       is cancelled, and has no other event.
     - The cost of a page is bounded by its limit, and by the number of bookings with times in its interval,
@@ -74,8 +74,8 @@ class TimeEvent:
     """An event of a consumer; all times are in seconds since 1970.
 
     ``starts_at`` and ``ends_at`` are the present times of the window or claim, without lead and cleaning
-    time. For a claim, ``starts_at`` is None. ``hosts`` has the uuids of the root providers of its amounts; it
-    is empty for a window or a claim without amounts, such as one that is over.
+    time. For a claim, ``starts_at`` is None. ``hosts`` has the uuids of the root providers of its amounts.
+    The field is empty for a window or a claim without amounts, for instance after its end.
     """
 
     kind: TimeEventKind
@@ -94,7 +94,7 @@ class TimeEvent:
         return str(uuids.uuid5(_NAMESPACE, f"{self.kind} {self.consumer} {round(self.instant * 1e6)}"))
 
     def to_document(self) -> dict[str, Any]:
-        """Return the event as answers and notifications show it."""
+        """Return the event as a JSON document, as in answers and notifications."""
         return {
             "id": self.event_id,
             "kind": self.kind,
@@ -180,7 +180,7 @@ def list_events(
 
 
 def _place_in(kind: TimeEventKind, after: EventPosition) -> tuple[float, str]:
-    """Return the instant and the consumer after which events of this kind come after a position."""
+    """Return an instant and a consumer; events of this kind after these two are also after the position."""
     order = _KINDS.index(kind) - _KINDS.index(after.kind)
     # no uuid is before the empty text or behind the letter z
     return after.instant, after.consumer if order == 0 else "" if order > 0 else "z"
@@ -211,7 +211,7 @@ def note_ended(tx: WriteTransaction, uuids_of_consumers: Sequence[str]) -> None:
 
 
 def forget_ended(tx: WriteTransaction, now: float) -> None:
-    """Delete the data of some old claims; the caller has locked the bucket of expiries.
+    """Delete the data for events of some old claims; the caller has locked the bucket of expiries.
 
     :param now: the present time by the clock of the database.
     """

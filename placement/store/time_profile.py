@@ -4,37 +4,38 @@ Nouns
     A *time window* is a half-open interval ``[starts_at, ends_at)`` of seconds since 1970, by the clock of
     the database. So one window may begin at the moment when another window ends. A *timed amount* is an
     amount of one resource class of one provider that a consumer may use during a time window. Reservations
-    with a start (*windows*) and claims that end have timed amounts. Amounts of all other consumers have no
-    known end.
+    with a start time (*windows*) and claims with an end time have timed amounts. Amounts of all other
+    consumers have no known end.
 
     The *peak* of a provider and class is the largest momentary sum of its timed amounts, from now on. The
     *begun* timed amounts have allocations, like the amounts of every consumer. The amount of the *hold* is
     the peak minus the begun amounts. A consumer of the type ``WINDOW_HOLD`` has this amount as an allocation.
 
 Why a hold
-    An amount without an end must be free beside every later window, and therefore beside the peak. Because
-    the hold is an allocation, the used amount of a provider is always the sum of the amounts without an end
-    and of the peak. So each search, each claim and each report of usage respects windows without code for
-    windows.
+    An amount without an end must be free in addition to every later window, and therefore in addition to the
+    peak. Because the hold is an allocation, the used amount of a provider is always the sum of the amounts
+    without an end and of the peak. So each search, each claim and each report of usage takes windows into
+    account without special code.
 
     A cloud without windows runs the same statements as before. Only writes of timed amounts compute holds.
 
 A worked example
-    A host has 8 VCPU, and a guest without an end uses 2. A window takes 4 VCPU from 10:00 to 11:00, another
-    one 6 VCPU from 11:00 to 12:00. The two windows do not overlap, so the peak is 6 VCPU, and the hold is 6
-    VCPU, too. The used amount of the host is 8 VCPU, so no other guest without an end fits. At 10:00 the
-    first window begins, so its 4 VCPU become an allocation, and the hold shrinks to 2. If the window is
-    deleted at 10:30, the hold grows to 6 again.
+    A host has 8 VCPU, and a guest without an end time uses 2. One window takes 4 VCPU from 10:00 to 11:00,
+    another window takes 6 VCPU from 11:00 to 12:00. The two windows do not overlap, so the peak is 6 VCPU,
+    and the hold is 6 VCPU, too. The used amount of the host is 8 VCPU, so no other guest without an end time
+    fits. At 10:00 the first window begins, so its 4 VCPU become an allocation, and the hold shrinks to 2. If
+    the window is deleted at 10:30, the hold grows to 6 again.
 
 Returns of claims
     A claim from a window takes its amounts out of the window until the claim ends, is deleted or is replaced.
-    Then the amounts are promised to the window again. The *promise* of a window is the sum of what it holds
-    and of what its claims use, by provider and class. :func:`returned_amounts` derives from it, which amounts
-    come back to the window and when. These *returns* are timed amounts without an allocation, so the hold of
-    the provider keeps their room: a claim may end at any moment, without a write of its window.
+    Then the amounts are promised to the window again. The *promise* of a window is the sum of its own amounts
+    and of the amounts that its claims use, by provider and class. From the promise, :func:`returned_amounts`
+    derives which amounts return to the window, and when. These *returns* are timed amounts without an
+    allocation, so the hold of the provider keeps them free: a claim may end at any moment, without a write of
+    its window.
 
-    In the example above, a claim takes all 4 VCPU of the first window until 10:40. If it is deleted at 10:10,
-    the window has the return of 4 VCPU from 10:10 until 11:00, and the hold grows by 4.
+    In the example above, a claim takes all 4 VCPU of the first window until 10:40. If the claim is deleted at
+    10:10, the window has the return of 4 VCPU from 10:10 until 11:00, and the hold grows by 4.
 
 Invariants
     - At each instant, amounts without an end and timed amounts together are at most the capacity, unless an
@@ -91,7 +92,7 @@ class EndAction(StrEnum):
 
 
 class HoldRefusal(Conflict):
-    """The error for a hold that cannot be written, whatever the state of other consumers."""
+    """The error for a hold that cannot be written, even if other consumers release amounts."""
 
 
 HoldKey = tuple[str, str]
@@ -123,18 +124,18 @@ class TimeWindow:
 
 @dataclass(frozen=True, slots=True)
 class WindowMargins:
-    """Seconds before the usable time of a window and after it, during which its amounts are held as well."""
+    """Seconds before and after the usable time of a window, in which its amounts are also reserved."""
 
     # whole numbers, so that sums with times are exact
     lead: int = 0
     cleaning: int = 0
 
     def held_window(self, usable: TimeWindow) -> TimeWindow:
-        """Return the time for which amounts are held, computed from the time in which claims may use them."""
+        """Return the reserved time, computed from the time in which claims may use the amounts."""
         return TimeWindow(usable.starts_at - self.lead, usable.ends_at + self.cleaning)
 
     def usable_window(self, held: TimeWindow) -> TimeWindow:
-        """Return the time in which claims may use amounts, computed from the time for which they are held."""
+        """Return the time in which claims may use the amounts, computed from the reserved time."""
         return TimeWindow(held.starts_at + self.lead, held.ends_at - self.cleaning)
 
 
@@ -191,7 +192,7 @@ def largest_sum(amounts: Iterable[TimedAmount], window: TimeWindow) -> int:
 def first_growth(
     before: Iterable[TimedAmount], after: Iterable[TimedAmount], limit: int, window: TimeWindow
 ) -> float:
-    """Return the first instant of a window at which an excess over a limit grows, or the end of the window.
+    """Return the first instant of a window at which a write increases an excess over a limit, or its end.
 
     :param before: the amounts before a write, of which the sum may exceed the limit at some instants.
     :param after: the amounts after the write.
@@ -222,7 +223,7 @@ def by_key(amounts: Iterable[TimedAmount]) -> dict[HoldKey, list[TimedAmount]]:
 
 @dataclass(frozen=True, slots=True)
 class WindowPromise:
-    """An amount that a window holds, or that its claims use: together, until the end of the window.
+    """An amount that a window and its claims together have until the end of the window.
 
     ``window_id`` and ``window`` are the id and the uuid of its consumer; ``time`` is the time of the window.
     """
@@ -262,7 +263,7 @@ class TimedRows:
 
 
 def returned_amounts(rows: TimedRows) -> list[TimedAmount]:
-    """Return what windows get back from their claims: at the ends of the claims, or already now.
+    """Return the amounts that windows get back from their claims, at the ends of the claims or already now.
 
     :param rows: all amounts of the providers with these promises.
     """
@@ -321,7 +322,7 @@ def check_amounts(amounts: Iterable[TimedAmount], now: float) -> None:
     """Refuse too many or too large timed amounts of one provider and resource class.
 
     The check limits the peak, not the hold, because a hold may grow up to the peak when a claim is released.
-    Returns are not counted, because each of them belongs to a claim, which is.
+    Returns are not counted, because each return belongs to a claim, which is counted.
 
     :raises HoldRefusal: there are more than :data:`MAX_TIMED_AMOUNTS`, or the peak is too large for a
         database column.
@@ -364,9 +365,10 @@ def check_window(window: TimeWindow, now: float) -> TimeWindow:
 
 
 def overlaps_sentence(amounts: Iterable[TimedAmount], window: TimeWindow, *, are_all: bool = True) -> str:
-    """Return a sentence that names the windows and claims that overlap a window; empty if none overlaps it.
+    """Return a sentence that names the windows and claims which overlap a window; empty without an overlap.
 
-    :param are_all: whether ``amounts`` has all amounts, so that the sentence may count the unnamed ones.
+    :param are_all: whether ``amounts`` has all amounts, so that the sentence may also give the number of
+        unnamed windows and claims.
     """
     overlapping = {
         (each.window.ends_at, each.consumer): each for each in amounts if each.window.has_overlap(window)

@@ -2,7 +2,7 @@
 
 A *skyline* has the sum of the timed amounts of one provider and resource class at each instant. Its
 *breakpoints* are the instants at which the sum changes. A skyline is computed once, and then answers
-questions about many windows, each faster than a sum over all amounts.
+questions about many windows, each faster than by adding all amounts again.
 """
 
 import math
@@ -28,8 +28,9 @@ class TimeSkyline:
 
     The sum from ``times[i]`` until ``times[i + 1]`` is ``sums[i]``.
 
-    The sum is 0 before the first breakpoint, and after the last. ``counted`` is the timed part of the used
-    amount in the read model: the begun amounts and the hold. ``peak`` is the largest sum of all times.
+    The sum is 0 before the first breakpoint and after the last breakpoint. ``counted`` is the timed part of
+    the used amount in the read model: the begun amounts and the hold. ``peak`` is the largest sum at any
+    time.
     """
 
     times: "array[float]"
@@ -69,7 +70,7 @@ class TimeSkyline:
 
     @classmethod
     def from_changes(cls, changes: Mapping[float, int], counted: int = 0) -> "TimeSkyline":
-        """Return the skyline of the changes of a sum, by time."""
+        """Return the skyline of a sum, given the changes of the sum by time."""
         # back-to-back windows of equal amounts change nothing
         times = [time for time in sorted(changes) if changes[time]]
         sums = accumulate(map(changes.__getitem__, times))
@@ -128,7 +129,7 @@ class TimeSkyline:
     def fits_until(self, most: int, start: float) -> float:
         """Return the first time after ``start`` at which the sum exceeds ``most``.
 
-        The result is infinity if it never does.
+        The result is infinity if the sum never exceeds ``most``.
         """
         for index in range(bisect_right(self.times, start), len(self.times)):
             if self.sums[index] > most:
@@ -136,7 +137,7 @@ class TimeSkyline:
         return math.inf
 
     def rises_within(self, begin: float, end: float) -> list[float]:
-        """Return the times from ``begin`` up to ``end``, without it, at which the sum grows."""
+        """Return the times from ``begin`` up to, but not including, ``end`` at which the sum grows."""
         first, last = bisect_left(self.times, begin), bisect_left(self.times, end)
         return [
             self.times[index]
@@ -151,7 +152,7 @@ class TimeSkyline:
                 yield self.times[index]
 
     def next_end(self, time: float) -> float:
-        """Return the first time after ``time`` at which the sum decreases; infinity if it never does."""
+        """Return the first time after ``time`` at which the sum decreases; infinity if it never decreases."""
         return next(self.falls_after(time), math.inf)
 
 

@@ -1,8 +1,9 @@
-"""Reads what used windows have promised: the amounts that they hold, and those that claims have taken.
+"""Reads the promises of windows from which claims have taken amounts.
 
 The module :mod:`placement.store.time_profile` explains promises and returns. Every transaction that writes a
-window locks its consumer, so its promises only change under this lock. Its claims end without it. So what is
-left of a promise is only certain while the transaction has also locked the buckets of the providers.
+window locks the window's consumer, so promises only change under this lock. But claims from the window end
+without this lock. So the unused part of a promise is only certain while the transaction has also locked the
+buckets of the providers.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from placement.store.expired import EXPIRES
 
 @dataclass(frozen=True, slots=True)
 class PromisedAmount:
-    """An amount of a promise of a window, and the part of it that claims use at present."""
+    """An amount that a window has promised, and the part of this amount that claims use at present."""
 
     window: str
     window_generation: int
@@ -44,7 +45,7 @@ class PromisedAmount:
 
     @property
     def held_part(self) -> Allocation:
-        """The part that the window has itself, whether it is an allocation again or not."""
+        """The part that belongs to the window itself, even if it is not an allocation again yet."""
         return self._amount_of(max(0, self.used - self.claimed))
 
     @property
@@ -65,7 +66,7 @@ class PromisedAmount:
 
 
 def promised_amounts(conn: sa.Connection, windows: Collection[str]) -> list[PromisedAmount]:
-    """Return the promises of those of these windows from which claims take, by uuid."""
+    """Return the promises of these windows by uuid, if claims have taken amounts from the window."""
     return [
         PromisedAmount(*row[:5], int(row[5]), float(row[6]), int(row[7]))
         for chunk in split_rows(sorted(windows))
@@ -78,7 +79,7 @@ ClassAmount = tuple[str, str]
 
 
 def taken_by(conn: sa.Connection, window: str, claims: Collection[str]) -> Counter[ClassAmount]:
-    """Return what these consumers have taken from a window at present, and give back with another claim."""
+    """Return the amounts that these consumers have from a window, and give back with another claim."""
     found: Counter[ClassAmount] = Counter()
     for provider, name, used in conn.execute(_TAKEN, {"window": window, "claims": sorted(claims)}):
         found[provider, name] += used
@@ -86,7 +87,7 @@ def taken_by(conn: sa.Connection, window: str, claims: Collection[str]) -> Count
 
 
 def source_windows(conn: sa.Connection, claims: Sequence[str]) -> dict[str, str]:
-    """Return the windows from which the present claims of these consumers have taken, by consumer."""
+    """Return the windows from which the present claims of these consumers have taken amounts, by consumer."""
     return {
         consumer: window
         for chunk in split_rows(claims)

@@ -1,4 +1,4 @@
-"""Computes sums of windows for metrics: the number of windows, and the amounts that they hold and lend."""
+"""Computes sums of windows for metrics: their number and amounts, and amounts that others use meanwhile."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from placement.store.time_profile import AT_ONCE, TimeWindow, by_key, largest_su
 _ALWAYS: Final = TimeWindow(-math.inf, math.inf)
 # a scrape reads all amounts, some 10 microseconds each
 MAX_AMOUNTS: Final = 10_000
-"""Maximum number of planned amounts, of windows and of claims that end, for which sums are computed."""
+"""Maximum number of planned amounts, of windows and of claims with an end time, for which sums are computed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,8 @@ class WindowUsage:
 
     - ``booked``: the amounts of pending windows, and those amounts of active windows that no claim has
       taken.
-    - ``lent``: those amounts of pending windows that active windows and ending claims use until the start of
-      the window.
+    - ``lent``: those amounts of pending windows that active windows, and claims with an end time, use until
+      the start of the window.
     """
 
     pending: int
@@ -46,7 +47,7 @@ class WindowUsage:
     @classmethod
     def from_schedule(cls, schedule: TimeSchedule) -> WindowUsage:
         """Compute the sums from a schedule of all providers."""
-        # claims that end have no start
+        # claims with an end time have no start
         windows = [each for each in schedule.amounts if each.window.starts_at != AT_ONCE]
         pending = [each for each in windows if not each.has_begun and not each.is_return]
         booked, lent, holds = Counter[str](), Counter[str](), dict(schedule.holds)

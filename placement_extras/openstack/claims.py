@@ -217,15 +217,63 @@ class ConfirmClaim(command.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
         """Confirm the claim with the given generation or, without one, the current generation."""
-        generation = parsed_args.generation
-        if generation is None:
-            held = send_request(self, "GET", f"/allocations/{parsed_args.uuid}", version=_GENERATIONS_VERSION)
-            # 0 stands for a missing consumer; the service then refuses the request and gives the reason
-            generation = held.get("consumer_generation", 0)
+        generation = _claim_generation(self, parsed_args)
         body = {"consumer_generation": generation, **_given_fields(parsed_args, "expires_in")}
         claim = send_request(self, "PUT", f"{_CLAIMS}/{parsed_args.uuid}", json=body)["claim"]
         columns = ("consumer", "generation", "expires_at")
         return columns, (claim["consumer_uuid"], claim["consumer_generation"], claim["expires_at"])
+
+
+class SetClaim(command.ShowOne):
+    """Change when a claim ends, or what happens to its guest then.
+
+    The claim keeps its host and its resources. If others need these resources before the new end, the command
+    fails. A claim from a reservation ends with the reservation at the latest.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of the arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("uuid", metavar="<uuid>", help="UUID of the consumer")
+        parser.add_argument(
+            "--generation",
+            metavar="<number>",
+            type=int,
+            help="Generation of the consumer (default: the current generation)",
+        )
+        parser.add_argument(
+            "--ends-at",
+            metavar="<time>",
+            help="New end of the claim, such as 2026-12-24T18:00:00Z (UTC; default: as before)",
+        )
+        _add_on_end(
+            parser,
+            "What happens to the guest at the end: nothing, an event, or an eviction by the agent of its host"
+            " (default: as before)",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
+        """Change the end with the given generation or, without one, the current generation."""
+        changes = _given_fields(parsed_args, "ends_at", "on_end")
+        if not changes:
+            raise exceptions.CommandError("Nothing to change: give --ends-at or --on-end.")
+        body = {"consumer_generation": _claim_generation(self, parsed_args), **changes}
+        claim = send_request(self, "PUT", f"{_CLAIMS}/{parsed_args.uuid}", json=body)["claim"]
+        columns = ("consumer", "generation", "ends_at", "on_end")
+        fields = ("consumer_uuid", "consumer_generation", "ends_at", "on_end")
+        return columns, tuple(claim[name] for name in fields)
+
+
+def _claim_generation(asking: command.Command, parsed_args: argparse.Namespace) -> int:
+    """Return the given generation of a consumer, or its current one."""
+    if parsed_args.generation is not None:
+        given: int = parsed_args.generation
+        return given
+    held = send_request(asking, "GET", f"/allocations/{parsed_args.uuid}", version=_GENERATIONS_VERSION)
+    # 0 stands for a missing consumer; the service then refuses the request and gives the reason
+    current: int = held.get("consumer_generation", 0)
+    return current
 
 
 class CreateReservation(command.ShowOne):
@@ -380,7 +428,7 @@ class ListAvailability(command.Lister):
     "openstack resource reservation create", its end to --until, and its host to --allowed-host. An empty
     "free_until" means that nothing is planned afterwards.
 
-    With --count or --and-query, several consumers fit together, and each window has a line for each of them.
+    With --count or --and-query, each window is for several consumers, and has a line for each of them.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -503,7 +551,7 @@ def _add_joint_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--different-hosts",
         action="store_true",
-        help="Choose a host of its own for each consumer; needs --count or --and-query",
+        help="Choose a different host for each consumer; needs --count or --and-query",
     )
 
 

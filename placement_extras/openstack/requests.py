@@ -52,7 +52,7 @@ def read_pages(asking: command.Command, path: str, asked: Mapping[str, Any], nam
     """Yield the items of a list in the answers to a request, page by page.
 
     :param name: the field of an answer that has the list.
-    :raises CommandError: as for :func:`request_extension`.
+    :raises CommandError: :func:`request_extension` raises the error.
     """
     while True:
         page = request_extension(asking, "GET", path, params=asked)

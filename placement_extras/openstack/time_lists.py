@@ -1,4 +1,4 @@
-"""Commands of ``openstack`` that list events, claims that end, and limits on reservations."""
+"""Commands of ``openstack`` that list events, claims with an end time, and limits on reservations."""
 
 import argparse
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ ENDING_COLUMNS: Final = (
     *("consumer", "generation", "project_id", "consumer_type"),
     *("ends_at", "on_end", "kept_until", "hosts"),
 )
-"""The columns of a claim that ends."""
+"""The columns of a claim with an end time."""
 LIMIT_COLUMNS: Final = ("limit", "resource_class", "maximum", "used")
 """The columns of a limit on the reservations of a project."""
 
@@ -24,8 +24,8 @@ TableRow = tuple[Any, ...]
 class ListTimeEvents(command.Lister):
     """List starts and ends of reservations and of claims, by time.
 
-    A time after now gives the events that will happen if nothing changes. The column "hosts" is empty for
-    reservations and claims that are over.
+    If --until is in the future, the list has the events that will happen if nothing changes. The column
+    "hosts" is empty for reservations and claims that are over.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -35,12 +35,12 @@ class ListTimeEvents(command.Lister):
             "--since",
             metavar="<time>",
             required=True,
-            help="Begin of the interval, such as 2026-12-24T18:00:00Z (UTC)",
+            help="Start of the interval, such as 2026-12-24T18:00:00Z (UTC)",
         )
         parser.add_argument(
             "--until",
             metavar="<time>",
-            help="End of the interval, at most seven days after its begin (UTC; default: now)",
+            help="End of the interval, at most seven days after its start (UTC; default: now)",
         )
         parser.add_argument(
             "--notice",
@@ -69,7 +69,8 @@ class ListTimeEvents(command.Lister):
 class ListEndingClaims(command.Lister):
     """List the claims that end, on a host or on all hosts.
 
-    A preemptible claim has a time in the column "kept_until". A reservation that begins later may end it.
+    The column "kept_until" is the time until which a preemptible claim keeps its resources. A reservation
+    that begins later may end the claim.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -107,7 +108,7 @@ class ListEndingClaims(command.Lister):
 class ListReservationLimits(command.Lister):
     """List the limits on the reservations of a project, and how much the project uses of them.
 
-    The used part is the largest one at any time from now on. An empty maximum means that there is no limit.
+    The used amount is the largest at any time from now on. An empty maximum means that there is no limit.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -1,7 +1,7 @@
 """The table of containers that are guests, by the id of the container.
 
-The agent reads a container when the engine reports an event of it, and when a list shows it for the first
-time. The labels of a container never change, so the agent does not read a running guest again.
+The agent reads a container when the engine reports an event of the container, and when a list shows it for
+the first time. The labels of a container never change, so the agent does not read a running guest again.
 """
 
 from __future__ import annotations

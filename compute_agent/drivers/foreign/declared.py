@@ -112,7 +112,7 @@ def parse_declaration(values: Mapping[str, str], keys: KeyNames) -> DeclaredSett
 
 
 def _read_amount(values: Mapping[str, str], key: str, largest: int) -> int:
-    """The whole number of a key; 0 if it is not declared."""
+    """The whole number that is declared for a key; 0 if the key is not declared."""
     text = values.get(key, "")
     if text and (not _NUMBER.match(text) or not 1 <= int(text) <= largest):
         raise BadDeclarationError(f"{key}={printable_text(text)} is not a whole number from 1 to {largest}")

@@ -33,7 +33,13 @@ from compute_agent.drivers.base import (
 from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.drivers.foreign import values
 from compute_agent.drivers.foreign.declared import MAX_MEMORY_MB
-from compute_agent.drivers.foreign.editor import GoalChoice, HostFolders, ValueComparison, ValueEditor
+from compute_agent.drivers.foreign.editor import (
+    GoalChoice,
+    HostFolders,
+    ValueComparison,
+    ValueEditor,
+    WholeSets,
+)
 from compute_agent.drivers.foreign.table import GuestEntry, GuestTable
 from compute_agent.drivers.foreign.values import (
     CPUS,
@@ -338,7 +344,7 @@ class ForeignDriver(UndividedThreads):
         guest's main thread counts as misplaced.
         """
         wanted = _group_cpus(settings)
-        found = self._compare_guest(guest, self._cpu_choice(wanted))
+        found = self._compare_guest(guest, _cpu_choice(wanted, self._folders.recent_sets))
         goal = found.goals.get(CPUS, frozenset())
         allowed = goal if isinstance(goal, frozenset) and goal else wanted
         affinities = {tid: procfs.thread_affinity(tid) for tid in self.thread_ids(guest)}
@@ -372,7 +378,7 @@ class ForeignDriver(UndividedThreads):
         before = self.misplaced_threads(guest, settings)
         if not before:
             return 0
-        self._apply(guest, self._cpu_choice(wanted))
+        self._apply(guest, _cpu_choice(wanted, self._folders.whole_sets))
         if misplaced := self.misplaced_threads(guest, settings):
             raise DriverError(f"guest {guest}: the kernel did not accept the CPUs of {sorted(misplaced)}")
         return len(before)
@@ -393,7 +399,7 @@ class ForeignDriver(UndividedThreads):
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
         """The NUMA nodes of the guest if they differ from ``wanted``, otherwise None."""
-        found = self._compare_guest(guest, self._node_choice(wanted))
+        found = self._compare_guest(guest, _node_choice(wanted, self._folders.recent_sets))
         nodes = found.present[NODES]
         return nodes if found.differing and isinstance(nodes, frozenset) else None
 
@@ -406,7 +412,7 @@ class ForeignDriver(UndividedThreads):
 
         The kernel then moves the memory.
         """
-        return self._apply(guest, self._node_choice(wanted))
+        return self._apply(guest, _node_choice(wanted, self._folders.whole_sets))
 
     def memory_use(self, guest: Guest) -> int | None:
         """The bytes of memory that the guest uses, including page cache.
@@ -489,13 +495,6 @@ class ForeignDriver(UndividedThreads):
         except DriverError:
             self._table.find_living(guest)
             raise
-
-    def _cpu_choice(self, cpus: frozenset[int]) -> GoalChoice:
-        return GoalChoice(frozenset({CPUS}), partial(values.cpu_goal, cpus, self._folders.online_cpus))
-
-    @staticmethod
-    def _node_choice(nodes: frozenset[int]) -> GoalChoice:
-        return GoalChoice(frozenset({NODES}), partial(values.node_goal, nodes, procfs.nodes_with_memory()))
 
     def _limit_choice(self, guest: Guest, wanted: CpuLimits) -> GoalChoice:
         possible = replace(wanted, idle=wanted.idle and self._can_idle(guest))
@@ -590,6 +589,14 @@ class ForeignDriver(UndividedThreads):
             self._oom.begin_counting(change.guest.uuid, GuestCgroup(Path(change.guest.cgroup)))
         if self._listener is not None:
             self._listener(change)
+
+
+def _cpu_choice(cpus: frozenset[int], whole: WholeSets) -> GoalChoice:
+    return GoalChoice(frozenset({CPUS}), partial(values.cpu_goal, cpus, whole[CPUS]))
+
+
+def _node_choice(nodes: frozenset[int], whole: WholeSets) -> GoalChoice:
+    return GoalChoice(frozenset({NODES}), partial(values.node_goal, nodes, whole[NODES]))
 
 
 def _memory_choice(wanted: MemoryLimits) -> GoalChoice:

@@ -1,7 +1,8 @@
 """The files of a control group: parses values in their texts, and makes the texts for values.
 
-These are pure functions of texts (Documentation/admin-guide/cgroup-v2.rst). systemd answers before it writes,
-and another program may write to the files. So the agent compares the files themselves with the wanted values.
+These are pure functions of texts (Documentation/admin-guide/cgroup-v2.rst). systemd answers a call before it
+writes to the files, and another program may write to them, too. So the agent compares the files themselves
+with the wanted values.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ def _quota_agrees(value: int, text: str) -> bool:
 
 
 def files_of(names: Iterable[str]) -> frozenset[str]:
-    """The files with the values of some names."""
+    """The files that contain the values with these names."""
     found = {FILES[name] for name in names}
     return frozenset(found | {IDLE_FILE} if FILES[WEIGHT] in found else found)
 
@@ -175,7 +176,7 @@ def _read_value(name: str, text: str) -> Value:
 
 
 def file_writes(writes: Values, texts: Texts, whole: Values) -> list[tuple[str, str]]:
-    """The texts to write so that a group has the values, as pairs of file and text in order.
+    """The texts to write so that a group has the values: pairs of file and text, in the order of writes.
 
     :param texts: the present contents of the files by their names.
     :param whole: all CPUs and all NUMA nodes, by name. They stand for an empty set, which the kernel refuses

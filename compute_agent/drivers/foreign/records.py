@@ -1,7 +1,7 @@
 """Records of the values that guests had before the agent changed them, one small file for each guest.
 
-The agent writes a record, ``UUID.json``, before it first changes a value, so a crash between the two loses no
-value. A record is valid for one boot, because the agent's settings end with the boot.
+The agent writes a record, ``UUID.json``, before it first changes a value, so a crash between the two steps
+loses no value. A record is valid for one boot, because the agent's settings end with the boot.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class ValueRecord:
     :ivar values: the values before the agent's writes, by name.
     :ivar kept: the properties that another program had set at run time; systemd's files of them have to stay.
     :ivar scored: whether the agent has set ``oom_score_adj``, which was 0 before.
-    :ivar score: the last ``oom_score_adj`` that the agent has set; None means that it has set none, or an
-        older agent has noted none.
+    :ivar score: the last ``oom_score_adj`` that the agent has set; None means that the agent has set no
+        score, or that an older agent has not noted it.
     """
 
     guest_uuid: str

@@ -101,8 +101,8 @@ class LibvirtDriver:
             and reads each definition once.
         :param lock: called before each connection; raises DriverError if another agent manages the domains.
         :param state_folder: the state folder of libvirt's driver of QEMU, with the pid files of helpers.
-        :param records: the runs of domains in which the agent has set ``oom_score_adj``; None means that they
-            are not kept beyond this driver.
+        :param records: the runs of domains in which the agent has set ``oom_score_adj``; None means that the
+            agent forgets them when this driver is closed.
         :raises DriverError: libvirt-python is missing.
         """
         # libvirt's event thread puts the uuids of domains with an event here. That thread must neither call

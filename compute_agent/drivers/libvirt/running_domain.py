@@ -3,8 +3,8 @@
 Limits are set through libvirt and read from the domain's cgroup (https://libvirt.org/cgroups.html). A read of
 the cgroup works while libvirtd is away, costs a twentieth of a call of libvirt, and shows the kernel's
 values. Calls that fail raise ``libvirt.libvirtError``, which the driver translates. The persistent definition
-matters only from the next start of the guest until the agent places it, so a failed write of the definition
-is only logged.
+matters only from the next start of the guest until the agent places the guest again, so a failed write of the
+definition is only logged.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ class RunningDomain:
 
     @property
     def domain_group(self) -> DomainGroup | None:
-        """The cgroup of the domain; None as long as libvirt has made none with the controller cpu."""
+        """The cgroup of the domain; None as long as libvirt has made no group with the controller cpu."""
         # None is not cached, because libvirt may make the group later.
         if self._group is None:
             self._group = find_group(self.guest.pid)

@@ -69,7 +69,7 @@ class SystemdDriver(ForeignDriver):
         self._await_look(start_thread(UNITS_THREAD, self._follow_peer))
 
     def leave_groups(self, find_inner: Callable[[str], str]) -> None:
-        """Leave out services in which a guest of another driver has its group.
+        """From now on, skip services that contain the group of another driver's guest.
 
         :param find_inner: returns the name of such a guest, from the folder of a group; empty if there is
             none.

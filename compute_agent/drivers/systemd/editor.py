@@ -73,7 +73,7 @@ class UnitEditor(ValueEditor):
 
     def apply(self, guest: Guest, choice: GoalChoice) -> bool:
         """Set the values that differ, and read them back; return whether any value differed."""
-        # A record must get the guest's own values as they are now, and not as they were read earlier.
+        # A record must get the present values of the guest, and not values that were read earlier.
         self._known.pop(guest.name, None)
         return super().apply(guest, choice)
 

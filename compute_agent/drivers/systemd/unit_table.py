@@ -1,9 +1,9 @@
 """The table of services that are guests.
 
-The agent reads a service when systemd signals a change of it, and all services after each reload of systemd
-and each new connection. Between these times, the list of services shows starts and ends without a signal. The
-agent remembers services without the section ``[X-ComputeAgent]`` until the next reload, because a drop-in
-that systemd has not read has no effect either.
+The agent reads a service when systemd signals a change of the service, and all services after each reload of
+systemd and each new connection. Between these times, the list of services shows starts and ends without a
+signal. The agent remembers services without the section ``[X-ComputeAgent]`` until the next reload, because a
+drop-in that systemd has not read has no effect either.
 """
 
 from __future__ import annotations

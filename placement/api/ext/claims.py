@@ -18,6 +18,7 @@ from placement.search.claims.claim_context import ClaimContext, ClaimLimits
 from placement.search.claims.placement import PlacedClaim
 from placement.search.claims.service import ClaimService
 from placement.store import expiries
+from placement.store.claim_ends import change_end
 from placement.store.consumer_hosts import find_roots
 from placement.store.expiries import EndingClaim
 from placement.store.time_profile import iso_time
@@ -31,7 +32,7 @@ _CONFIRMATION: Final = schemas.ConfirmationBody()
 
 @api_operation(blueprint, "POST", PATH, rules.CLAIM, reads_json=True, writes_json=True)
 def claim_candidates(call: ApiRequest) -> Response:
-    """Find a candidate for each consumer. Either all candidates are claimed, or no candidate is."""
+    """Find a candidate for each consumer. Either all candidates are claimed, or none of them."""
     body = call.parse_body(_BODY)
     wanted, dry_run = schemas.parse(body, call.service.request_forms), body["dry_run"]
     placed = claim_service(call).claim_places(wanted, dry_run=dry_run, reservation=body["reservation"])
@@ -45,7 +46,7 @@ def claim_candidates(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", PATH, rules.LIST_CLAIMS, writes_json=True)
 def list_ending(call: ApiRequest) -> Response:
-    """List the claims that end, of the tree of a host or of all hosts."""
+    """List the claims with an end time, on the tree of one host or of all hosts."""
     page = schemas.parse_ending(call.query_parameters, call.version)
     with call.service.database.read() as conn:
         # one more than the limit of the page is read, to find out whether there is a next page
@@ -112,17 +113,22 @@ def show_claim(call: ApiRequest, consumer_uuid: str) -> Response:
 
 @api_operation(blueprint, "PUT", f"{PATH}/<consumer_uuid>", rules.CONFIRM, reads_json=True, writes_json=True)
 def confirm_claim(call: ApiRequest, consumer_uuid: str) -> Response:
-    """Make an expiring claim permanent, or extend its time."""
+    """Make an expiring claim permanent, or change when a claim expires or ends."""
     consumer = canonical_uuid(consumer_uuid)
     if consumer is None:
         raise expiries.no_expiry(consumer_uuid)
     body = call.parse_body(_CONFIRMATION)
     generation, seconds = body["consumer_generation"], body["expires_in"]
-    expires_at = call.service.database.write(
-        lambda tx: expiries.confirm_claim(tx, consumer, generation, seconds)
-    )
-    # the confirmation has increased the generation by one
-    shown = {"consumer_uuid": consumer, "consumer_generation": generation + 1, **_expiry_document(expires_at)}
+    # each change increases the generation by one
+    shown = {"consumer_uuid": consumer, "consumer_generation": generation + 1}
+    if change := schemas.parse_end_change(body):
+        end = change_end(call.service.database, consumer, generation, change)
+        shown |= _expiry_document(end.expires_at)
+        shown |= {"ends_at": iso_time(end.expires_at - end.cleaning_time), "on_end": end.on_end}
+    else:
+        shown |= _expiry_document(
+            call.service.database.write(lambda tx: expiries.confirm_claim(tx, consumer, generation, seconds))
+        )
     return call.json_answer({"claim": shown})
 
 
@@ -136,7 +142,7 @@ def claim_service(call: ApiRequest) -> ClaimService:
 
 
 def claim_context(call: ApiRequest) -> ClaimContext:
-    """Return the context of a request that searches for places, with limits from the options."""
+    """Return the objects and limits that the search for a request uses, with limits from the options."""
     service = call.service
     limits = ClaimLimits(
         searching=service.conf.api.candidates_deadline,

@@ -42,14 +42,14 @@ blueprint = Blueprint("ext_reservations", __name__)
 PATH: Final = f"{EXT}/reservations"
 _ONE: Final = f"{PATH}/<reservation_uuid>"
 _ANY_PROJECT: Final = str(uuids.uuid4())
-"""The id of a project that does not exist; a rule that allows it to the caller allows any project."""
+"""The id of a project that does not exist; a rule that allows this project allows every project."""
 _CREATE: Final = schemas.ReservationCreation()
 _UPDATE: Final = schemas.ReservationUpdate()
 
 
 @api_operation(blueprint, "POST", PATH, rules.RESERVE, reads_json=True, writes_json=True)
 def create_reservation(call: ApiRequest) -> Response:
-    """Find a candidate for each claim, and hold the resources of all until a given time."""
+    """Find a candidate for each claim, and reserve the resources of all candidates until a given time."""
     body = call.parse_body(_CREATE)
     uuid = body["uuid"] or str(uuids.uuid4())
     end = schemas.end_of(body)
@@ -123,7 +123,7 @@ def list_some(call: ApiRequest) -> Response:
 
 
 def visible_project(call: ApiRequest, rule: str, project_id: str | None) -> str | None:
-    """Return the project of a list: the given one, or else that of a caller that may not see all; None: all.
+    """Return the project of which reservations are listed: the given project, or the caller's; None: all.
 
     :raises placement.exceptions.Forbidden: the policy does not allow the rule for this project.
     """
@@ -150,7 +150,7 @@ def _page_document(
 
 @api_operation(blueprint, "GET", f"{PATH}/limits", None, writes_json=True)
 def show_limits(call: ApiRequest) -> Response:
-    """Show the limits on the reservations of a project, and how much of them the project uses."""
+    """Show the limits on the reservations of a project, and how much of each limit the project uses."""
     project_id = schemas.parse_limits(call.query_parameters, call.version) or call.project_id
     call.authorize(rules.LIST_RESERVATIONS, {"project_id": project_id or _ANY_PROJECT})
     if project_id is None:
@@ -207,7 +207,7 @@ def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
     writes_json=True,
 )
 def update(call: ApiRequest, reservation_uuid: str) -> Response:
-    """Change the end of a reservation, or give back a part of its amounts."""
+    """Change the end time of a reservation, or give back a part of its amounts."""
     may_change = _project_check(call, rules.CHANGE_RESERVATION)
     known = _known_uuid(reservation_uuid)
     body = call.parse_body(_UPDATE)
@@ -231,9 +231,9 @@ def delete(call: ApiRequest, reservation_uuid: str) -> Response:
 
 
 def _project_check(call: ApiRequest, rule: str) -> store.ProjectCheck:
-    """Return a function that tells whether a rule allows the caller the reservations of a project.
+    """Return a function that tells whether a rule lets the caller act on the reservations of a project.
 
-    :raises Forbidden: the rule does not even allow the caller its own project.
+    :raises Forbidden: the rule does not even let the caller act on reservations of its own project.
     """
     # this check precedes the lookup: a caller without any right does not learn which reservations exist
     call.authorize(rule, {"project_id": call.project_id or _ANY_PROJECT})
@@ -261,7 +261,7 @@ def _known_uuid(uuid: str) -> str:
 
 
 def _release_due(call: ApiRequest) -> None:
-    """Begin windows that are due before reservations are read, because their begin changes generations."""
+    """Start windows that are due before reservations are read, because a start changes generations."""
     with call.service.model.fresh_view():
         pass
 
@@ -273,7 +273,7 @@ def _written_document(call: ApiRequest, written: WrittenReservation) -> dict[str
 def _reservation_documents(
     call: ApiRequest, found: Sequence[CapacityReservation], reserved: ReservedAmounts
 ) -> list[dict[str, Any]]:
-    """Return the JSON documents of reservations, with the causes of degraded ones."""
+    """Return the JSON documents of reservations, with the causes if a reservation is degraded."""
     held = reserved.held
     with call.service.model.fresh_view() as view:
         providers = PromisingProviders.from_snapshot(view.snapshot, {each.provider for each in held})

@@ -1,4 +1,4 @@
-"""The context of searches for claims, checks of names, and sentences about windows in the way."""
+"""The context of searches for claims, the check of names, and sentences about windows that exclude claims."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ClaimLimits:
 
 @dataclass(frozen=True, slots=True)
 class ClaimContext:
-    """The parts of the service that the searches of one call use.
+    """The objects of the service that the searches of one call use.
 
     :ivar check_awaited: a function that is called regularly during long searches. An exception of this
         function ends the call.
@@ -64,7 +64,7 @@ class ClaimContext:
     rng: random.Random = field(default_factory=random.Random)
 
     def make_budget(self, view: ModelView, seconds: float) -> SearchBudget:
-        """Return a budget of CPU time for a search in a view, which lets other requests use the view."""
+        """Return a budget of CPU time for a search in a view; the search's pauses let other requests run."""
         return SearchBudget(seconds, yield_lock=view.yield_after(self.check_awaited))
 
 

@@ -1,9 +1,10 @@
-"""Computes the room of hosts over time, which searches for windows share.
+"""Computes the amounts that hosts can give over time, and caches them for all searches for windows.
 
-A *host room* has all values about one resource class of a host that do not depend on a request. It has the
-skylines of the providers with the class, and their sum. It also has the amount that the host can give without
-timed amounts, and the amount beside the peaks of all of them. A search compares two
-numbers with its request, and skips most hosts that can never serve the request, or that can always serve it.
+A *host room* has the values for one resource class of a host that do not depend on a request. These values
+are the skylines of the providers with the class, the sum of the skylines, and two amounts. The first amount
+is available without any timed amounts, the second at any time. A search compares both amounts with its
+request. So it excludes most hosts that never have room, and accepts most hosts that always have room, without
+further work.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ NO_SKYLINES: Final[SkylinesByClass] = {}
 
 
 class HostRoom:
-    """The room of a host for one class: its providers with their skylines, and bounds of their amounts.
+    """The amounts of one class that a host can give over time: its providers' skylines, and bounds.
 
-    - ``free`` has the free amounts without timed amounts, ``max_units`` the largest portions of providers.
-    - ``most`` is the amount that the host gives without timed amounts; ``most_at_once`` comes from one
-      provider.
-    - ``least`` is an amount that the host gives at any time; ``least_at_once`` comes from one provider.
-    - ``total`` is the sum of the amounts that take room, over all providers; None before :meth:`sum_up`.
+    - ``free`` has the free amount of each provider without timed amounts; ``max_units`` has its largest
+      portion.
+    - ``most`` is the amount that the host can give without timed amounts; ``most_at_once`` is the largest
+      part of this amount from one provider.
+    - ``least`` is an amount that the host can give at any time; ``least_at_once`` is the largest part from
+      one provider.
+    - ``total`` is the sum over all providers of the timed amounts that reduce ``most``; None before
+      :meth:`sum_up`.
     """
 
     __slots__ = (
@@ -58,7 +62,7 @@ class HostRoom:
         self.total: TimeSkyline | None = None
 
     def _sum_free(self, used: Iterable[int]) -> tuple[int, int]:
-        """Return the amount that the host gives beside these timed amounts, and that of one provider."""
+        """Return what the host can give beside these used amounts: in all, and from one provider."""
         rooms = [
             min(most, free - beside)
             for most, free, beside in zip(self.max_units, self.free, used, strict=True)
@@ -81,13 +85,13 @@ class HostRoom:
 
 
 RoomsByRoot = dict[int, HostRoom]
-"""The rooms of hosts for one class, by root. A room is outdated if the tree of its host has changed."""
+"""The host rooms for one class, by root. A host room is outdated if the tree of its host has changed."""
 
 
 class KeptSkylines(dict[int, SkylinesByClass]):
-    """The skylines that a worker keeps, with the rooms that searches have computed from them, by class.
+    """The skylines that a worker keeps, with the host rooms that searches have computed from them, by class.
 
-    A copy with other skylines is an ordinary dict, so it has no outdated rooms.
+    A plain ``dict`` copy with other skylines has no cached host rooms, so none can be outdated.
     """
 
     def __init__(self) -> None:
@@ -97,7 +101,7 @@ class KeptSkylines(dict[int, SkylinesByClass]):
     def with_changes(
         self, skylines: Skylines, gone: Iterable[int], changed_roots: Iterable[int]
     ) -> KeptSkylines:
-        """Return a copy with other skylines of some providers, and without the rooms of these roots.
+        """Return a copy with other skylines for some providers, and without the host rooms of these roots.
 
         :param gone: the ids of providers that no longer have skylines.
         """
@@ -115,5 +119,5 @@ class KeptSkylines(dict[int, SkylinesByClass]):
 
 
 def rooms_of(skylines: Skylines, name: str) -> RoomsByRoot:
-    """Return the known rooms for a class, to which the caller may add further rooms."""
+    """Return the cached host rooms for a class; the caller may add further host rooms."""
     return skylines.rooms.setdefault(name, {}) if isinstance(skylines, KeptSkylines) else {}

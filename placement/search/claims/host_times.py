@@ -1,4 +1,4 @@
-"""Finds the starts of windows that sums per host do not exclude, so that few windows have to be placed.
+"""Finds starts of windows that sums per host do not exclude, so that few windows need a full search.
 
 The placement of claims tests these starts (:mod:`placement.search.claims.availability`).
 """
@@ -30,9 +30,9 @@ class ClassNeed:
 
 
 class HostTimes:
-    """Finds the starts at which the sums of a host leave enough room for the request of a claim.
+    """Finds the starts at which, by the sums of a host, enough is free for the request of a claim.
 
-    Classes that sharing providers have exclude no start.
+    Resource classes of sharing providers exclude no start.
     """
 
     def __init__(
@@ -56,13 +56,14 @@ class HostTimes:
         self._limits: dict[int, _HostLimits | None] = {}
 
     def possible_roots(self, roots: Iterable[int]) -> Iterator[int]:
-        """Yield the roots of those hosts that are not excluded at all times."""
+        """Yield these roots, except roots of hosts that exclude every start."""
         return (root for root in roots if self._limits_of(root) is not None)
 
     def first_start(self, root: int, after: float, until: float) -> float:
         """Return the first start from ``after`` on that is not excluded.
 
-        A result above ``until`` only means that no start up to ``until`` is possible.
+        A result above ``until`` may be excluded, too: it only means that no start up to ``until`` is
+        possible.
         """
         self._budget.spend()
         limits = self._limits_of(root)
@@ -80,14 +81,14 @@ class HostTimes:
         return start
 
     def tight_end(self, root: int, start: float) -> float:
-        """Return the time until which the request fits from a start on, according to the single providers."""
+        """Return the time until which the request fits from a start on, if each provider is checked alone."""
         limits = self._limits_of(root)
         if limits is None:
             return math.inf
         return min([skyline.fits_until(most, start) for skyline, most in limits[0]], default=math.inf)
 
     def latest_end(self, root: int, start: float) -> float:
-        """Return until when the sums of a host do not exclude that the request stays from a start on."""
+        """Return the latest time until which, by the sums of a host, the request may fit from a start on."""
         limits = self._limits_of(root)
         others = () if limits is None else limits[1]
         ends = [each.fits_until(start, self._budget) for each in others]
@@ -134,7 +135,7 @@ def _class_needs(wanted: WantedClaim, shared: Container[str]) -> list[ClassNeed]
 
 @dataclass(frozen=True, slots=True)
 class _ClassLimit:
-    """The need of a class that several providers of a host have, and the room of the host."""
+    """The need for a class that several providers of a host have, and the host room for this class."""
 
     need: ClassNeed
     room: HostRoom
@@ -158,7 +159,7 @@ class _ClassLimit:
         return start
 
     def fits_until(self, start: float, budget: SearchBudget) -> float:
-        """Return until when the sums exclude no stay from a start on; infinity if never."""
+        """Return the time until which, by the sums, enough is free from a start on; infinity if for ever."""
         ends = sorted({time for each in self.room.skylines for time in each.times if time > start})
         budget.spend(len(ends))
         # a longer window never has more room
@@ -180,6 +181,6 @@ class _ClassLimit:
 
 
 _HostLimits = tuple[list[tuple[TimeSkyline, int]], list[_ClassLimit]]
-"""The limits of a host: for each class of one provider, its skyline and the largest sum that leaves room for
-the request; and the limits of classes that several providers have.
+"""The limits of a host: for each class of one provider, its skyline and the largest sum that leaves enough
+free for the request; and the limits of classes that several providers have.
 """

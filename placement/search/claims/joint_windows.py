@@ -1,4 +1,4 @@
-"""Finds the earliest windows in which several claims fit together for the whole duration.
+"""Finds the earliest windows in which several claims have room at the same time, for the whole duration.
 
 A *joint window* has one choice for each claim; all choices are possible together from the start of the
 window. As for a single claim (:mod:`placement.search.claims.availability`), only the first allowed start and
@@ -8,8 +8,8 @@ all claims together in a snapshot of the remaining hosts, with the usage during 
 
 A worked example
     Hosts ``a`` and ``b`` have 8 VCPU. A window takes host ``a`` until 10:00, and another window takes host
-    ``b`` until 11:00. Two claims of 4 VCPU fit together on ``a`` at 10:00. If the claims need different
-    hosts, they fit at 11:00.
+    ``b`` until 11:00. Two claims of 4 VCPU both fit on ``a`` at 10:00. If the claims need different hosts,
+    they fit at 11:00.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ def place_jointly(
     budget: SearchBudget,
     rng: random.Random,
 ) -> list[PlacedClaim]:
-    """Return the places of claims that fit together during a window; empty if there are none.
+    """Return places of all claims during one window; empty if the claims do not all fit.
 
-    The claims are of no stored group, so that only the hosts and the times matter.
+    The claims must not join a stored group, so that only the hosts and the times matter.
 
     :raises BudgetExhausted: the budget is spent.
     """
@@ -121,7 +121,7 @@ class _EndsAhead:
         self._ends = heapq.merge(*(one.falls_after(begin) for each in here for one in each.values()))
 
     def first_after(self, time: float) -> float:
-        """Return the first end after a time, in whole milliseconds; infinity if there is none.
+        """Return the first end after a time, in whole milliseconds; infinity if no amount ends later.
 
         ``time`` must not decrease from one call to the next.
         """
@@ -142,7 +142,7 @@ class _ClaimHosts:
     waiting: list[tuple[float, int]] = field(default_factory=list)
 
     def possible_at(self, start: float) -> Iterator[int]:
-        """Yield the roots of hosts that the sums of amounts do not exclude at a start.
+        """Yield the roots of those hosts that the sums of amounts do not exclude at a start.
 
         ``start`` must not decrease from one call to the next.
         """
@@ -163,7 +163,7 @@ class _ClaimHosts:
     def first_start(self, start: float) -> float:
         """Return the first start, at ``start`` or later, at which enough hosts are possible.
 
-        The result is infinity if there is none.
+        The result is infinity if there is no such start.
 
         The result may be too early, but is never too late.
         """

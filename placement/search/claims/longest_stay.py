@@ -1,12 +1,12 @@
 """Places preemptible claims where they may last longest.
 
 A *preemptible* claim uses resources that a reservation needs later. Such a claim begins now, lasts at least a
-given time, and ends when the reservation needs the resources. After that time a window that is booked later
-may end it earlier (:mod:`placement.store.preemptions`). A *stay* is the window of such a claim.
+given time, and ends when the reservation needs the resources. After the given time, a window that is booked
+later may end the claim earlier (:mod:`placement.store.preemptions`). A *stay* is the window of such a claim.
 
-A stay that fits until some end also fits until each earlier end. So the longest stay ends at an instant at
-which timed amounts begin, or at the last possible end. A bisection over these instants finds the longest stay
-at a host. The sums of amounts of each host limit its stays
+A stay that is possible until some end is also possible until each earlier end. So the longest stay ends at an
+instant at which timed amounts begin, or at the last possible end. A bisection over these instants finds the
+longest stay at a host. The sums of amounts of each host limit its stays
 (:class:`~placement.search.claims.host_times.HostTimes`), so the search tests only few hosts.
 
 A worked example
@@ -41,9 +41,9 @@ _MAX_SEARCHED: Final = 64
 """Maximum number of hosts that the search tests for a longer stay after it has found one stay."""
 
 Stay = tuple[Sequence[PlacedClaim], float]
-"""Places of claims, and the end until which the claims may stay there."""
+"""Places of claims, and the time until which the claims may stay there."""
 PlaceUntil = Callable[[float], Sequence[PlacedClaim]]
-"""A function that returns places where claims may stay until an end; empty if there are no such places."""
+"""A function that returns places where claims may stay until a given time; empty without such places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class StaySpan:
 
     @classmethod
     def from_wanted(cls, wanted: WantedClaim, now: float) -> StaySpan | None:
-        """Return the possible stays of a claim; None if the claim has no end.
+        """Return the possible stays of a claim; None if the claim has no end time.
 
         The only end of a claim that is not preemptible is the end of its window.
 
@@ -68,7 +68,8 @@ class StaySpan:
         if min_duration is None:
             ahead = check_window(window, now)
             return cls(ahead.starts_at, ahead.ends_at, ahead.ends_at)
-        # a claim without an end would keep its room from all later windows; whole seconds are shown exactly
+        # a claim without an end time would exclude all later windows from its amounts; whole seconds are
+        # shown exactly
         last = min(window.ends_at, math.floor(now + MAX_AHEAD))
         if now + min_duration > last:
             raise InvalidRequest(
@@ -114,7 +115,7 @@ def possible_ends(
 
 
 def place_until_last(ends: Sequence[float], place: PlaceUntil, found: Stay | None = None) -> Stay | None:
-    """Return the places for the last end for which there are places, and this end; None if no end has places.
+    """Return the places for the latest end that is possible, and this end; None if no end is possible.
 
     :param ends: the possible ends in ascending order.
     :param found: places that are already known for an earlier end.

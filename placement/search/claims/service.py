@@ -79,12 +79,12 @@ class ClaimService:
         reservation: str | None = None,
         also: Callable[[WriteTransaction], None] | None = None,
     ) -> list[PlacedClaim]:
-        """Place and write all claims, or none of them; with ``dry_run`` only return the choices.
+        """Place and write all claims, or none of them; with ``dry_run``, only return the choices.
 
         :param reservation: the reservation from which the claims take all amounts.
         :param also: a function for further writes, which is called in the transaction that writes the claims.
         :raises NoCandidate: not all claims can be placed together.
-        :raises Conflict: the reservation does not exist, or does not serve the claims.
+        :raises Conflict: the reservation does not exist, or the claims may not use it.
         :raises ConcurrentUpdate: a consumer has another generation than the given one.
         :raises InvalidRequest: a resource class, trait, root or attribute that the claims name does not
             exist, or the search takes too long.
@@ -144,7 +144,7 @@ class ClaimService:
             return view.reread, view.bucket_counters()
 
     def _describe_windows(self, wanted: Sequence[WantedClaim], members: Members) -> str:
-        """Return a sentence that names some windows which prevent claims without an end.
+        """Return a sentence that names some windows which prevent claims without an end time.
 
         The sentence is empty if there are no such windows.
         """
@@ -167,7 +167,7 @@ class ClaimService:
         return name_amounts(schedule, providers, wanted, TimeWindow(AT_ONCE, math.inf))
 
     def _as_if_now(self, placed: list[PlacedClaim]) -> list[PlacedClaim]:
-        """Return the placed claims with the expiry times that they would get if they were written at once."""
+        """Return the placed claims with the expiry times that they would get if they were written now."""
         # the clock of the database is read only if some claim expires
         if all(each.wanted.expires_in is None for each in placed):
             return placed
@@ -227,7 +227,7 @@ class ClaimService:
     def _place_at_once(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:
         """Return choices from a recent snapshot, or None.
 
-        After None the current state may still have choices.
+        Even if the result is None, the current state may have choices.
         """
         # reading a recent view mostly sends no query; if it is outdated, the transaction refuses the choice
         with self._context.model.recent_view(RECENT) as view:
@@ -285,7 +285,7 @@ class ClaimService:
         window = None if span is None else span.shortest_window
         # within a reservation nothing depends on other windows
         is_timed = window is not None and reserved is None
-        # a hold grows when a claim that ends gets no end
+        # a hold grows when a claim loses its end time
         loses_end = window is None and reserved is None and self._has_ends(held)
         own = self._skylines_without(wanted, held) if is_timed or loses_end else {}
         concerned = possible_providers(self._context.model, wanted) if is_timed else ()
@@ -342,7 +342,7 @@ class ClaimService:
     def _make_room(
         self, wanted: Sequence[WantedClaim], seconds: float
     ) -> tuple[list[PlacedClaim], MovedPlaces | None]:
-        """Return the place of a window that others make room for, and the moves; no place if none is found.
+        """Return places for which windows move or preemptible claims end, and the moves; empty if none fit.
 
         :raises InvalidRequest: the search takes too long.
         """
@@ -363,7 +363,7 @@ class ClaimService:
             raise self._too_long() from None
 
     def _span_ahead(self, wanted: Sequence[WantedClaim]) -> StaySpan | None:
-        """Return the possible times of the claims, from now on; None if the claims have no end."""
+        """Return the possible times of the claims, from now on; None if the claims have no end time."""
         # all claims of a call have the same times
         if wanted[0].window is None:
             return None
@@ -467,7 +467,7 @@ class ClaimService:
     ) -> tuple[reservations.CapacityReservation, list[allocations.Allocation]]:
         """Return the reservation from which the claims take their amounts, and these amounts.
 
-        :raises Conflict: the reservation does not serve all owners and groups of the claims.
+        :raises Conflict: the reservation is not for all owners and groups of the claims.
         """
         found, held = self._find_reserved(reservation, wanted)
         if found is not None and found.starts_at is not None:
@@ -487,7 +487,7 @@ class ClaimService:
     def _find_reserved(
         self, reservation: str, wanted: Sequence[WantedClaim]
     ) -> tuple[reservations.CapacityReservation | None, list[allocations.Allocation]]:
-        """Return the reservation with what it holds, and what the claims give back to it when repeated."""
+        """Return the reservation with its amounts, and with the amounts that repeated claims give back."""
         with self._context.database.read() as conn:
             found = reservations.find_reservation(conn, reservation)
             if found is None:
@@ -511,7 +511,7 @@ class ClaimService:
         return held
 
     def _has_ends(self, held: Sequence[allocations.Allocation]) -> bool:
-        """Return whether a consumer with these allocations has a claim that ends."""
+        """Return whether a consumer with these allocations has a claim with an end time."""
         if not held:
             return False
         with self._context.database.read() as conn:

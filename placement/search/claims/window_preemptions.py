@@ -1,8 +1,8 @@
 """Finds places of windows for which preemptible claims end early (:mod:`placement.store.preemptions`).
 
-This search follows a search without a place, so a booking with free room never pays for it. It reads the
-claims between two views of the read model, so that no other request waits for the database. The transaction
-that books checks all of them again.
+This search runs only if the usual search has found no place. It reads the preemptible claims between two
+views of the read model, so that no other request waits for the database. The transaction of the booking
+checks all these claims again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from placement.store.time_skyline import make_skylines
 def place_preempting(
     context: ClaimContext, wanted: Sequence[WantedClaim], span: StaySpan, seconds: float
 ) -> list[PlacedClaim]:
-    """Return the places of a window's claims, of which the first has the preemptible claims that have to end.
+    """Return places of a window's claims; the first place has the preemptible claims that have to end.
 
     The result is empty if there are no places.
 

@@ -73,7 +73,7 @@ class WantedTime:
 
 @dataclass(frozen=True, slots=True)
 class FoundWindows:
-    """The free windows that a search has found; without any window, ``refusal`` has the reason.
+    """The free windows that a search has found; if there are no windows, ``refusal`` has the reason.
 
     ``is_complete`` is False if the search ran out of time.
     """
@@ -84,7 +84,7 @@ class FoundWindows:
 
 
 class WindowSearch:
-    """Finds windows for claims; without any window, it explains the reason."""
+    """Finds windows for claims; if there are no windows, explains the reason."""
 
     def __init__(self, context: ClaimContext) -> None:
         self._context = context
@@ -99,7 +99,7 @@ class WindowSearch:
         explain: bool = False,
         is_repeated: bool = False,
     ) -> FoundWindows:
-        """Return the earliest windows in which the claims of new consumers fit together.
+        """Return the earliest windows in which the claims of new consumers fit at the same time.
 
         :param limits: the limits on reservations, of which only duration and horizon apply, because the
             search has no project.
@@ -158,7 +158,7 @@ class WindowSearch:
         *,
         explain: bool,
     ) -> NoCandidate:
-        """Return why no window is free: the claims fit nowhere, or others use all resources.
+        """Return why no window is free: the claims fit on no host, or other consumers use all resources.
 
         :param ways: the host times of a single claim.
         """
@@ -191,7 +191,7 @@ class WindowSearch:
         *,
         explain: bool,
     ) -> UnplacedClaim | bool:
-        """Return whether the claims fit nowhere even without timed amounts.
+        """Return whether the claims would fit on no host even without any timed amounts.
 
         :param explain: return the claim without a place, if there is one.
         """

@@ -75,7 +75,9 @@ class RequestRelaxation:
 
 
 _FEW_SHARE: Final = 1 / 16
-"""Share of all trees up to which explained hosts are sorted, instead of skipping other hosts of an index."""
+"""Up to this share of all trees, the explained hosts are sorted. Above, an index is read, and other hosts are
+skipped.
+"""
 
 
 class RelaxationSearch:

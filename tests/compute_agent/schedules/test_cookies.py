@@ -249,7 +249,7 @@ def test_an_agent_that_keeps_its_own_cookie_says_so(controller, host, caplog):
     host.own_problem = OwnCookieError("it stays")
     sync(controller, host)
     sync(controller, host)
-    assert caplog.text.count("share its own core cookie at first: it stays") == 1
+    assert caplog.text.count("share until they get a cookie: it stays") == 1
     assert 0 not in host.cookies_of("a")
 
 

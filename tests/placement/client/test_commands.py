@@ -528,6 +528,13 @@ def walk_reservations(shell: Shell) -> None:
     (row,) = shell(f"{lent} --ends-at {tomorrow:%FT%TZ}")
     assert (row["resources"], row["expires_at"]) == ("LLC=2", f"{tomorrow:%FT%T}.000Z")
     walk_time_lists(shell, root, tomorrow)
+    later = f"{tomorrow + timedelta(hours=1):%FT%T}.000Z"
+    changed = shell(f"allocation claim set {CLAIMANT} --ends-at {later} --on-end notify")
+    assert changed == {"consumer": CLAIMANT, "generation": 2, "ends_at": later, "on_end": "notify"}
+    with pytest.raises(CommandFailed, match="generation conflict"):
+        shell(f"allocation claim set {CLAIMANT} --ends-at {later} --generation 1")
+    with pytest.raises(CommandFailed, match="give --ends-at or --on-end"):
+        shell(f"allocation claim set {CLAIMANT}")
     assert shell(f"{ALLOCATION} delete {CLAIMANT}") is None
 
 

@@ -18,6 +18,7 @@ from placement_extras.openstack.claims import (
     ConfirmClaim,
     CreateClaim,
     CreateReservation,
+    SetClaim,
     ShowReservation,
 )
 from placement_extras.openstack.commands import ExplainAllocationCandidates, ShowCapacity
@@ -137,6 +138,24 @@ def test_a_claim_is_confirmed_with_the_current_generation_of_its_consumer() -> N
     client = CommandClient(json.dumps({"claim": confirmed}))
     run(ConfirmClaim, client, GUEST, "--generation", "2", "--expires-in", "60")
     assert client.asked[0][2] == {"consumer_generation": 2, "expires_in": 60.0}
+
+
+def test_the_end_of_a_claim_is_changed_with_the_current_generation_of_its_consumer() -> None:
+    end = "2026-12-24T18:00:00.000Z"
+    claim = {
+        "consumer_uuid": GUEST,
+        "consumer_generation": 6,
+        "expires_at": end,
+        "ends_at": end,
+        "on_end": "evict",
+    }
+    client = CommandClient(json.dumps({"consumer_generation": 5}), json.dumps({"claim": claim}))
+    table, _ = run(SetClaim, client, GUEST, "--ends-at", end)
+    assert table == (("consumer", "generation", "ends_at", "on_end"), (GUEST, 6, end, "evict"))
+    body = {"consumer_generation": 5, "ends_at": end}
+    assert client.asked[1] == ("PUT", f"/ext/v1/claims/{GUEST}", body)
+    with pytest.raises(exceptions.CommandError, match="give --ends-at or --on-end"):
+        run(SetClaim, CommandClient(), GUEST)
 
 
 def test_an_endpoint_without_a_placement_service_is_named() -> None:

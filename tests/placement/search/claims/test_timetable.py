@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pytest
 
+from placement.db.buckets import bucket_of
 from placement.db.database import ServiceDatabase
 from placement.exceptions import Unavailable
 from placement.read_model.feed import ReadModel
@@ -290,6 +291,47 @@ def test_a_client_that_has_left_waits_for_no_other_reader(database_url: str) -> 
             pass
         with timetable.fresh_view() as timed:
             assert not timed.doubtful
+
+
+def test_a_view_that_takes_too_long_leaves_the_rest_to_the_next_one(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = Admin(application(database_url))
+    hosts = [make_provider(admin, f"cn{number}", VCPU=8) for number in range(3)]
+    # the hosts are in different buckets
+    count = len({bucket_of(each) for each in hosts})
+    assert admin("POST", PATH, json=booking(1)).status_code == 201
+    monkeypatch.setattr("placement.search.claims.timetable._CHUNK", 1)
+    with kept_timetable(database_url) as (database, timetable):
+        for _ in range(count - 1):
+            with pytest.raises(Unavailable, match="still reading"), timetable.fresh_view(max_wait=-1.0):
+                pass
+        with timetable.fresh_view(max_wait=-1.0):
+            pass
+        check_equal(database, timetable, "after the last step")
+
+
+@pytest.mark.parametrize("has_window", [True, False])
+def test_a_worker_that_starts_reads_the_windows_that_exist(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, has_window: bool
+) -> None:
+    admin = Admin(application(database_url))
+    make_provider(admin, "cn", VCPU=8)
+    if has_window:
+        assert admin("POST", PATH, json=booking(1)).status_code == 201
+    with kept_timetable(database_url) as (_, timetable):
+        read: list[str] = []
+
+        def noted(*args: Any, **keywords: Any) -> holds.TimeSchedule:
+            read.extend(keywords["of_providers"])
+            return read_schedule(*args, **keywords)
+
+        monkeypatch.setattr("placement.search.claims.timetable.read_schedule", noted)
+        timetable.read_ahead()
+        assert len(read) == has_window
+        with timetable.fresh_view(max_wait=-1.0) as timed:
+            assert len(timed.skylines) == has_window
+        assert len(read) == 1
 
 
 def test_later_views_read_only_the_providers_that_have_changed(
