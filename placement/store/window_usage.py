@@ -66,7 +66,7 @@ class WindowUsage:
 
 
 def _present_sum(amounts: Iterable[TimedAmount], now: float) -> int:
-    """Return the sum of the amounts that windows and claims have at present, without those of pending windows.
+    """Return the sum of the amounts that active windows and claims have at present.
 
     An amount that a window has got back counts, although it may have no allocation yet.
     """
