@@ -57,8 +57,9 @@ def test_a_window_exists_until_its_end_whatever_claims_take(
     assert (shown["state"], shown["degraded"], amounts_of(admin, window)) == ("active", [], (0, 6))
     assert admin("GET", f"{PATH}?state=active").json["reservations"] == [shown]
     path = f"/ext/v1/time_events?since={after(0)}&until={after(4 * HOUR)}&notice=600"
-    kinds = [each["kind"] for each in admin("GET", path).json["events"] if each["consumer_uuid"] == window]
-    assert kinds == ["reservation.ends_soon", "reservation.ended"]
+    events = [each for each in admin("GET", path).json["events"] if each["consumer_uuid"] == window]
+    assert [each["kind"] for each in events] == ["reservation.ends_soon", "reservation.ended"]
+    assert [each["root_provider_uuids"] for each in events] == [[host], [host]]
     assert read_usages(admin, host) == {"VCPU": 6}
     usages = admin("GET", "/usages?project_id=project").json["usages"]
     assert usages == {"INSTANCE": {"consumer_count": 1, "VCPU": 6}}
