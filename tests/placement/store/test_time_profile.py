@@ -2,15 +2,18 @@
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.store.time_profile import (
     AT_ONCE,
+    HoldRefusal,
     TimedAmount,
     TimedRows,
     TimeWindow,
     WindowPromise,
+    check_amounts,
     first_growth,
     largest_sum,
     needed_holds,
@@ -137,3 +140,29 @@ def test_the_worked_example() -> None:
     assert needed_holds([amount(4, ten, eleven, has_begun=True), second], ten) == {KEY: 2}
     assert needed_holds([second], 10.5) == {KEY: 6}
     assert largest_sum([first, second], TimeWindow(0.0, math.inf)) == 6
+
+
+def test_windows_without_allocations_count_as_timed_amounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("placement.store.time_profile.MAX_TIMED_AMOUNTS", 2)
+    claim = TimedAmount("claim", *KEY, 1, TimeWindow(AT_ONCE, 2), True)
+    some = [WindowPromise(number, f"window {number}", *KEY, 1, TimeWindow(1, 3)) for number in range(3)]
+    # the claim counts for the first window, and the other windows have only returns
+    check_amounts(TimedRows([claim], some[:2], {"claim": 0}).all_amounts, 1)
+    with pytest.raises(HoldRefusal, match="2 amounts of 'VCPU'"):
+        check_amounts(TimedRows([claim], some, {"claim": 0}).all_amounts, 1)
+
+
+def test_the_work_for_returns_grows_with_the_rows_and_not_with_their_product() -> None:
+    reads = []
+
+    class CountedSources(dict[str, int]):
+        def get(self, consumer: str, default: int | None = None) -> int | None:  # type: ignore[override]
+            reads.append(consumer)
+            return super().get(consumer, default)
+
+    claims = [TimedAmount(f"claim {number}", *KEY, 1, TimeWindow(AT_ONCE, 2), True) for number in range(9)]
+    promises = [WindowPromise(number, f"window {number}", *KEY, 2, TimeWindow(1, 3)) for number in range(9)]
+    sources = CountedSources({each.consumer: number for number, each in enumerate(claims)})
+    # each window gets back 1 at the end of its claim, and has 1 already
+    assert len(returned_amounts(TimedRows(claims, promises, sources))) == 18
+    assert len(reads) == 9

@@ -269,3 +269,15 @@ def test_a_plain_reservation_still_disappears_with_its_last_amount(admin: Admin,
     assert answer.status_code == 201, answer.text
     assert admin("GET", f"{PATH}/{reservation}").status_code == 404
     assert read_scalar(url, "SELECT count(*) FROM window_promises") == 0
+
+
+def test_windows_that_claims_have_left_count_for_the_limit_of_a_provider(
+    admin: Admin, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("placement.store.time_profile.MAX_TIMED_AMOUNTS", 3)
+    for _ in range(3):
+        consumer = claim(admin, booked(admin, 1, 0, 3), 1, 1)
+        assert admin("DELETE", f"/allocations/{consumer}").status_code == 204
+    answer = book(admin, 1, 0, 3)
+    assert answer.status_code == 409
+    assert "which is the maximum" in read_error(answer)[2]
