@@ -139,7 +139,6 @@ def find_contradictions(conn: sa.Connection) -> list[DatabaseFinding]:
 
 
 _c, _a, _p, _i = consumers.c, allocations.c, resource_providers.c, inventories.c
-_plan = planned_allocations.c
 
 _without_consumer: Final = (
     sa.select(_a.consumer_id, _p.uuid, resource_classes.c.name, _a.used)
@@ -260,21 +259,27 @@ def without_inventory(conn: sa.Connection) -> list[DatabaseFinding]:
     ]
 
 
-_without_window: Final = (
-    sa.select(_plan.consumer_id, _c.uuid, sa.func.count())
-    .select_from(planned_allocations)
-    .outerjoin(consumers, _c.id == _plan.consumer_id)
-    .outerjoin(reservations, reservations.c.consumer_id == _plan.consumer_id)
-    .where(
-        sa.or_(
-            _c.id.is_(None),
-            sa.func.coalesce(_c.consumer_type, "") != RESERVATION,
-            reservations.c.starts_at.is_(None),
+def _orphans_in(table: sa.Table) -> sa.Select[Any]:
+    return (
+        sa.select(table.c.consumer_id, _c.uuid, sa.func.count())
+        .select_from(table)
+        .outerjoin(consumers, _c.id == table.c.consumer_id)
+        .outerjoin(reservations, reservations.c.consumer_id == table.c.consumer_id)
+        .where(
+            sa.or_(
+                _c.id.is_(None),
+                sa.func.coalesce(_c.consumer_type, "") != RESERVATION,
+                reservations.c.starts_at.is_(None),
+            )
         )
+        .group_by(table.c.consumer_id, _c.uuid)
+        .order_by(table.c.consumer_id)
     )
-    .group_by(_plan.consumer_id, _c.uuid)
-    .order_by(_plan.consumer_id)
-)
+
+
+WINDOW_TABLES: Final = (planned_allocations, window_promises)
+"""Tables with amounts of windows that are no allocations; each row needs a reservation with a start."""
+_without_window: Final = tuple(map(_orphans_in, WINDOW_TABLES))
 
 
 def without_window(conn: sa.Connection) -> list[DatabaseFinding]:
@@ -289,7 +294,8 @@ def without_window(conn: sa.Connection) -> list[DatabaseFinding]:
             uuid or f"consumer number {consumer_id}",
             f"{count} without a time",
         )
-        for consumer_id, uuid, count in conn.execute(_without_window)
+        for query in _without_window
+        for consumer_id, uuid, count in conn.execute(query)
     ]
 
 

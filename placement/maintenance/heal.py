@@ -11,13 +11,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from placement.db.database import ServiceDatabase, WriteTransaction
-from placement.db.tables import (
-    allocations,
-    consumers,
-    planned_allocations,
-    resource_providers,
-    window_promises,
-)
+from placement.db.tables import allocations, consumers, resource_providers
 from placement.maintenance import audit
 from placement.maintenance.audit import AuditProblem, DatabaseFinding
 from placement.store import consumers as consumer_store
@@ -114,8 +108,7 @@ def _delete_idle(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> N
     locked = [row.id for row in consumer_store.rows(consumer_store.lock(tx, subjects))]
     query = sa.select(allocations.c.consumer_id).where(allocations.c.consumer_id.in_(locked))
     planned, promised = (
-        sa.select(table.c.consumer_id).where(table.c.consumer_id.in_(locked))
-        for table in (planned_allocations, window_promises)
+        sa.select(table.c.consumer_id).where(table.c.consumer_id.in_(locked)) for table in audit.WINDOW_TABLES
     )
     holding = set(tx.conn.execute(sa.union(query, planned, promised)).scalars())
     idle = [consumer_id for consumer_id in locked if consumer_id not in holding]
@@ -125,7 +118,7 @@ def _delete_idle(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> N
 
 
 def _cancel_plans(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
-    """Delete planned allocations without a time, and consumers that have no allocations left."""
+    """Delete planned allocations and promises without a time, and consumers that have no allocations left."""
     subjects = [finding.subject for finding in findings]
     consumer_store.lock(tx, subjects)
     # the findings are searched again under the locks, because clients may have changed the findings
@@ -133,9 +126,8 @@ def _cancel_plans(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> 
         finding.id for finding in findings
     )
     if chosen:
-        tx.conn.execute(
-            sa.delete(planned_allocations).where(planned_allocations.c.consumer_id.in_(sorted(chosen)))
-        )
+        for table in audit.WINDOW_TABLES:
+            tx.conn.execute(sa.delete(table).where(table.c.consumer_id.in_(sorted(chosen))))
         _delete_idle(tx, findings)
 
 

@@ -502,12 +502,13 @@ _consumer_removal: Final = PreparedStatement(
 _end: Final = PreparedStatement(sa.delete(consumers).where(consumers.c.id == _released))
 
 
-# pending windows use nothing yet, and windows of which claims have taken all amounts use nothing at present
-_without_usage: Final = sa.select(planned_allocations.c.consumer_id).union(
+WITHOUT_USAGE: Final = sa.select(planned_allocations.c.consumer_id).union(
     sa.select(window_promises.c.consumer_id).where(
-        window_promises.c.consumer_id.not_in(sa.select(allocations.c.consumer_id))
+        # a correlated lookup by primary key, because databases would read all allocations for NOT IN
+        ~sa.exists().where(allocations.c.consumer_id == window_promises.c.consumer_id)
     )
 )
+"""The ids of windows that use nothing at present: pending ones, and those of which claims have taken all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,7 +541,7 @@ def consumer_counts(conn: sa.Connection, project_id: str, user_id: str | None) -
     """Return the number of consumers with allocations by type, for a project or for one of its users."""
     query = (
         sa.select(consumers.c.consumer_type, sa.func.count())
-        .where(consumers.c.project_id == project_id, COUNTS, consumers.c.id.not_in(_without_usage))
+        .where(consumers.c.project_id == project_id, COUNTS, consumers.c.id.not_in(WITHOUT_USAGE))
         .group_by(consumers.c.consumer_type)
     )
     if user_id is not None:

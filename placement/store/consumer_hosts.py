@@ -1,4 +1,7 @@
-"""The hosts of consumers: the roots of the trees from which they have, or will have, allocations."""
+"""The hosts of consumers: the roots of the trees from which they have, or will have, allocations.
+
+The hosts of a window include those of which claims use all of its amounts.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,13 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from placement.db.batch import split_rows
-from placement.db.tables import allocations, consumers, planned_allocations, resource_providers
+from placement.db.tables import (
+    allocations,
+    consumers,
+    planned_allocations,
+    resource_providers,
+    window_promises,
+)
 
 
 def find_roots(conn: sa.Connection, uuids: Collection[str]) -> Mapping[str, Sequence[str]]:
@@ -40,4 +49,4 @@ def _roots_query(amounts: sa.Table) -> sa.Select[Any]:
     )
 
 
-_ROOTS: Final = (_roots_query(allocations), _roots_query(planned_allocations))
+_ROOTS: Final = tuple(map(_roots_query, (allocations, planned_allocations, window_promises)))

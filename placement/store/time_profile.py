@@ -267,17 +267,25 @@ def returned_amounts(rows: TimedRows) -> list[TimedAmount]:
 
     :param rows: all amounts of the providers with these promises.
     """
-    by_provider, found = by_key(rows.amounts), []
+    if not rows.promises:
+        return []
+    held: dict[tuple[str, HoldKey], int] = {}
+    taken: dict[tuple[int, HoldKey], list[TimedAmount]] = {}
+    for each in rows.amounts:
+        window_id = rows.sources.get(each.consumer)
+        if window_id is None:
+            held[each.consumer, each.key] = each.used
+        else:
+            taken.setdefault((window_id, each.key), []).append(each)
+    found = []
     for promise in rows.promises:
-        rest, end = promise.used, promise.time.ends_at
-        for each in by_provider.get((promise.provider, promise.resource_class), ()):
-            if each.consumer == promise.window:
-                rest -= each.used
-            elif rows.sources.get(each.consumer) == promise.window_id:
-                rest -= each.used
-                # a claim that ends with its window gives nothing back
-                if each.window.ends_at < end:
-                    found.append(_return_of(promise, each.used, each.window.ends_at))
+        key, end = (promise.provider, promise.resource_class), promise.time.ends_at
+        rest = promise.used - held.get((promise.window, key), 0)
+        for each in taken.get((promise.window_id, key), ()):
+            rest -= each.used
+            # a claim that ends with its window gives nothing back
+            if each.window.ends_at < end:
+                found.append(_return_of(promise, each.used, each.window.ends_at))
         if rest > 0:
             found.append(_return_of(promise, rest, promise.time.starts_at))
     return found
@@ -322,13 +330,16 @@ def check_amounts(amounts: Iterable[TimedAmount], now: float) -> None:
     """Refuse too many or too large timed amounts of one provider and resource class.
 
     The check limits the peak, not the hold, because a hold may grow up to the peak when a claim is released.
-    Returns are not counted, because each return belongs to a claim, which is counted.
+    Each consumer counts once. A window without an amount of its own counts only if it has a return that is
+    due: each later return belongs to a claim, which is counted.
 
     :raises HoldRefusal: there are more than :data:`MAX_TIMED_AMOUNTS`, or the peak is too large for a
         database column.
     """
     for (provider, name), some in by_key(amounts).items():
-        if sum(not each.is_return for each in some) > MAX_TIMED_AMOUNTS:
+        if len({each.consumer for each in some if not each.is_return or each.starts_at <= now}) > (
+            MAX_TIMED_AMOUNTS
+        ):
             raise HoldRefusal(
                 f"Resource provider '{provider}' has {MAX_TIMED_AMOUNTS} amounts of '{name}' in windows and"
                 " in claims that end, which is the maximum."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +20,7 @@ from placement.db.tables import (
 )
 from placement.store.expired import EXPIRES
 from placement.store.holds import TimeSchedule, read_schedule
-from placement.store.time_profile import AT_ONCE, TimeWindow, by_key, largest_sum
+from placement.store.time_profile import AT_ONCE, TimedAmount, TimeWindow, by_key, largest_sum
 
 _ALWAYS: Final = TimeWindow(-math.inf, math.inf)
 # a scrape reads all amounts, some 10 microseconds each
@@ -50,17 +50,31 @@ class WindowUsage:
         # claims with an end time have no start
         windows = [each for each in schedule.amounts if each.window.starts_at != AT_ONCE]
         pending = [each for each in windows if not each.has_begun and not each.is_return]
-        booked, lent, holds = Counter[str](), Counter[str](), dict(schedule.holds)
+        booked, lent = Counter[str](), Counter[str]()
         for each in windows:
             # an amount that a claim has given back may have no allocation yet
             if not each.is_return or each.window.starts_at <= schedule.now:
                 booked[each.resource_class] += each.used
+        every, ahead = by_key(schedule.amounts), TimeWindow(schedule.now, math.inf)
         for key, some in by_key(pending).items():
-            # the hold keeps the room that the pending windows do not lend
-            lent[key[1]] += max(0, largest_sum(some, _ALWAYS) - holds.get(key, 0))
+            # the hold is not used here, because it also keeps the room that windows get back from claims
+            kept = largest_sum(every[key], ahead) - _present_sum(every[key], schedule.now)
+            lent[key[1]] += max(0, largest_sum(some, _ALWAYS) - kept)
         waiting = {each.consumer for each in pending}
         active = ({each.consumer for each in windows} | schedule.used_windows) - waiting
         return cls(len(waiting), len(active), booked, lent)
+
+
+def _present_sum(amounts: Iterable[TimedAmount], now: float) -> int:
+    """Return the sum of the amounts that active windows and claims have at present.
+
+    An amount that a window has got back counts, although it may have no allocation yet.
+    """
+    return sum(
+        each.used
+        for each in amounts
+        if (each.has_begun or each.is_return) and each.starts_at <= now < each.window.ends_at
+    )
 
 
 def read_usage(conn: sa.Connection) -> WindowUsage | None:

@@ -126,3 +126,13 @@ def test_replacing_parts_of_a_provider_takes_at_most_two_batches(
 ) -> None:
     at_once = database.write(lambda tx: tx.sends_at_once)
     assert len(counted(lambda tx: write(tx, host))) == (most if at_once else 2)
+
+
+def test_postgresql_never_compares_each_window_with_all_allocations(database: ServiceDatabase) -> None:
+    with database.read() as conn:
+        if conn.dialect.name != "postgresql":
+            pytest.skip("other databases look up each value of a NOT IN")
+        plan = "\n".join(conn.exec_driver_sql(f"EXPLAIN {allocations.WITHOUT_USAGE.compile(conn)}").scalars())
+    # a list of millions of ids would not fit into memory, and be read again for each window
+    assert "Anti Join" in plan
+    assert "SubPlan" not in plan

@@ -57,8 +57,9 @@ def test_a_window_exists_until_its_end_whatever_claims_take(
     assert (shown["state"], shown["degraded"], amounts_of(admin, window)) == ("active", [], (0, 6))
     assert admin("GET", f"{PATH}?state=active").json["reservations"] == [shown]
     path = f"/ext/v1/time_events?since={after(0)}&until={after(4 * HOUR)}&notice=600"
-    kinds = [each["kind"] for each in admin("GET", path).json["events"] if each["consumer_uuid"] == window]
-    assert kinds == ["reservation.ends_soon", "reservation.ended"]
+    events = [each for each in admin("GET", path).json["events"] if each["consumer_uuid"] == window]
+    assert [each["kind"] for each in events] == ["reservation.ends_soon", "reservation.ended"]
+    assert [each["root_provider_uuids"] for each in events] == [[host], [host]]
     assert read_usages(admin, host) == {"VCPU": 6}
     usages = admin("GET", "/usages?project_id=project").json["usages"]
     assert usages == {"INSTANCE": {"consumer_count": 1, "VCPU": 6}}
@@ -268,3 +269,15 @@ def test_a_plain_reservation_still_disappears_with_its_last_amount(admin: Admin,
     assert answer.status_code == 201, answer.text
     assert admin("GET", f"{PATH}/{reservation}").status_code == 404
     assert read_scalar(url, "SELECT count(*) FROM window_promises") == 0
+
+
+def test_windows_that_claims_have_left_count_for_the_limit_of_a_provider(
+    admin: Admin, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("placement.store.time_profile.MAX_TIMED_AMOUNTS", 3)
+    for _ in range(3):
+        consumer = claim(admin, booked(admin, 1, 0, 3), 1, 1)
+        assert admin("DELETE", f"/allocations/{consumer}").status_code == 204
+    answer = book(admin, 1, 0, 3)
+    assert answer.status_code == 409
+    assert "which is the maximum" in read_error(answer)[2]
