@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -139,7 +140,7 @@ def lock_consumers(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsum
     known = {row.uuid: row for row in consumer_store.rows(consumers_locked)}
     holdings = [ClaimantHolding(*row) for *row, _, _ in held.rows]
     # the clock of the database decides in the same statement, because the clocks of workers differ
-    expired = frozenset(uuid for uuid, *_, is_over, _ in held.rows if is_over)
+    expired = {uuid for uuid, *_, is_over, _ in held.rows if is_over}
     timed = {uuid for uuid, *_, is_timed in held.rows if is_timed}
     # a reservation without holdings is a window, which is pending or used by claims; other consumers need no
     # further query
@@ -152,10 +153,15 @@ def lock_consumers(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsum
     planned: list[ClaimantHolding] = []
     promised: list[ClaimantHolding] = []
     if windows:
-        for *row, is_planned in tx.queue(_later_of(len(windows)), bind_values("id", windows)).rows:
-            (planned if is_planned else promised).append(ClaimantHolding(*row))
+        later = tx.queue(_later_of(len(windows)), bind_values("id", windows)).rows
+        for *row, is_planned, is_over in later:
+            holding = ClaimantHolding(*row)
+            (planned if is_planned else promised).append(holding)
+            # a window may expire while claims have all its amounts
+            if is_over:
+                expired.add(holding.consumer)
         timed.update(each.consumer for each in (*planned, *promised))
-    return LockedConsumers(known, holdings, expired, planned, promised, frozenset(timed))
+    return LockedConsumers(known, holdings, frozenset(expired), planned, promised, frozenset(timed))
 
 
 @lru_cache(KEPT_SIZES)
@@ -180,7 +186,7 @@ def _held_by(count: int) -> PreparedStatement:
 
 @lru_cache(KEPT_SIZES)
 def _later_of(count: int) -> PreparedStatement:
-    def amounts(table: sa.Table, is_planned: str) -> sa.Select[tuple[str, int, str, int, int, int]]:
+    def amounts(table: sa.Table, is_planned: str) -> sa.Select[Any]:
         return (
             sa.select(
                 consumers.c.uuid,
@@ -189,6 +195,7 @@ def _later_of(count: int) -> PreparedStatement:
                 table.c.resource_class_id,
                 table.c.used,
                 sa.literal_column(is_planned).label("is_planned"),
+                sa.not_(COUNTS).label("is_over"),
             )
             .select_from(table)
             .join(resource_providers, resource_providers.c.id == table.c.provider_id)

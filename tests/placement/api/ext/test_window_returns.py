@@ -281,3 +281,20 @@ def test_windows_that_claims_have_left_count_for_the_limit_of_a_provider(
     answer = book(admin, 1, 0, 3)
     assert answer.status_code == 409
     assert "which is the maximum" in read_error(answer)[2]
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_window_is_over_at_its_end_even_if_claims_have_all_its_amounts(
+    admin: Admin, url: str, host: str, window: str, is_deleted: bool
+) -> None:
+    claim(admin, window, 6, 2)
+    advance_clock(url, 4 * HOUR)
+    path = f"/allocations/{window}"
+    if is_deleted:
+        assert admin("DELETE", path).status_code == 404
+        return
+    body = {"allocations": {host: {"resources": {"VCPU": 1}}}, "project_id": "project", "user_id": "user"}
+    answer = admin("PUT", path, json=body, headers={"OpenStack-API-Version": "placement 1.12"})
+    assert answer.status_code == 204, answer.text
+    assert admin("GET", path).json["allocations"][host]["resources"] == {"VCPU": 1}
+    assert find_broken_promises(url) == []
