@@ -130,6 +130,27 @@ def refuse_hold(consumer: consumer_store.ConsumerRow) -> None:
         )
 
 
+def refuse_used_windows(claims: Iterable[ConsumerClaim], locked: LockedConsumers) -> None:
+    """Refuse claims that would replace the amounts of windows which claims use, and would keep them windows.
+
+    Such a claim has no time, and does not know which amounts return to the window.
+
+    :raises Conflict: the consumer of a claim is such a window.
+    """
+    for window in sorted({each.consumer for each in locked.promised}):
+        for claim in claims:
+            if (
+                claim.consumer == window
+                and claim.takes_anything
+                and consumer_store.owner_after(locked.consumers[window], claim.owner).consumer_type
+                == RESERVATION
+            ):
+                raise Conflict(
+                    f"The consumer {window} is a reservation that claims use: only /ext/v1/reservations"
+                    " changes its amounts."
+                )
+
+
 def lock_consumers(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsumers:
     """Lock the consumers with these uuids until the transaction ends; ignore unknown uuids."""
     if not uuids:
