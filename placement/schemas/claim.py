@@ -9,6 +9,7 @@ from placement import microversion
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.schemas import explanation
+from placement.schemas.allocation import check_consumer_type
 from placement.schemas.base import (
     ArrayField,
     BooleanField,
@@ -226,7 +227,7 @@ def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
 
     :param forms: the registered forms of requests, such as flavors.
     :raises InvalidRequest: a query, a flavor, a group or an order is wrong, or a consumer is named twice or
-        has the type of reservations.
+        has the type of reservations or of holds.
     """
     # index() is fast enough, because the list is short
     consumers = [each["consumer_uuid"] for each in body["claims"]]
@@ -236,6 +237,7 @@ def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
     if body["reservation"] in consumers:
         raise InvalidRequest("A reservation cannot claim from itself.")
     for each in body["claims"]:
+        check_consumer_type(each["consumer_uuid"], each["consumer_type"])
         if each["consumer_type"] == reservations.TYPE:
             raise InvalidRequest(
                 f"The consumer {each['consumer_uuid']} cannot have the type of reservations: only POST"

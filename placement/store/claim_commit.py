@@ -363,7 +363,7 @@ def commit_claims(
     except CapacityExceeded as error:
         # the room of a reservation is locked, so another choice would be refused again unless a provider has
         # changed
-        if reservation is not None and _versions(found) == described:
+        if reservation is not None and _versions_of(found) == described:
             raise
         raise LostRace(error.detail) from error
     except (Conflict, InvalidRequest) as error:
@@ -371,7 +371,7 @@ def commit_claims(
         # data
         raise LostRace(error.detail) from error
     # the versions are checked after the write, which is in the same batch; a lost race rolls back everything
-    if _versions(found) != described:
+    if _versions_of(found) != described:
         raise LostRace("A provider has changed.")
     if members is not None:
         _check_groups(joining, group_members(members.rows), {claim.consumer for claim in claims})
@@ -416,7 +416,7 @@ def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: 
         count.update(each.hosts)
 
 
-def _versions(found: StatementAnswer) -> dict[int, int]:
+def _versions_of(found: StatementAnswer) -> dict[int, int]:
     """Return the described_seq of providers by id, from the answer of :func:`_described_rows`."""
     return {row[0]: row[1] for row in found.rows}
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.placement.api.ext.windows import HOUR, PATH, book, booked, show
 from tests.placement.builders import (
+    claim_body,
     make_provider,
     new_claim,
     post_claims,
@@ -327,6 +328,22 @@ def test_clients_change_neither_a_pending_window_nor_a_hold(admin: Admin, host: 
     assert admin("DELETE", f"/allocations/{hold}").status_code == 409
     assert read_usages(admin, host) == {"VCPU": 6}
     assert admin("DELETE", provider_path(host)).status_code == 409
+
+
+def test_clients_make_no_consumer_that_looks_like_a_hold(admin: Admin, host: str) -> None:
+    wanted = new_claim("resources=VCPU:1", consumer_type="WINDOW_HOLD")
+    consumer, body = wanted["consumer_uuid"], claim_body({host: {"VCPU": 1}}, consumer_type="WINDOW_HOLD")
+    shape = {"inventories": {host: {"resource_provider_generation": 1, "inventories": {}}}}
+    for answer in (
+        post_claims(admin, wanted),
+        post_claims(admin, wanted, ends_at=after(HOUR)),
+        admin("PUT", f"/allocations/{consumer}", json=body),
+        admin("POST", "/allocations", json={consumer: body}),
+        admin("POST", "/reshaper", json={**shape, "allocations": {consumer: body}}),
+    ):
+        status, _, detail = read_error(answer)
+        assert (status, "only the service makes consumers of this type" in detail) == (400, True), detail
+    assert read_usages(admin, host) == {"VCPU": 0}
 
 
 def test_a_consumer_with_the_uuid_of_a_hold_is_reported(admin: Admin, host: str) -> None:
