@@ -189,6 +189,36 @@ def test_a_window_gives_back_a_part_of_what_it_holds_and_claims_stay(
     assert find_broken_promises(url) == []
 
 
+@pytest.mark.parametrize("by", ["delete", "end"])
+def test_a_client_does_not_give_away_amounts_that_have_come_back_since_its_read(
+    admin: Admin, url: str, host: str, window: str, by: str
+) -> None:
+    consumer, _ = claim(admin, window, 3, 1), claim(admin, window, 1, 2)
+    path, read = f"{PATH}/{window}", show(admin, window)
+    body = {name: read[name] for name in ("generation", "allocations")}
+    if by == "delete":
+        assert admin("DELETE", f"/allocations/{consumer}").status_code == 204
+    else:
+        advance_clock(url, 1.5 * HOUR)
+        # any such read releases claims that are over
+        assert admin("GET", PATH).status_code == 200
+    status, _, detail = read_error(admin("PUT", path, json=body))
+    assert (status, "Claims have given amounts back" in detail) == (409, True)
+    assert (amounts_of(admin, window), read_usages(admin, host)) == ((5, 1), {"VCPU": 6})
+    assert find_broken_promises(url) == []
+    # the generation of the read is over
+    assert "generation conflict" in read_error(admin("PUT", path, json=body))[2]
+    # the next read has the amounts, and can give them back
+    kept = {
+        "generation": show(admin, window)["generation"],
+        "allocations": {host: {"resources": {"VCPU": 4}}},
+    }
+    answer = admin("PUT", path, json=kept)
+    assert answer.status_code == 200, answer.text
+    assert amounts_of(admin, window) == (4, 1)
+    assert find_broken_promises(url) == []
+
+
 def test_a_deleted_window_leaves_its_claims_and_gets_nothing_back(
     admin: Admin, url: str, host: str, window: str
 ) -> None:
