@@ -427,7 +427,8 @@ def change_reservation(
 
     :param may_change: a function that returns whether the caller may change reservations of a project.
     :raises NotFound: no reservation that the caller may change has this uuid.
-    :raises ConcurrentUpdate: ``generation`` is not the current generation.
+    :raises ConcurrentUpdate: ``generation`` is not the current generation, or the amounts of a window change
+        while claims have given amounts back to it since this generation. Then the generation increases.
     :raises InvalidRequest: the new end is in the past, or not after the start of the window, or the
         reservation does not have the amounts that it should keep.
     :raises Conflict: the amounts of a window are not free until its new end time; the message has the latest
@@ -437,6 +438,10 @@ def change_reservation(
         return write_with_room(
             database, lambda tx: _change_locked(tx, uuid, generation, change, limits, may_change)
         )
+    except _HasReturns:
+        # the next generation has these amounts, so a client that reads it can change them
+        database.write(lambda tx: _take_back(tx, uuid))
+        raise
     except CapacityExceeded as refusal:
         # the refused transaction is over, so this one reads the amounts before it
         latest, others, cleaning = database.write(lambda tx: _latest_end(tx, uuid, change.kept))
@@ -504,6 +509,21 @@ def delete(tx: WriteTransaction, uuid: str, may_change: ProjectCheck = any_proje
     allocations.delete(tx, uuid)
 
 
+class _HasReturns(ConcurrentUpdate):
+    """The error for a window that has more amounts than at the beginning of its present generation."""
+
+
+def _take_back(tx: WriteTransaction, uuid: str) -> None:
+    """Turn the amounts that claims have given back to a window into allocations of the window."""
+    row, found = _lock_reservation(tx, uuid)
+    if found.starts_at is not None:
+        locked = claimants.lock_consumers(tx, [uuid])
+        tx.lock(locked.providers)
+        claim = window_claim(tx, row, locked, TimeWindow(found.starts_at, found.expires_at))
+        # holds keep these amounts, so their return is never refused
+        allocations.write_claims(tx, [claim], locked, are_promised=True)
+
+
 def _write_again(
     tx: WriteTransaction,
     row: consumer_store.ConsumerRow,
@@ -514,6 +534,13 @@ def _write_again(
     locked = claimants.lock_consumers(tx, [row.uuid])
     tx.lock(locked.providers)
     claim = window_claim(tx, row, locked, window)
+    present = sum(amount for *_, amount in claimed_amounts([claim]))
+    # each write of a window makes its amounts allocations, and claims end without a write of their window
+    if kept is not None and locked.promised and present != sum(each.used for each in locked.holdings):
+        raise _HasReturns(
+            f"Claims have given amounts back to the reservation {row.uuid} since generation {row.generation}."
+            " Please read the reservation, and try again with its new generation."
+        )
     for provider, resources in (kept or {}).items():
         for name, amount in resources.items():
             held = claim.resources.get(provider, {}).get(name, 0)
@@ -789,22 +816,35 @@ def begin_windows(tx: WriteTransaction) -> int:
         return 0
     locked = claimants.lock_consumers(tx, due)
     # under the locks of the consumers a window that another worker has begun has no planned allocations
-    pending = {each.consumer for each in locked.planned}
-    rows = [row for row in locked.consumers.values() if row.uuid in pending]
-    locked = replace(
+    begun = _write_held(tx, locked, {each.consumer for each in locked.planned})
+    tx.lock_buckets([buckets.RESERVATIONS])
+    return begun
+
+
+def write_returns(tx: WriteTransaction, uuids: Collection[str]) -> None:
+    """Turn the amounts that these windows have got back from claims into allocations."""
+    locked = claimants.lock_consumers(tx, uuids)
+    _write_held(tx, locked, {each.consumer for each in locked.promised})
+
+
+def _write_held(tx: WriteTransaction, locked: claimants.LockedConsumers, uuids: Collection[str]) -> int:
+    """Write all that some locked windows hold as their allocations; return the number of these windows."""
+    rows = [row for row in locked.consumers.values() if row.uuid in uuids]
+    chosen = replace(
         locked,
         consumers={row.uuid: row for row in rows},
-        holdings=[each for each in locked.holdings if each.consumer in pending],
-        timed=frozenset(pending),
+        holdings=[each for each in locked.holdings if each.consumer in uuids],
+        planned=[each for each in locked.planned if each.consumer in uuids],
+        promised=[each for each in locked.promised if each.consumer in uuids],
+        timed=frozenset(uuids),
     )
     if rows:
-        tx.lock(locked.providers)
+        tx.lock(chosen.providers)
         # under the locks, because another worker may have moved the end of a window meanwhile
-        times = window_times(tx.conn, pending)
-        claims = [window_claim(tx, row, locked, times[row.uuid]) for row in rows]
-        # their room is held since the booking, so a start is never refused
-        allocations.write_claims(tx, claims, locked, are_promised=True)
-    tx.lock_buckets([buckets.RESERVATIONS])
+        times = window_times(tx.conn, uuids)
+        claims = [window_claim(tx, row, chosen, times[row.uuid]) for row in rows]
+        # their room is held since the booking, so this write is never refused
+        allocations.write_claims(tx, claims, chosen, are_promised=True)
     return len(rows)
 
 
