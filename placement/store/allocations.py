@@ -52,6 +52,7 @@ from placement.store.claimants import (
     lock_claimed,
     lock_consumers,
     refuse_hold,
+    refuse_used_windows,
 )
 from placement.store.claims import ConsumerClaim, ProviderSupply, check_capacity
 from placement.store.consumers import ANY_GENERATION
@@ -63,12 +64,14 @@ def replace(tx: WriteTransaction, claims: Sequence[ConsumerClaim]) -> None:
 
     :raises InvalidRequest: a provider or a resource class does not exist.
     :raises ConcurrentUpdate: a generation in a claim is not the current generation of its consumer.
-    :raises Conflict: a provider has no inventory of a claimed class, or too little of the class is free.
+    :raises Conflict: a provider has no inventory of a claimed class, or too little of the class is free. Or a
+        consumer is a pending window, a window that claims use, or a hold.
     """
     # buckets are locked before any check, because data that is read under the locks stays valid until the
     # commit
     locked = lock_claimed(tx, claims)
     check_generations(claims, locked)
+    refuse_used_windows(claims, locked)
     write_claims(tx, claims, locked)
 
 

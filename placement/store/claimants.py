@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -129,6 +130,27 @@ def refuse_hold(consumer: consumer_store.ConsumerRow) -> None:
         )
 
 
+def refuse_used_windows(claims: Iterable[ConsumerClaim], locked: LockedConsumers) -> None:
+    """Refuse claims that would replace the amounts of windows which claims use, and would keep them windows.
+
+    Such a claim has no time, and does not know which amounts return to the window.
+
+    :raises Conflict: the consumer of a claim is such a window.
+    """
+    for window in sorted({each.consumer for each in locked.promised}):
+        for claim in claims:
+            if (
+                claim.consumer == window
+                and claim.takes_anything
+                and consumer_store.owner_after(locked.consumers[window], claim.owner).consumer_type
+                == RESERVATION
+            ):
+                raise Conflict(
+                    f"The consumer {window} is a reservation that claims use: only /ext/v1/reservations"
+                    " changes its amounts."
+                )
+
+
 def lock_consumers(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsumers:
     """Lock the consumers with these uuids until the transaction ends; ignore unknown uuids."""
     if not uuids:
@@ -139,7 +161,7 @@ def lock_consumers(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsum
     known = {row.uuid: row for row in consumer_store.rows(consumers_locked)}
     holdings = [ClaimantHolding(*row) for *row, _, _ in held.rows]
     # the clock of the database decides in the same statement, because the clocks of workers differ
-    expired = frozenset(uuid for uuid, *_, is_over, _ in held.rows if is_over)
+    expired = {uuid for uuid, *_, is_over, _ in held.rows if is_over}
     timed = {uuid for uuid, *_, is_timed in held.rows if is_timed}
     # a reservation without holdings is a window, which is pending or used by claims; other consumers need no
     # further query
@@ -152,10 +174,15 @@ def lock_consumers(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsum
     planned: list[ClaimantHolding] = []
     promised: list[ClaimantHolding] = []
     if windows:
-        for *row, is_planned in tx.queue(_later_of(len(windows)), bind_values("id", windows)).rows:
-            (planned if is_planned else promised).append(ClaimantHolding(*row))
+        later = tx.queue(_later_of(len(windows)), bind_values("id", windows)).rows
+        for *row, is_planned, is_over in later:
+            holding = ClaimantHolding(*row)
+            (planned if is_planned else promised).append(holding)
+            # a window may expire while claims have all its amounts
+            if is_over:
+                expired.add(holding.consumer)
         timed.update(each.consumer for each in (*planned, *promised))
-    return LockedConsumers(known, holdings, expired, planned, promised, frozenset(timed))
+    return LockedConsumers(known, holdings, frozenset(expired), planned, promised, frozenset(timed))
 
 
 @lru_cache(KEPT_SIZES)
@@ -180,7 +207,7 @@ def _held_by(count: int) -> PreparedStatement:
 
 @lru_cache(KEPT_SIZES)
 def _later_of(count: int) -> PreparedStatement:
-    def amounts(table: sa.Table, is_planned: str) -> sa.Select[tuple[str, int, str, int, int, int]]:
+    def amounts(table: sa.Table, is_planned: str) -> sa.Select[Any]:
         return (
             sa.select(
                 consumers.c.uuid,
@@ -189,6 +216,7 @@ def _later_of(count: int) -> PreparedStatement:
                 table.c.resource_class_id,
                 table.c.used,
                 sa.literal_column(is_planned).label("is_planned"),
+                sa.not_(COUNTS).label("is_over"),
             )
             .select_from(table)
             .join(resource_providers, resource_providers.c.id == table.c.provider_id)

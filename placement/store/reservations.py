@@ -816,22 +816,35 @@ def begin_windows(tx: WriteTransaction) -> int:
         return 0
     locked = claimants.lock_consumers(tx, due)
     # under the locks of the consumers a window that another worker has begun has no planned allocations
-    pending = {each.consumer for each in locked.planned}
-    rows = [row for row in locked.consumers.values() if row.uuid in pending]
-    locked = replace(
+    begun = _write_held(tx, locked, {each.consumer for each in locked.planned})
+    tx.lock_buckets([buckets.RESERVATIONS])
+    return begun
+
+
+def write_returns(tx: WriteTransaction, uuids: Collection[str]) -> None:
+    """Turn the amounts that these windows have got back from claims into allocations."""
+    locked = claimants.lock_consumers(tx, uuids)
+    _write_held(tx, locked, {each.consumer for each in locked.promised})
+
+
+def _write_held(tx: WriteTransaction, locked: claimants.LockedConsumers, uuids: Collection[str]) -> int:
+    """Write all that some locked windows hold as their allocations; return the number of these windows."""
+    rows = [row for row in locked.consumers.values() if row.uuid in uuids]
+    chosen = replace(
         locked,
         consumers={row.uuid: row for row in rows},
-        holdings=[each for each in locked.holdings if each.consumer in pending],
-        timed=frozenset(pending),
+        holdings=[each for each in locked.holdings if each.consumer in uuids],
+        planned=[each for each in locked.planned if each.consumer in uuids],
+        promised=[each for each in locked.promised if each.consumer in uuids],
+        timed=frozenset(uuids),
     )
     if rows:
-        tx.lock(locked.providers)
+        tx.lock(chosen.providers)
         # under the locks, because another worker may have moved the end of a window meanwhile
-        times = window_times(tx.conn, pending)
-        claims = [window_claim(tx, row, locked, times[row.uuid]) for row in rows]
-        # their room is held since the booking, so a start is never refused
-        allocations.write_claims(tx, claims, locked, are_promised=True)
-    tx.lock_buckets([buckets.RESERVATIONS])
+        times = window_times(tx.conn, uuids)
+        claims = [window_claim(tx, row, chosen, times[row.uuid]) for row in rows]
+        # their room is held since the booking, so this write is never refused
+        allocations.write_claims(tx, claims, chosen, are_promised=True)
     return len(rows)
 
 

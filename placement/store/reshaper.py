@@ -1,10 +1,12 @@
 """Moves inventories between providers together with their allocations, in one transaction."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from placement import exceptions
-from placement.db.database import WriteTransaction
+from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import resource_classes
 from placement.exceptions import ConcurrentUpdate, InvalidRequest
 from placement.store import (
@@ -30,7 +32,31 @@ class NewInventories:
     inventories: Mapping[str, InventoryValues]
 
 
+class UnwrittenReturns(ConcurrentUpdate):
+    """The error for a reshape of windows that have got amounts back which are no allocations yet: 409."""
+
+    def __init__(self, windows: Sequence[str]) -> None:
+        super().__init__(
+            f"Claims have given amounts back to the reservations {', '.join(windows)}, so their allocations"
+            " and generations have changed. Please read them again."
+        )
+        self.windows = windows
+
+
 def reshape_providers(
+    database: ServiceDatabase, wanted: Mapping[str, NewInventories], claims: Sequence[ConsumerClaim]
+) -> None:
+    """Replace inventories and allocations together in a new transaction; see :func:`reshape_locked`."""
+    try:
+        reservations.write_with_room(database, lambda tx: reshape_locked(tx, wanted, claims))
+    except UnwrittenReturns as refusal:
+        windows = refusal.windows
+        # afterwards the client sees all amounts of the windows, and says where they move
+        database.write(lambda tx: reservations.write_returns(tx, windows))
+        raise
+
+
+def reshape_locked(
     tx: WriteTransaction, wanted: Mapping[str, NewInventories], claims: Sequence[ConsumerClaim]
 ) -> None:
     """Replace the inventories of providers and the allocations of consumers together, or change nothing.
@@ -39,7 +65,8 @@ def reshape_providers(
     old inventories to new ones.
 
     :raises InvalidRequest: a provider or a resource class does not exist.
-    :raises ConcurrentUpdate: a generation of a provider or a consumer is stale.
+    :raises ConcurrentUpdate: a generation of a provider or a consumer is stale. UnwrittenReturns if the
+        client cannot have seen all amounts of a window.
     :raises Conflict: an inventory to be deleted is still in use, or an inventory is too small.
     """
     own = [claim.consumer for claim in claims]
@@ -94,14 +121,30 @@ def _timed_claims(
 ) -> list[ConsumerClaim]:
     """Return the claims of a reshape with the times of the present claims, and claims of their windows.
 
-    :raises ConcurrentUpdate: another transaction has written a claim from a window meanwhile.
+    :raises ConcurrentUpdate: another transaction has changed a window meanwhile.
     """
-    if not locked.timed:
-        return [*claims]
+    found = _with_windows(tx, claims, ends, locked) if locked.timed else [*claims]
+    # the write would remove the allocations of a consumer without a claim
+    if locked.consumers.keys() - {each.consumer for each in found}:
+        raise ConcurrentUpdate(_CHANGED)
+    return found
+
+
+_CHANGED: Final = "A reservation that claims of these consumers use has just changed. Please try again."
+
+
+def _with_windows(
+    tx: WriteTransaction,
+    claims: Sequence[ConsumerClaim],
+    ends: Mapping[str, expiries.ClaimEnd],
+    locked: claimants.LockedConsumers,
+) -> list[ConsumerClaim]:
     own = [claim.consumer for claim in claims]
     sources = window_promises.source_windows(tx.conn, own)
     if not locked.consumers.keys() >= set(sources.values()):
-        raise ConcurrentUpdate("A consumer has just taken amounts from a reservation. Please try again.")
+        raise ConcurrentUpdate(_CHANGED)
+    if returned := _find_returned(tx, locked):
+        raise UnwrittenReturns(returned)
     times = reservations.window_times(tx.conn, locked.timed.intersection(locked.consumers))
     windows = [
         reservations.window_claim(tx, row, locked, times[uuid])
@@ -118,3 +161,13 @@ def _timed_claims(
             claim = replace(claim, window=times[claim.consumer])
         found.append(claim)
     return [*found, *windows]
+
+
+def _find_returned(tx: WriteTransaction, locked: claimants.LockedConsumers) -> list[str]:
+    """Return the locked windows that have got amounts back which are no allocations yet."""
+    promised, written = Counter[str](), Counter[str]()
+    for each in window_promises.promised_amounts(tx.conn, {each.consumer for each in locked.promised}):
+        promised[each.window] += each.held_part.used
+    for holding in locked.holdings:
+        written[holding.consumer] += holding.used
+    return sorted(uuid for uuid, used in promised.items() if used > written[uuid])

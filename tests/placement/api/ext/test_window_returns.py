@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from werkzeug.test import TestResponse
 
 from placement.store import window_promises
 from placement.store.window_promises import PromisedAmount
@@ -20,7 +21,7 @@ from tests.placement.builders import (
 )
 from tests.placement.moving_clock import advance_clock, after
 from tests.placement.running import Admin
-from tests.placement.sql import read_scalar
+from tests.placement.sql import execute_sql, read_scalar
 from tests.placement.workers.window_tables import find_broken_promises
 
 
@@ -268,11 +269,8 @@ def test_a_claim_with_cleaning_returns_its_room_when_the_host_is_clean(
     assert find_broken_promises(url) == []
 
 
-def test_a_reshape_moves_the_promise_of_a_window_with_its_claims(
-    admin: Admin, url: str, host: str, window: str
-) -> None:
-    consumer = claim(admin, window, 6, 1)
-    child = make_provider(admin, "numa", parent=host)
+def reshape(admin: Admin, host: str, child: str, amounts: dict[str, int]) -> TestResponse:
+    """Move all VCPUs of a host to its child, with these amounts of consumers."""
     body: dict[str, Any] = {"inventories": {}, "allocations": {}}
     for provider, amount in ((host, 0), (child, 8)):
         shown = admin("GET", f"/resource_providers/{provider}").json
@@ -281,9 +279,18 @@ def test_a_reshape_moves_the_promise_of_a_window_with_its_claims(
             "resource_provider_generation": shown["generation"],
             "inventories": inventories,
         }
-    held = admin("GET", f"/allocations/{consumer}").json
-    body["allocations"][consumer] = {**held, "allocations": {child: {"resources": {"VCPU": 6}}}}
-    answer = admin("POST", "/reshaper", json=body)
+    for consumer, used in amounts.items():
+        held = admin("GET", f"/allocations/{consumer}").json
+        body["allocations"][consumer] = {**held, "allocations": {child: {"resources": {"VCPU": used}}}}
+    return admin("POST", "/reshaper", json=body)
+
+
+def test_a_reshape_moves_the_promise_of_a_window_with_its_claims(
+    admin: Admin, url: str, host: str, window: str
+) -> None:
+    consumer = claim(admin, window, 6, 1)
+    child = make_provider(admin, "numa", parent=host)
+    answer = reshape(admin, host, child, {consumer: 6})
     assert answer.status_code == 204, answer.text
     assert show(admin, window)["claimed"] == {child: {"resources": {"VCPU": 6}}}
     assert find_broken_promises(url) == []
@@ -292,6 +299,78 @@ def test_a_reshape_moves_the_promise_of_a_window_with_its_claims(
     assert put_allocation(admin, {child: {"VCPU": 3}}).status_code == 409
     claim(admin, window, 6, 1)
     assert find_broken_promises(url) == []
+
+
+@pytest.mark.parametrize("are_claims_left", [True, False])
+def test_a_reshape_loses_no_amount_that_a_window_has_got_back(
+    admin: Admin, url: str, host: str, window: str, are_claims_left: bool
+) -> None:
+    gone = claim(admin, window, 2, 1)
+    rest = {claim(admin, window, 2, 1): 2} if are_claims_left else {}
+    assert admin("DELETE", f"/allocations/{gone}").status_code == 204
+    child = make_provider(admin, "numa", parent=host)
+    # GET /allocations does not show the amounts that are no allocations yet
+    seen = 4 - sum(rest.values())
+    refused = reshape(admin, host, child, {window: seen, **rest})
+    assert refused.status_code == 409
+    assert f"given amounts back to the reservations {window}" in read_error(refused)[2]
+    held = admin("GET", f"/allocations/{window}").json["allocations"][host]["resources"]
+    assert held == {"VCPU": seen + 2}
+    answer = reshape(admin, host, child, {window: seen + 2, **rest})
+    assert answer.status_code == 204, answer.text
+    assert amounts_of(admin, window) == (seen + 2, sum(rest.values()))
+    assert show(admin, window)["allocations"].keys() == {child}
+    assert find_broken_promises(url) == []
+
+
+def test_a_reshape_removes_no_consumer_that_was_a_window_until_just_now(
+    admin: Admin, url: str, host: str, window: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = claim(admin, window, 2, 1)
+    changed = {**admin("GET", f"/allocations/{window}").json, "consumer_type": "INSTANCE"}
+    assert admin("PUT", f"/allocations/{window}", json=changed).status_code == 204
+    child = make_provider(admin, "numa", parent=host)
+    seen = [{consumer: window}, {}]
+    # as if the change came between the first read and the locks
+    monkeypatch.setattr("placement.store.window_promises.source_windows", lambda *_: seen.pop(0))
+    answer = reshape(admin, host, child, {consumer: 2})
+    assert answer.status_code == 409
+    assert "has just changed" in read_error(answer)[2]
+    held = admin("GET", f"/allocations/{window}").json["allocations"]
+    assert held[host]["resources"] == {"VCPU": 4}
+
+
+@pytest.mark.parametrize("version", ["1.12", "1.39"])
+def test_allocations_do_not_replace_what_a_used_window_holds(
+    admin: Admin, url: str, host: str, window: str, version: str
+) -> None:
+    consumer = claim(admin, window, 4, 1)
+    body = admin("GET", f"/allocations/{window}").json
+    if version == "1.12":
+        fields = ("allocations", "project_id", "user_id")
+        body = {name: body[name] for name in fields}
+    headers = {"OpenStack-API-Version": f"placement {version}"}
+    answer = admin("PUT", f"/allocations/{window}", json=body, headers=headers)
+    assert answer.status_code == 409
+    assert "only /ext/v1/reservations changes its amounts" in read_error(answer)[2]
+    # the window still has its promise
+    assert book(admin, 4, 1.2, 2).status_code == 409
+    claim(admin, window, 2, 0.5)
+    assert admin("DELETE", f"/allocations/{consumer}").status_code == 204
+    assert amounts_of(admin, window) == (4, 2)
+    assert find_broken_promises(url) == []
+
+
+def test_a_claim_that_its_window_cannot_serve_is_a_conflict(
+    admin: Admin, url: str, host: str, window: str
+) -> None:
+    claim(admin, window, 4, 1)
+    # as if a worker of an older release had written the window
+    execute_sql(url, "DELETE FROM window_promises")
+    booked(admin, 4, 1.2, 2)
+    answer = post_claims(admin, new_claim("resources=VCPU:1"), reservation=window, ends_at=after(HOUR / 2))
+    assert answer.status_code == 409, answer.text
+    assert "exceed the capacity" in read_error(answer)[2]
 
 
 def test_an_inventory_below_a_used_window_stays_in_use(
@@ -330,3 +409,20 @@ def test_windows_that_claims_have_left_count_for_the_limit_of_a_provider(
     answer = book(admin, 1, 0, 3)
     assert answer.status_code == 409
     assert "which is the maximum" in read_error(answer)[2]
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_window_is_over_at_its_end_even_if_claims_have_all_its_amounts(
+    admin: Admin, url: str, host: str, window: str, is_deleted: bool
+) -> None:
+    claim(admin, window, 6, 2)
+    advance_clock(url, 4 * HOUR)
+    path = f"/allocations/{window}"
+    if is_deleted:
+        assert admin("DELETE", path).status_code == 404
+        return
+    body = {"allocations": {host: {"resources": {"VCPU": 1}}}, "project_id": "project", "user_id": "user"}
+    answer = admin("PUT", path, json=body, headers={"OpenStack-API-Version": "placement 1.12"})
+    assert answer.status_code == 204, answer.text
+    assert admin("GET", path).json["allocations"][host]["resources"] == {"VCPU": 1}
+    assert find_broken_promises(url) == []
