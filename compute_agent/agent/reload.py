@@ -329,7 +329,7 @@ class ConfigReloader:
     def _take_up(self) -> str:
         """Read the configuration files and the hardware, and apply the new configuration.
 
-        :returns: the reason why the configuration is refused; empty if it is in force now.
+        :returns: the reason why the new configuration is refused; empty if the new configuration is in force.
         """
         before = file_stamps(self._in_force.current.options)
         try:

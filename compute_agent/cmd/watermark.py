@@ -67,7 +67,7 @@ class AmountColumn(AnyColumn):
         self._unit = MetricUnit(unit)
 
     def human_readable(self) -> str:
-        """The value with its unit; empty without a value."""
+        """The value with its unit; empty if there is no value."""
         if self._value is None:
             return ""
         if str(self._value).endswith("%"):

@@ -270,7 +270,10 @@ class CoreCookieController(KernelController):
         return {target.guest.uuid: self.group_of(target.guest) for target in without_preserved(targets)}
 
     def group_of(self, guest: Guest) -> str:
-        """A text that names the guests with which a guest may share cores; empty if these are all guests."""
+        """The core scheduling group of a guest, as text.
+
+        The result is empty if the guest may share cores with all guests.
+        """
         name = guest.settings.qos_class
         scope = self._scopes.get(name, CoreScope.NONE)
         return {CoreScope.GUEST: f"guest {guest.uuid}", CoreScope.CLASS: f"class {name}"}.get(scope, "")

@@ -107,7 +107,7 @@ class CpusetController(GuestController):
         return f"{text}, emulator CPUs {cpuset.format(goes.emulator_cpus)}"
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The pins of each guest, except pins that another program wrote into its definition."""
+        """Yield the pins to remove from each guest; pins of other programs in its definition stay."""
 
         def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
             free = _unpinned_settings(guest, online)
@@ -272,7 +272,7 @@ class CpuController(GuestController):
     def _saved_cores(self, target: GuestTarget, quota: float | None) -> float:
         """The burst of a guest in cores: the percentage of its quota that its class allows.
 
-        The result is 0 without a quota.
+        The result is 0 if there is no quota.
         """
         share = self._shares.get(target.guest.settings.qos_class, CpuShare())
         return (quota or 0.0) * (share.cpu_burst or 0) / 100

@@ -258,7 +258,7 @@ class _PlanBuilder:
                 self._classes[claim.cpu_class.name] |= cpus
 
     def frequency_texts(self, domain: FrequencyDomain, claim: CpuClassClaim) -> Iterator[tuple[str, str]]:
-        """The file names of a frequency domain, each with the content that the claim asks for."""
+        """The content that a claim requests for each file of a frequency domain, by file name."""
         wanted = claim.cpu_class
         if wanted is None:
             return

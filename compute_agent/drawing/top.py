@@ -36,7 +36,7 @@ class AgentSnapshot:
     :ivar time: the time of the answers as text.
     :ivar groups: the resctrl groups.
     :ivar uses: the measured use of each guest, by its uuid.
-    :ivar trouble: the failed requests with their reasons; empty without failures.
+    :ivar trouble: the failed requests with their reasons; empty if there are no failures.
     """
 
     time: str

@@ -100,7 +100,7 @@ def limits_agree(has: CpuLimits, wanted: CpuLimits) -> bool:
 def burst_microseconds(wanted: CpuLimits) -> int:
     """The number to write to ``cpu.max.burst``, in microseconds.
 
-    The number is at most the quota, as the kernel demands. It is 0 without a quota.
+    The number is at most the quota, as the kernel demands. It is 0 if there is no quota.
     """
     if wanted.quota is None:
         return 0
@@ -261,14 +261,14 @@ class GuestCgroup:
     def allowed_cpus(self) -> frozenset[int] | None:
         """The content of ``cpuset.cpus``, which is empty if it was never set.
 
-        The result is None without the controller cpuset.
+        The result is None if the group does not have the controller cpuset.
         """
         return self._read_numbers("cpuset.cpus")
 
     def memory_nodes(self) -> frozenset[int] | None:
         """The content of ``cpuset.mems``, which is empty if it was never set.
 
-        The result is None without the controller cpuset.
+        The result is None if the group does not have the controller cpuset.
         """
         return self._read_numbers("cpuset.mems")
 
@@ -290,7 +290,7 @@ class GuestCgroup:
     def memory_use(self) -> int | None:
         """The bytes of memory in use (``memory.current``), including page cache.
 
-        The result is None without the controller memory.
+        The result is None if the group does not have the controller memory.
         """
         text = self._read("memory.current")
         return None if text is None else int(text)
@@ -315,8 +315,8 @@ class GuestCgroup:
     def oom_events(self) -> tuple[int, int] | None:
         """The number of times the group reached its memory limit, and the number of processes killed.
 
-        Both numbers count since the group was made (``memory.events``). The result is None without the
-        controller memory, or if the group is gone.
+        Both numbers count since the group was made (``memory.events``). The result is None if the
+        group lacks the controller memory, or is gone.
         """
         # Read with one read(2) and without a file object, because each round reads this file for each guest.
         try:
@@ -345,7 +345,7 @@ class GuestCgroup:
         self._write(name, line)
 
     def cpu_limits(self) -> CpuLimits | None:
-        """Weight, quota, idleness and burst of the group; None without the controller cpu."""
+        """Weight, quota, idleness and burst of the group; None if the group lacks the controller cpu."""
         weight, maximum = self._read("cpu.weight"), self._read("cpu.max")
         if weight is None or maximum is None:
             return None

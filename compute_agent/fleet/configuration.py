@@ -66,7 +66,10 @@ class FleetSettings:
         return self._read(kept.KEPT)
 
     def refused_revision(self) -> FleetRevision | None:
-        """The last offered revision that was not adopted; None without such a revision or a usable file."""
+        """The last offered revision that was not adopted.
+
+        The result is None if none was refused, or its file cannot be used.
+        """
         try:
             return self._read(kept.OFFERED)
         except FleetError:

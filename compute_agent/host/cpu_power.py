@@ -125,7 +125,7 @@ def _frequency_domains(files: SysFiles, info: CpuInfo) -> Iterator[FrequencyDoma
 
 
 def _table_base(files: SysFiles, folder: str) -> int | None:
-    """The base frequency from acpi-cpufreq's table, in kHz; None without a table.
+    """The base frequency from acpi-cpufreq's table, in kHz; None if there is no table.
 
     The highest entry of the table is the turbo frequency, if there is turbo; the base frequency is then the
     next entry. Without turbo, the base frequency is the highest entry.

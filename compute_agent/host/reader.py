@@ -70,7 +70,7 @@ def read_caches(files: SysFiles, cores: Iterable[CpuCore]) -> tuple[CpuCache, ..
 
 
 def _with_ids(caches: list[tuple[CpuCache, int | None]]) -> list[CpuCache]:
-    """The caches of one level and type, ordered by id, with the kernel's ids if these are all different."""
+    """The caches of one level and type, ordered by id; with the kernel's ids if each cache has its own id."""
     ids = {known for _, known in caches if known is not None}
     if len(ids) == len(caches):
         named = [replace(cache, id=cache.id if known is None else known) for cache, known in caches]

@@ -40,6 +40,6 @@ def junctions_of(paths: Mapping[str, Path]) -> Mapping[str, tuple[Path, ...]]:
 
 
 def common_junction(chains: Sequence[tuple[Path, ...]]) -> Path | None:
-    """The outermost junction that all devices share; None without such a junction."""
+    """The outermost junction that all devices share; None if there is no such junction."""
     first = {chain[0] if chain else None for chain in chains}
     return first.pop() if len(first) == 1 else None

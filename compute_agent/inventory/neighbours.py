@@ -63,7 +63,7 @@ def _amount_text(amount: float | None, whole: float | None, unit: float, name: s
 
 @dataclass(frozen=True, slots=True)
 class GuestLoad:
-    """The use of all L3 caches by a guest, with the guest's QoS class."""
+    """The cache use and memory bandwidth of a guest, summed over all L3 caches, with its QoS class."""
 
     consumer: str
     qos_class: str
@@ -97,7 +97,7 @@ def neighbour_attributes(
     guests: Iterable[GuestLoad],
     limits: Mapping[str, Sequence[RequestedLimit]],
 ) -> dict[str, str | float]:
-    """The attributes of a host; empty without caches and limits.
+    """The attributes of a host; empty if the host has neither caches nor limits.
 
     :param measured_at: the time of the measurement, in seconds since the epoch.
     :param interval: the longest usual time between two measurements, in seconds.

@@ -188,7 +188,7 @@ def recall_topology(folder: Path) -> HostTopology | None:
 
 
 def remember_topology(folder: Path, topology: HostTopology) -> HostTopology:
-    """Update the remembered topology from a new one, write it to its file, and return it.
+    """Update the remembered topology from the present topology, write it to its file, and return it.
 
     If the file cannot be written, a restarted agent does not know CPUs that go offline before the next call.
     """

@@ -101,7 +101,7 @@ class ProviderTree:
         return self.nodes[1:] if self.beside else self.nodes
 
     def get(self, provider_uuid: str) -> ProviderNode | None:
-        """The provider of this host with that uuid; None without such a provider."""
+        """The provider of this host with that uuid; None if there is no such provider."""
         return next((node for node in self.nodes if node.uuid == provider_uuid), None)
 
     def providers_of(self, resource_class: str) -> tuple[ProviderNode, ...]:

@@ -29,7 +29,7 @@ class ReloadedConfiguration:
     - ``client`` calls Placement.
     - ``settings`` are the settings of throttling.
     - ``controllers`` are the controllers of the worker.
-    - ``control`` is the resctrl mount; None without a mount.
+    - ``control`` is the resctrl mount; None if there is no mount.
     - ``reader_cpus`` are the CPUs from which counters of caches are read, by L3 cache id.
     """
 

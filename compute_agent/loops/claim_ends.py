@@ -260,7 +260,7 @@ class ClaimEnds(AgentLoop):
             if not self._store.notes:
                 return True
         if str(error) != self._read_failure:
-            # While Placement is away, the report has said so already.
+            # If Placement does not answer, the loop of reports has already logged that.
             log = LOG.info if isinstance(error, UnavailableError) else LOG.warning
             log("The claims that end cannot be read, and the last known ends apply: %s", error)
         self._read_failure = str(error)

@@ -101,7 +101,7 @@ class _CollectorRunner:
 
     @property
     def failure_text(self) -> str:
-        """The failure of the collector as text, such as a call that hangs; empty without a failure."""
+        """The failure of the collector as text, such as a call that hangs; empty if there is no failure."""
         # The start of the call is read once, because the thread may end the call between two reads.
         began = self._began
         if began is not None and (seconds := time.monotonic() - began) > HANGING_SECONDS:
@@ -349,7 +349,7 @@ def _merge_answer(
 
 
 def _find_misplaced(tree: ProviderTree, classes: frozenset[str], heard: _CollectorAnswer) -> str:
-    """Describe a measurement that cannot be true on this host; empty without such a measurement.
+    """Describe a measurement that cannot be true on this host; empty if there is no such measurement.
 
     The host has no inventory of the class there, or the amount exceeds the inventory.
     """

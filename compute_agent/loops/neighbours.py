@@ -34,7 +34,7 @@ class NeighbourReporter:
     ) -> None:
         """Prepare the reports.
 
-        :param newest: returns the newest reading of monitoring; None without one.
+        :param newest: returns the newest reading of monitoring; None if nothing was read.
         :param limits: returns the requested limits by trigger, guest and control.
         :param cases: returns the open cases of interference.
         :param clock: returns the seconds since the epoch.

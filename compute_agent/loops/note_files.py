@@ -105,7 +105,7 @@ class EndStore(NoteFile[EndNote]):
         except OSError as error:
             self.notes = dict(notes)
             if str(error) != self._failure:
-                LOG.error("The notes of ends of claims cannot be written: %s; the agent tries again", error)
+                LOG.error("The end times of claims cannot be written: %s; the agent tries again", error)
             self._failure = str(error)
 
 
@@ -125,7 +125,7 @@ class EvictionStore(NoteFile[EvictionNote]):
 
 def _report_lost_claims(path: Path, error: Exception) -> None:
     LOG.error(
-        "The notes of claims cannot be used and are kept as %s: %s. The agent does not give back the"
+        "The file of notes of claims cannot be used and is now %s: %s. The agent does not give back the"
         " allocations that it has claimed before",
         path,
         error,
@@ -134,7 +134,7 @@ def _report_lost_claims(path: Path, error: Exception) -> None:
 
 def _report_lost_ends(path: Path, error: Exception) -> None:
     LOG.error(
-        "The notes of ends of claims cannot be used and are kept as %s: %s. The agent does not evict guests"
+        "The file of end times of claims cannot be used and is now %s: %s. The agent does not evict guests"
         " whose claims ended while no agent ran",
         path,
         error,
@@ -143,8 +143,8 @@ def _report_lost_ends(path: Path, error: Exception) -> None:
 
 def _report_lost_evictions(path: Path, error: Exception) -> None:
     LOG.error(
-        "The notes of evictions cannot be used and are kept as %s: %s. The agent does not continue evictions"
-        " that operators have ordered before",
+        "The file of notes of evictions cannot be used and is now %s: %s. The agent does not continue"
+        " evictions that operators have ordered before",
         path,
         error,
     )

@@ -364,7 +364,7 @@ class ReclaimLoop:
 def oversold_capacity(
     offers: Mapping[str, int], held: Mapping[str, Mapping[str, int]], unit: float
 ) -> OversoldCapacity | None:
-    """Compute the amount that guests hold beyond the offers; None without an offer.
+    """Compute the amount that guests hold beyond the offers; None if ``offers`` is empty.
 
     :param offers: the offered amounts, by uuid of the provider.
     :param held: the amounts that guests hold, by uuid of the guest and of the provider.

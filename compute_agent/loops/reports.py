@@ -491,8 +491,8 @@ class ReportLoop:
     def _note_failure(self, reason: str, away: bool) -> None:
         """Log a new failure.
 
-        While Placement is away, a connection may be refused, then reset, then hang. During such an outage,
-        another error message does not count as a new failure.
+        While Placement does not answer, a connection may be refused, then reset, then hang. During such an
+        outage, another error message does not count as a new failure.
         """
         if away and self.status.away:
             if reason != self.status.last_error:

@@ -207,7 +207,7 @@ class HostUseReader:
         self._before: _CounterReading | None = None
 
     def read(self, wall: float) -> HostUse | None:
-        """Measure the use since the last read; return None without a last read, or if it was too long ago.
+        """Measure the use since the last read; return None at the first read, or if the last one is too old.
 
         :param wall: the present time in seconds since the epoch.
         """
@@ -300,8 +300,8 @@ class MemoryReader:
         """Read the memory of the guests of ``pipeline``.
 
         :param root: the folder that contains ``proc`` and ``sys``; it is not a prefix of cgroup paths.
-        :param cold: returns the bytes of swap that a guest does not use any more and that do not count, by
-            uuid of the guest.
+        :param cold: returns, by uuid of the guest, the bytes of swap that do not count, because the guest
+            does not use them any more.
         """
         self._cold = cold
         self._pipeline = pipeline

@@ -112,8 +112,8 @@ class CpuSets:
     :ivar dedicated: CPUs that back PCPU. None of them is in ``shared``, except with the legacy option
         ``vcpu_pin_set`` alone.
     :ivar shared: CPUs that back VCPU.
-    :ivar emulator: CPUs for emulator threads, unless a guest has a dedicated CPU for them; empty without
-        shared CPUs.
+    :ivar emulator: CPUs for emulator threads, unless a guest has a dedicated CPU for them; empty if there
+        are no shared CPUs.
     :ivar reserved_vcpus: the number of VCPU that are reserved for the host.
     :ivar warnings: sentences for operators about the options.
     :ivar pooled: dedicated and shared CPUs that belong to pools. Only guests in the pool of such a CPU may
@@ -132,7 +132,7 @@ class CpuSets:
 
     @property
     def offline_warning(self) -> str:
-        """A message about the CPUs in ``offline``; empty without such CPUs."""
+        """A message about the CPUs in ``offline``; empty if there are no such CPUs."""
         if not self.offline:
             return ""
         return (

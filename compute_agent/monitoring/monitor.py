@@ -179,7 +179,7 @@ class CacheMonitor:
 
 
 def _add_sample(meter: TargetMeter, group: str, samples: Mapping[str, CounterSample]) -> GroupCounters | None:
-    """Add the counters of a group to a meter; return them with their rates, or None without counters."""
+    """Add the counters of a group to a meter; return them with their rates, or None if none were read."""
     sample = samples.get(group)
     return None if sample is None else meter.add_sample(group, sample)
 

@@ -167,7 +167,7 @@ class TargetUse:
 
     @cached_property
     def caches(self) -> Mapping[int, CacheUse]:
-        """The use of each cache by the target, by cache id; empty without monitoring."""
+        """The use of each cache by the target, by cache id; empty if the target is not monitored."""
         return add_up(group.cache_uses() for group in self.groups)
 
     @cached_property
@@ -335,7 +335,7 @@ class MonitoredCaches:
         self._bandwidth = None if memory_bandwidth_gbps is None else memory_bandwidth_gbps * BYTES_PER_GB
 
     def read(self) -> CacheReading:
-        """The newest bandwidths and occupancies; empty without a recent reading."""
+        """The newest bandwidths and occupancies; empty if there is no recent reading."""
         reading = self._newest()
         if reading is None:
             return CacheReading()

@@ -67,7 +67,7 @@ class ExpectedGuests:
         self._cache.synced = False
 
     def note_process(self, guest: Guest) -> ExpectedGuest | None:
-        """Note the process of a guest and return the updated entry; None if the guest is not expected."""
+        """Note the process of an expected guest, and return its updated entry; None for any other guest."""
         one = self._expected.get(guest.uuid)
         if one is None:
             return None
@@ -180,7 +180,7 @@ class GuestEnforcer:
                 try:
                     changed = controller.apply(self._target_for(entry, host_state))
                     LOG.debug(
-                        "The controller %s has compared a guest with its settings: guest %s %s",
+                        "The controller %s has compared guest %s with its settings: the guest %s",
                         controller.name,
                         entry.guest,
                         _OUTCOMES[changed],
@@ -204,7 +204,7 @@ class GuestEnforcer:
                 try:
                     changed = controller.apply(self._target_for(entry, host_state))
                     LOG.debug(
-                        "The controller %s has compared a guest with its settings: guest %s %s",
+                        "The controller %s has compared guest %s with its settings: the guest %s",
                         controller.name,
                         entry.guest,
                         _OUTCOMES[changed],

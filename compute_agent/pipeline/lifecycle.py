@@ -316,7 +316,7 @@ class GuestLifecycle:
         starting = self._driver.starting_driver
         if starting is not None and saved.driver in ("", starting.name):
             self._classifier.forget_guest(uuid)
-        message = "Guest %s ended while the agent was away"
+        message = "Guest %s ended while the agent did not run"
         self._recorder.record_done(LOG.info, EventKind.LEAVE, NamedSubject(uuid), message)
         if saved.allocation:
             self._cache.unclaimed[uuid] = UnclaimedHolding(saved.allocation, time.monotonic())
@@ -386,7 +386,7 @@ class GuestLifecycle:
     def _through_migration(self, uuid: str) -> GuestHolding | None:
         """The allocation on this host that the consumer of a migration holds for a guest.
 
-        The result is None without a migration, or if the guest's own consumer holds an allocation.
+        The result is None if the guest does not migrate, or if the guest's own consumer holds an allocation.
         """
         consumer = self._cache.migration_of(uuid)
         if not consumer or uuid in self._cache.unclaimed:

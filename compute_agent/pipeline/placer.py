@@ -266,7 +266,10 @@ class GuestPlacer:
             entry.stray = stray
 
     def _cpus_in_reach(self, entry: CachedGuest) -> CpuSet | None:
-        """The CPUs of the zones and pools in a guest's allocation; None without an allocation or pools."""
+        """The CPUs of the zones and pools in a guest's allocation.
+
+        The result is None if the guest has no allocation, or the host has no pools.
+        """
         if not entry.allocation or not self.host_state.has_pools:
             return None
         demands = request_for(self.host_state, entry.guest, entry.allocation).demands

@@ -52,7 +52,7 @@ class AgentState:
     :ivar owned: the resource classes and traits that the agent wrote to each provider, by uuid of the
         provider.
     :ivar driver: the name of the driver of the guests; empty if unknown. Commas separate several names.
-    :ivar maintenance: the last request of an operator for maintenance; None without such a request.
+    :ivar maintenance: the last request of an operator for maintenance; None if there is no such request.
     :ivar unclaimed: the allocations on this host of consumers without a guest, by uuid of the consumer.
     :ivar migrations: uuids of migrating guests, by the consumer of the migration.
     :ivar nova_root: the last known root provider of nova-compute; None if the agent has found no such
@@ -60,8 +60,8 @@ class AgentState:
     :ivar former_values: the contents of kernel files before the agent applied its classes of CPUs.
     :ivar history: the last seen generations of Placement's providers, by which the agent notices a database
         that was restored from an older copy.
-    :ivar former_watermarks: the limits and evictions that a former release wrote here; None without any. The
-        agent moves them to the state file of throttling.
+    :ivar former_watermarks: the limits and evictions that a former release wrote here, or None. The agent
+        moves them to the state file of throttling.
     """
 
     guests: Mapping[str, SavedGuest] = field(default_factory=dict)
@@ -165,7 +165,10 @@ class StateFile:
 
     @property
     def former_watermarks(self) -> Any:
-        """The JSON values in which a former release kept the state of watermarks; None without them."""
+        """The JSON values in which a former release kept the state of watermarks.
+
+        The result is None if it kept no state.
+        """
         return self._state.former_watermarks
 
     def drop_former_watermarks(self) -> None:

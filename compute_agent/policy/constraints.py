@@ -6,9 +6,10 @@ Nouns
     other nodes. A guest without demands has no limits.
 
 An example
-    A host has two NUMA nodes, CPUs 0-3 and 4-7. A guest has two cells of two guest CPUs, with memory strictly
-    from node 0 and from node 1. The limits of the guest CPUs are 0-3, 0-3, 4-7, 4-7. If the dedicated CPUs 1,
-    2, 5 and 6 are free, the guest CPUs get these CPUs in this order.
+    A host has two NUMA nodes, CPUs 0-3 and 4-7. A guest has two NUMA cells with two guest CPUs each. Memory
+    is bound strictly to node 0 for the first cell, and to node 1 for the second. The limits of the guest CPUs
+    are 0-3, 0-3, 4-7, 4-7. If the dedicated CPUs 1, 2, 5 and 6 are free, the guest CPUs get these CPUs in
+    this order.
 
 Invariants
     - A guest CPU gets no CPU outside its limit.
@@ -40,7 +41,10 @@ from compute_agent.policy.base import (
 )
 
 Limits = tuple[CpuSet, ...]
-"""The host CPUs that each guest CPU may use, by number of the guest CPU; empty without demands."""
+"""The host CPUs that each guest CPU may use, by number of the guest CPU.
+
+The tuple is empty if the guest has no demands.
+"""
 
 
 def limits_of(topology: HostTopology, constraints: PlacementConstraints, vcpus: int) -> Limits:
@@ -255,7 +259,7 @@ def _make_assignment(
 ) -> CpuAssignment:
     """Build the assignment with its emulator CPUs and memory nodes.
 
-    :param alone: the dedicated CPU of the emulator threads; empty without one.
+    :param alone: the dedicated CPU of the emulator threads; empty if they have no dedicated CPU.
     """
     held = supply.taken_cpus(request).union(dedicated)
     own = frozenset().union(*vcpu_cpus)

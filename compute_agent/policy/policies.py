@@ -60,7 +60,7 @@ class KernelPlacement:
     :ivar cpus: CPUs of all threads of the guest together.
     :ivar vcpu_cpus: CPUs of each guest CPU by number, if the thread of the guest CPU is known.
     :ivar emulator_cpus: CPUs of the threads that run no guest CPU.
-    :ivar mems: NUMA nodes to which the guest's memory is bound; empty without a binding.
+    :ivar mems: NUMA nodes to which the guest's memory is bound; empty if there is no binding.
     """
 
     cpus: CpuSet

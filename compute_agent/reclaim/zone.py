@@ -153,7 +153,7 @@ def parse_swap_use(text: str) -> float:
 
 
 def parse_swap_room(text: str) -> float:
-    """The free part of the swap, from 0 to 1, from the text of /proc/meminfo; 0 without swap."""
+    """The free part of the swap, from 0 to 1, from the text of /proc/meminfo; 0 if the host has no swap."""
     total, free = _read_kib(text, "SwapTotal", "SwapFree")
     return free / total if total else 0.0
 

@@ -28,7 +28,7 @@ class PlacementError(Exception):
     :param method: the HTTP method of the request.
     :param url: the path of the request.
     :param detail: the text of the answer, or the reason why the text is missing.
-    :param status: the HTTP status; None without an answer.
+    :param status: the HTTP status; None if there is no answer.
     :param code: the error code of the answer, such as ``placement.concurrent_update``.
     """
 

@@ -61,7 +61,7 @@ class MovedGuest:
     :ivar before: the guest's former allocation on this host, held by its own consumer or by ``migration``;
         None if unknown.
     :ivar own: the present allocation of the guest's own consumer on this host.
-    :ivar migration: the consumer of the guest's migration, as found before; empty without a migration.
+    :ivar migration: the consumer of the guest's migration, as found before; empty if there is no migration.
     :ivar owner: the owner of the guest's consumer; None if the consumer holds nothing anywhere.
     :ivar suitable: the consumers with a claim that contains the CPUs on which the guest runs.
     """
@@ -223,7 +223,7 @@ class AuditedGuest:
     :ivar resources: the amounts of the flavor by resource class, without CPUs.
     :ivar refusal: the reason why the guest has no CPUs; empty if the guest has CPUs.
     :ivar stray: a text about CPUs that the guest holds outside the present CPU sets.
-    :ivar migration: the consumer that holds the guest's CPUs during a migration; empty without a migration.
+    :ivar migration: the consumer that holds the guest's CPUs during a migration; otherwise empty.
     :ivar held: the CPUs that no other guest should use.
     :ivar known: the guest's allocation, as the agent remembers it.
     :ivar dedicated_vcpus: the guest CPUs that the mask of the flavor names as dedicated.

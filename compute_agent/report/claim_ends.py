@@ -102,7 +102,7 @@ class EndNote(HostNote):
     :ivar name: the name of the guest; empty if the agent has not seen the guest run.
     :ivar stage: the last event about this end.
     :ivar is_absent: whether the last read has found neither the claim nor the guest.
-    :ivar doubted: the generation of a claim that may come from an older copy; None without such a claim.
+    :ivar doubted: the generation of a claim that may come from an older copy; None if there is no such claim.
     """
 
     guest_uuid: str
@@ -287,7 +287,7 @@ def needs_read(
     :param notes: the notes of guests that may be evicted now.
     :param last: the time of the last attempt to read, by the clock of Placement's database.
     :param ahead: the seconds before an eviction at which the agent reads the claims again.
-    :param age: the greatest age of the last attempt when an eviction begins, in seconds.
+    :param age: an eviction needs an attempt to read that is at most this number of seconds old.
     """
     times = [rules.eviction_time(note) for note in notes if note.claim.on_end is OnEnd.EVICT]
     return any(time - ahead <= now and last < max(time, now) - age for time in times)

@@ -34,8 +34,8 @@ Amounts = Mapping[str, int]
 class ClaimNote(HostNote):
     """A claim that the agent has made, or is about to make.
 
-    :ivar key: the key by which the program that runs the guest knows it.
-    :ivar former: the amounts before a change that may not be done yet; empty if there is none.
+    :ivar key: the guest's id in the program that runs the guest.
+    :ivar former: the amounts before a change that is possibly incomplete; empty if no change is under way.
     """
 
     guest_uuid: str

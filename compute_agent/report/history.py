@@ -102,7 +102,7 @@ def holder_of(record: ConsumerAllocations) -> ConsumerOwner | None:
 
 
 def went_back(before: Generations, now: Generations) -> str:
-    """A text with evidence that the generations ``now`` are older than ``before``; empty without evidence."""
+    """A text with evidence that the generations ``now`` are older than ``before``; empty if not."""
     parts = []
     if gone := before.keys() - now.keys():
         parts.append(f"{len(gone)} of {len(before)} providers are gone")

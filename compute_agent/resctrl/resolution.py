@@ -53,7 +53,10 @@ class GroupSharing:
         return tuple(dict.fromkeys(group for group in self.by_class.values() if group != DEFAULT_GROUP))
 
     def group_with(self, host: ResctrlLayout, share: ShareSpec) -> str | None:
-        """The group of a class with a share of the same effect as ``share``; None without such a class."""
+        """The group of a class that has a share with the same effect as ``share``.
+
+        The result is None if there is no such class.
+        """
         key = share_key(host, share)
         return None if key is None else self.by_key.get(key)
 
@@ -459,7 +462,7 @@ def _limited_demand(
 def _own_group(
     host: ResctrlLayout, classes: Mapping[str, ShareSpec], sharing: GroupSharing, demand: GuestDemand
 ) -> str | None:
-    """The group that a guest needs in addition to the group of its class; None without such a need.
+    """The group that a guest needs in addition to the group of its class; None if that group is enough.
 
     Guests with equal annotations share a group, because their ways overlap in any case. However, such guests
     get separate groups if a bandwidth cap would hold for all of them together. An annotation with the same

@@ -121,7 +121,7 @@ def _choose_lender(
 
 
 def _find_lender(note: RunNote, guests: Iterable[CookieGuest]) -> CookieGuest | None:
-    """Find the guest that can give back the cookie from before a note; None without such a guest."""
+    """Find the guest that can give back the cookie from before a note; None if there is no such guest."""
     lender = note.lender
     for other in guests:
         # The kernel may use the number of a cookie again, but hardly for the same run of the same guest.

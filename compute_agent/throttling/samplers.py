@@ -169,7 +169,7 @@ class GuestReader:
     def _sampled_threads(self, view: GuestView) -> _SampledThreads:
         try:
             found = self._driver.vcpu_threads(view.guest)
-        except DriverError:  # the guest has ended, or libvirtd is away
+        except DriverError:  # the guest has ended, or libvirtd does not answer
             return _SampledThreads()
         # A guest with thousands of threads would cost the agent more CPU time than all other guests.
         if len(found) <= MAX_THREADS:

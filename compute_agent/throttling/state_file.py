@@ -63,7 +63,10 @@ class FormerState(Protocol):
 
     @property
     def former_watermarks(self) -> Any:
-        """The part of the file with the state of watermarks, as JSON values; None without such a part."""
+        """The state of watermarks in the file, as JSON values.
+
+        The result is None if the file has no state of watermarks.
+        """
         ...
 
     def drop_former_watermarks(self) -> None:
@@ -292,7 +295,7 @@ def _parse_former(content: bytes, now: float) -> InterferenceState:
 
 
 def _former_watermarks(content: Any) -> WatermarkState | None:
-    """The state of watermarks of a former release; None without such a state, empty if unusable."""
+    """The state of watermarks of a former release; None if there is no such state, empty if unusable."""
     if content is None:
         return None
     try:

@@ -135,7 +135,10 @@ class MeasuringRound:
         return found
 
     def read_caches(self) -> CacheReading:
-        """The latest counters of resctrl, read once in a round; empty without resctrl or after a failure."""
+        """The latest counters of resctrl, read once in a round.
+
+        The result is empty if resctrl is off or the read failed.
+        """
         # The empty reading is set before the read, so that a second metric does not repeat a read that has
         # failed.
         if self._cache is None:
@@ -266,7 +269,7 @@ def host_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> tuple[fl
 
 
 def stolen_share(now: MeasuringRound, before: MeasuringRound | None) -> float | None:
-    """The percent of the time since the last round that a hypervisor took from this host; None if unknown."""
+    """The stolen CPU time (steal) of this host since the round ``before``, in percent; None if unknown."""
     last, first = _all_cpus(now, before)
     if last is None or first is None:
         return None

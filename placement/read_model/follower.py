@@ -121,7 +121,7 @@ def read_all(conn: sa.Connection) -> ModelState:
         state.counters[bucket] = counter
         state.deletions[bucket] = deletions
     if (reason := buckets.explain_missing(state.counters)) is not None:
-        LOG.error("Changes of the database cannot be read: %s", reason)
+        LOG.error("The worker cannot read the changes of the database, and answers 503: %s", reason)
         raise Unavailable(reason)
     # garbage collections during the read would repeatedly examine all objects made so far
     with without_collection():

@@ -48,7 +48,7 @@ class Inventory:
         object.__setattr__(self, "capacity", capacity(self.total, self.reserved, self.allocation_ratio))
 
     def is_portion(self, amount: int) -> bool:
-        """Return whether the bounds of one allocation permit this amount, however much is free."""
+        """Return whether min_unit, max_unit and step_size permit this amount, however much is free."""
         return self.min_unit <= amount <= self.max_unit and amount % self.step_size == 0
 
     def accepts_amount(self, amount: int, used: int) -> bool:

@@ -132,8 +132,8 @@ class ProviderCondition(ABC):
     correct for every condition, but slow.
     """
     index: ClassVar[str | None] = None
-    """Name of the snapshot's attribute that maps the names of ``sets`` to providers; None without such an
-    index.
+    """Name of the snapshot's attribute that maps the names of ``sets`` to providers; None if there is
+    no such index.
 
     With an index, the condition has one result for all providers without any of the names, in trees with
     a root without these names.

@@ -114,7 +114,7 @@ class AskedAmounts:
         self._portions: dict[TreeStructure, Hashable] = {}
 
     def portions_key(self, shape: TreeStructure, layout: TreeLayout) -> Hashable:
-        """Return a key of the amounts, and sums of amounts, that providers of a structure can give."""
+        """Return a key; trees of structures with equal keys can give the same requested amounts and sums."""
         # the portions are cached by structure, because the computation reads each inventory, and thousands of
         # trees share a structure
         found = self._portions.get(shape)

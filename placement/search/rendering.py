@@ -235,7 +235,7 @@ def _summary_parts(
 ) -> Iterable[bytes]:
     """Return ``"uuid":{...}`` for each provider of the candidates.
 
-    From 1.29 on, for all providers of their trees.
+    From microversion 1.29 on, the result also has all other providers of their trees.
     """
     shape = SummaryShape.for_version(version)
     # summaries of whole trees do not depend on the request, so they are kept for later answers

@@ -100,6 +100,9 @@ def _later_end(end: ClaimEnd, guest_end: float, on_end: EndAction | None) -> Cla
 
 
 def _source_window(tx: WriteTransaction, consumer: str) -> CapacityReservation | None:
-    """Return the window from which the claim of a consumer is; None if there is none, or it is over."""
+    """Return the window from which a claim was made.
+
+    The result is None if the claim is from no window, or the window is over.
+    """
     uuid = window_promises.source_windows(tx.conn, [consumer]).get(consumer)
     return None if uuid is None else reservations.find_reservation(tx.conn, uuid)

@@ -70,12 +70,12 @@ _insertion: Final = PreparedStatement(
 
 @dataclass(frozen=True, slots=True)
 class ClaimEnd:
-    """The end of a claim, the cleaning time after it, and the action on the guest at the end.
+    """The end time of a claim, the cleaning time after it, and the action on the guest at the end time.
 
     ``expires_at`` is in seconds since 1970, ``cleaning_time`` in seconds. The start of a window may end a
     preemptible claim earlier, but not before ``kept_until``. None means that the claim is not preemptible.
-    ``booked_at`` is when the end was set; None means now. ``window_id`` is the consumer of the window from
-    which the claim has taken its amounts.
+    ``booked_at`` is the time at which the end time was set; None means now. ``window_id`` is the consumer of
+    the window from which the claim has taken its amounts.
     """
 
     expires_at: float

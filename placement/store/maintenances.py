@@ -109,7 +109,7 @@ def _tree_uuids(conn: sa.Connection, host: str) -> list[str]:
 class HostGuest:
     """A consumer with allocations of providers that a maintenance window has booked.
 
-    ``ends_at`` is the end of the consumer's allocations, in seconds since 1970.
+    ``ends_at`` is the end time of the consumer's allocations, in seconds since 1970.
 
     ``has_to_move`` tells whether the consumer still has allocations during the window; otherwise the consumer
     ends before the window. ``is_planned`` tells whether the consumer is a window that has not begun.

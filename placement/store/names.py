@@ -18,8 +18,9 @@ class NameLookup:
 
     The query for the ids is queued together with other statements.
 
-    The transaction may write the ids to rows. While such a row exists, a foreign key protects the name from
-    deletion. If the name was deleted before the row was written, the transaction fails and runs again.
+    The same transaction may write rows that contain these ids. While such a row exists, a foreign key
+    protects the name from deletion. If the name was deleted before the row was written, the transaction fails
+    and runs again.
 
     :param table: the table of resource classes or of traits.
     """

@@ -126,7 +126,9 @@ def choose_preempted(
 def read_preemptible(
     conn: sa.Connection, names: Collection[str], of_providers: Collection[str] | None, ends_at: float
 ) -> PreemptibleRoom | None:
-    """Return the newest preemptible claims of these classes that may end at a time; None without such claims.
+    """Return the newest preemptible claims of these classes that may end at a time.
+
+    The result is None if there are no such claims.
 
     :param of_providers: the uuids of the providers to search; None means all providers.
     """

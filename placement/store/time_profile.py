@@ -376,7 +376,7 @@ def check_window(window: TimeWindow, now: float) -> TimeWindow:
 
 
 def overlaps_sentence(amounts: Iterable[TimedAmount], window: TimeWindow, *, are_all: bool = True) -> str:
-    """Return a sentence that names the windows and claims which overlap a window; empty without an overlap.
+    """Return a sentence with the names of windows and claims that overlap a window; empty if none overlaps.
 
     :param are_all: whether ``amounts`` has all amounts, so that the sentence may also give the number of
         unnamed windows and claims.

@@ -104,7 +104,7 @@ class SessionAdmission:
         return _to_sign_in(environ, start_response)
 
     def _find_session(self, environ: "WSGIEnvironment") -> VisitorSession | None:
-        """Return the session of a request; None if there is none.
+        """Return the session of a request; None if the request has no session.
 
         :raises ServiceError: the database does not answer.
         """

@@ -44,7 +44,10 @@ class AgentHeartbeat:
 
 
 def last_heartbeat(members: Iterable[Provider]) -> AgentHeartbeat | None:
-    """Return the heartbeat of a host, from its first provider with a heartbeat; None without a heartbeat."""
+    """Return the heartbeat of a host, from its first provider with a heartbeat.
+
+    The result is None if no provider has one.
+    """
     for each in members:
         if each.attributes:
             reported_at, due = each.attributes.get(REPORTED_AT), each.attributes.get(REPORT_DUE)
@@ -163,7 +166,8 @@ class ClassTotal:
 class FleetPage:
     """One page of the list of hosts.
 
-    Of all ``hosts`` hosts, ``passing`` hosts pass the filters; ``totals`` are sums over the passing hosts.
+    ``hosts`` is the number of all hosts, and ``passing`` the number of hosts that pass the filters.
+    ``totals`` has the sums over the hosts that pass.
     """
 
     hosts: int

@@ -97,7 +97,7 @@ class NeighbourCache:
 
 @dataclass(frozen=True, slots=True)
 class NeighbourGuest:
-    """The use of all L3 caches of a host by one guest."""
+    """The cache use and memory bandwidth of one guest, summed over all L3 caches of its host."""
 
     root: Provider
     consumer: str

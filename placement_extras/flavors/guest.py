@@ -233,7 +233,7 @@ def read(pairs: Pairs) -> TypedProperties:
 def by_node(given: Mapping[str, str], name: str, read_one: Callable[[str], int]) -> tuple[int, ...] | None:
     """Return the values of the properties ``NAME.0``, ``NAME.1`` and so on, up to the first missing number.
 
-    Return None without ``NAME.0``.
+    Return None if ``given`` has no property ``NAME.0``.
 
     :raises InvalidRequest: a value is invalid; the message names it.
     """

@@ -144,7 +144,7 @@ class TallyComparison:
 
     @classmethod
     def of_tallies(cls, source: Mapping[str, RowTally], target: Mapping[str, RowTally]) -> TallyComparison:
-        """Pair the tallies of two databases by title; a missing tally counts as zero."""
+        """Pair the numbers and sums of two databases by title; a missing title counts as zero."""
         nothing = RowTally()
         return cls(
             {
@@ -155,7 +155,7 @@ class TallyComparison:
 
     @property
     def different_titles(self) -> list[str]:
-        """Titles with different tallies in the two databases."""
+        """The titles with different numbers or sums of rows in the two databases."""
         return [title for title, (source, target) in self.pairs.items() if source != target]
 
 

@@ -452,7 +452,7 @@ class ListAvailability(command.Lister):
         parser.add_argument(
             "--deadline",
             metavar="<time>",
-            help="Latest end (UTC; default: any end, with a start in 366 days)",
+            help="Latest end time (UTC); default: any end time of a stay that starts within 366 days",
         )
         _add_joint_arguments(parser)
         _add_margins(parser)
@@ -536,7 +536,7 @@ def _add_place_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_joint_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments for several consumers that fit together."""
+    """Add the arguments for claims of several consumers at the same time."""
     parser.add_argument(
         "--count", metavar="<number>", type=int, help="Number of consumers with this request (default: 1)"
     )

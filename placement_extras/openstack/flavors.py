@@ -73,12 +73,12 @@ def add_topology(parser: argparse.ArgumentParser) -> None:
 
 
 def given_topology(parsed_args: argparse.Namespace) -> dict[str, Any]:
-    """Return the field ``topology`` of a body; empty without the option."""
+    """Return the field ``topology`` of a body; empty if the option is not given."""
     return {} if parsed_args.topology is None else {"topology": parsed_args.topology}
 
 
 def given_strict(parsed_args: argparse.Namespace) -> dict[str, Any]:
-    """Return the field ``strict`` of a body; empty without the option."""
+    """Return the field ``strict`` of a body; empty if the option is not given."""
     return {"strict": True} if parsed_args.strict else {}
 
 

@@ -31,7 +31,7 @@ class MigrationStep:
 
     Hosts are given by their roots.
 
-    ``allocations`` has the amounts of the way, by uuid of the provider and by class.
+    ``allocations`` has these amounts, by uuid of the provider and by class.
     """
 
     guest: HostedConsumer

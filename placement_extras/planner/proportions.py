@@ -53,7 +53,7 @@ Place = tuple[Any, tuple[Way, ...]]
 
 
 def count_sets(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> FitBounds:
-    """Return how many sets of guests fit together.
+    """Return how many sets of guests, in the given proportions, fit at the same time.
 
     :raises placement.search.budget.BudgetExhausted: the search takes too long.
     """

@@ -183,7 +183,7 @@ def _line_numbers(line: TallyLine) -> dict[str, Any]:
 
 
 def _time_percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
-    """Return the 50th and the 95th percentile in milliseconds; None without times."""
+    """Return the 50th and the 95th percentile in milliseconds; None if ``seconds`` is empty."""
     if not seconds:
         return None
     ordered = sorted(seconds)

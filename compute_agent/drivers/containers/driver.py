@@ -40,7 +40,7 @@ ENGINES: Final[Mapping[str, str]] = {PODMAN: "Podman", DOCKER: "Docker"}
 CONTAINERS_THREAD: Final = ThreadSpec(
     "containers",
     "when Podman or Docker has an event of a container, and each [guests] reconcile_interval; 0.1 to 2 s"
-    " while it is away",
+    " while the engine does not answer",
     "keeps the table of containers, and reports those that start, end or change",
     "that of the table; that of changes of containers",
     "the engine over its socket; the queue of ``arrivals``",

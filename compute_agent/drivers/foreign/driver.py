@@ -417,7 +417,7 @@ class ForeignDriver(UndividedThreads):
     def memory_use(self, guest: Guest) -> int | None:
         """The bytes of memory that the guest uses, including page cache.
 
-        The result is None without the controller memory.
+        The result is None if the group does not have the controller memory.
         """
         return self._table.find_recent(guest).running.own_group.memory_use()
 

@@ -218,7 +218,11 @@ class ValueEditor(abc.ABC):
                         self._restore_values(record)
                         self._forget_values(record, record.values.keys())
                         self._save(ValueRecord(record.guest_uuid, record.name, record.run))
-                        LOG.info("%s %s has its own limits again", self.subject.capitalize(), record.name)
+                        LOG.info(
+                            "%s %s is no longer a guest, and its former limits are restored",
+                            self.subject.capitalize(),
+                            record.name,
+                        )
                     except DriverError as error:
                         LOG.warning("The former limits of %s cannot be restored: %s", record.name, error)
 

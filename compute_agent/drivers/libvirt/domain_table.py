@@ -244,7 +244,7 @@ class DomainTable:
     def look_around(self, everything: bool) -> list[Any]:
         """Read the domains that started or ended without an event, and lost domains.
 
-        :param everything: whether to read all domains, as after libvirtd was away.
+        :param everything: whether to read all domains, as after an outage of libvirtd.
         :return: the running domains that have a definition, as objects of libvirt.
         :raises DriverError: libvirtd does not list its domains.
         """

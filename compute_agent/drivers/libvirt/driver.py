@@ -1,10 +1,10 @@
 """The driver of QEMU domains: libvirtd runs them, and the driver sets their CPUs, memory and block I/O.
 
 One thread keeps the connection to libvirtd and the table of running domains. The thread reads a domain when
-libvirtd reports an event, and all domains after libvirtd was away. The thread recognises missed events by the
-differences between the table and the domains. Guests continue to run without libvirtd, and the table keeps
-them. libvirtd reports no changes of definitions (``virsh schedinfo --config``, ``vcpupin --config``), so the
-thread reads all definitions in turn.
+libvirtd reports an event, and all domains after an outage of libvirtd. The thread recognises missed events
+by the differences between the table and the domains. Guests continue to run without libvirtd, and the table
+keeps them. libvirtd reports no changes of definitions (``virsh schedinfo --config``, ``vcpupin --config``),
+so the thread reads all definitions in turn.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _KIB: Final = 1024
 
 GUESTS_THREAD: Final = ThreadSpec(
     "libvirt-guests",
-    "when libvirtd reports a domain, and each 10 s for its definition; 0.1 to 2 s while libvirtd is away",
+    "when libvirtd reports a domain, and each 10 s for its definition; 0.1 to 2 s while it does not answer",
     "keeps the table of domains, and reports those that start, end or change",
     "that of changes of domains",
     "libvirtd; the queue of ``arrivals``",
@@ -94,7 +94,7 @@ class LibvirtDriver:
     ) -> None:
         """Start the thread that connects and lists the running domains.
 
-        The thread waits while libvirtd is away.
+        The thread waits while libvirtd does not answer.
 
         :param uri: the URI of libvirtd.
         :param look_interval: the minimum time in seconds of one round, in which the thread lists all domains
@@ -226,7 +226,7 @@ class LibvirtDriver:
                 raise
             except DriverError as error:
                 # a paused guest, for example, does not react; it is destroyed below
-                LOG.warning("A guest is destroyed if it runs on: %s", error)
+                LOG.warning("A guest cannot shut down, and is destroyed after the grace period: %s", error)
             while known.is_alive:
                 if time.monotonic() >= deadline:
                     LOG.warning("Guest %s did not shut down within %s s, and was destroyed", guest, timeout)

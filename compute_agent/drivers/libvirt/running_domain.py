@@ -1,7 +1,7 @@
 """The settings of a running domain, their differences from wanted settings, and the calls to change them.
 
 Limits are set through libvirt and read from the domain's cgroup (https://libvirt.org/cgroups.html). A read of
-the cgroup works while libvirtd is away, costs a twentieth of a call of libvirt, and shows the kernel's
+the cgroup works while libvirtd does not run, costs a twentieth of a call of libvirt, and shows the kernel's
 values. Calls that fail raise ``libvirt.libvirtError``, which the driver translates. The persistent definition
 matters only from the next start of the guest until the agent places the guest again, so a failed write of the
 definition is only logged.

@@ -437,7 +437,10 @@ class ProcessDriver(UndividedThreads):
         return None if group is None else group.memory_use()
 
     def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
-        """The bytes in huge pages that the guest's group uses, by page size in KiB; empty without a group."""
+        """The bytes in huge pages that the guest's group uses, by page size in KiB.
+
+        The result is empty if the guest has no group of its own.
+        """
         return memory_limits.huge_page_use(self._group_of(guest))
 
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:

@@ -175,7 +175,7 @@ class ProcessTable:
                 if look_only:
                     del self._records[record.uuid]
                     continue
-                LOG.info("Guest %s (pid %d) ended while the agent was away", record, record.identity.pid)
+                LOG.info("Guest %s (pid %d) ended while the agent did not run", record, record.identity.pid)
                 _end_leftovers(record)
                 self.forget_guest(record)
             elif record.newer:

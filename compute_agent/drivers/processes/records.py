@@ -266,7 +266,7 @@ class ProcessRecord:
         return _cached_group(self.cgroup) if self.cgroup else None
 
     def member_pids(self) -> list[int]:
-        """The pids of the processes in the guest's own group; empty without such a group."""
+        """The pids of the processes in the guest's own group; empty if there is no such group."""
         return [] if self.own_group is None else self.own_group.process_ids()
 
     def as_guest(self) -> Guest:

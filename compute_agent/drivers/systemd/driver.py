@@ -31,7 +31,7 @@ DRIVER: Final = "systemd"
 UNITS_THREAD: Final = ThreadSpec(
     "systemd-units",
     "when systemd signals a change of a service, and each [guests] reconcile_interval; 0.1 to 2 s while"
-    " systemd is away",
+    " systemd does not answer",
     "keeps the table of services, and reports those that start, end or change",
     "that of the table; that of changes of services",
     "systemd over the message bus; the queue of ``arrivals``",

@@ -1,4 +1,4 @@
-"""Interference: pure decisions about guests that disturb other guests.
+"""Interference: pure functions that find guests that disturb others, and decide on their limits.
 
 A limit begins as a trial, and stays only if it helps.
 

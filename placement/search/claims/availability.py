@@ -229,7 +229,7 @@ def place_in_window(
 def _tight_hosts(times: HostTimes, roots: Iterable[int], start: float) -> Iterator[Sequence[int]]:
     """Yield some hosts that may have room from a start on.
 
-    Of each group of compared hosts, the host with the tightest fit comes first.
+    In each group of compared hosts, the host with the tightest fit comes first.
     """
     rest = iter(roots)
     while some := list(islice(rest, _CONSIDERED)):

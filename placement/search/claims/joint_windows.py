@@ -174,7 +174,7 @@ class _ClaimHosts:
 
 
 class _JointHosts:
-    """The hosts of several claims, chosen by the sums of amounts of each host."""
+    """The hosts that may have room for several claims, by the sums of free amounts of each host."""
 
     def __init__(
         self,
@@ -222,12 +222,12 @@ class _JointHosts:
     def first_start(self, start: float) -> float:
         """Return the first start, at ``start`` or later, that no claim excludes.
 
-        The result is infinity if there is none.
+        The result is infinity if there is no such start.
         """
         return max(each.first_start(start) for each in self._by_claim)
 
     def place_during(self, window: TimeWindow, budget: SearchBudget, rng: random.Random) -> list[PlacedClaim]:
-        """Return the places of all claims during a window; empty if they do not fit together.
+        """Return the places of all claims during a window; empty if the claims do not fit at the same time.
 
         :raises BudgetExhausted: the budget is spent.
         """

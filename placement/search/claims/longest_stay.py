@@ -43,7 +43,7 @@ _MAX_SEARCHED: Final = 64
 Stay = tuple[Sequence[PlacedClaim], float]
 """Places of claims, and the time until which the claims may stay there."""
 PlaceUntil = Callable[[float], Sequence[PlacedClaim]]
-"""A function that returns places where claims may stay until a given time; empty without such places."""
+"""A function that returns places where claims may stay until a given time; empty if no place is possible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class StaySpan:
 def with_end(
     placed: Iterable[PlacedClaim], wanted: Sequence[WantedClaim], span: StaySpan, end: float
 ) -> list[PlacedClaim]:
-    """Return placed claims with a new end.
+    """Return placed claims with a new end time.
 
     :param wanted: the same claims as they were requested, with their fallbacks.
     """
@@ -105,7 +105,7 @@ def with_end(
 def possible_ends(
     skylines: Skylines, providers: Iterable[int], names: Iterable[str], span: StaySpan
 ) -> list[float]:
-    """Return the possible ends of longest stays on some providers, in ascending order."""
+    """Return the possible end times of longest stays on some providers, in ascending order."""
     found, classes = {span.max_end}, frozenset(names)
     for each in providers:
         for name, skyline in skylines.get(each, NO_SKYLINES).items():
@@ -115,10 +115,10 @@ def possible_ends(
 
 
 def place_until_last(ends: Sequence[float], place: PlaceUntil, found: Stay | None = None) -> Stay | None:
-    """Return the places for the latest end that is possible, and this end; None if no end is possible.
+    """Return the places for the latest possible end time, with this time; None if no end time is possible.
 
-    :param ends: the possible ends in ascending order.
-    :param found: places that are already known for an earlier end.
+    :param ends: the end times to try, in ascending order.
+    :param found: places that are already known for an earlier end time.
     :raises BudgetExhausted: the budget is spent, and no places are known.
     """
     low, high = 0, len(ends)
@@ -211,7 +211,7 @@ class _HostStays:
         self._times = HostTimes(snapshot, skylines, wanted, span.min_end - span.begin, budget)
 
     def find_longest(self) -> Stay | None:
-        """Return the place with the longest stay, and its end."""
+        """Return the place with the longest stay, and the end time of this stay."""
         roots = sorted(allowed_roots(self._snapshot, self._wanted, self._budget))
         # concurrent claims mostly try different hosts first
         self._rng.shuffle(roots)

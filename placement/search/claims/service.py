@@ -391,7 +391,7 @@ class ClaimService:
         span: StaySpan,
         seconds: float,
     ) -> list[PlacedClaim]:
-        """Return the place of a claim, or of a reservation's claims, for which only their time matters.
+        """Return a place for a claim, or for a reservation's claims, on any host with room at that time.
 
         The result is empty if the caller has to compare hosts.
 

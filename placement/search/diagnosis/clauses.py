@@ -190,7 +190,7 @@ TOGETHER: Final = RequestClause("all_groups")
 
 
 def joint_clauses(request: CandidatesRequest) -> Iterator[tuple[RequestClause, CandidatesRequest]]:
-    """Yield each clause that relates parts, with a request that has this clause and all earlier clauses."""
+    """Yield each clause about several groups, with a request that has this clause and all earlier clauses."""
     # each request has all earlier clauses, so that a host counts at the first clause that it fails
     yield TOGETHER, replace(request, same_subtrees=(), group_policy=None)
     for number, suffixes in enumerate(request.same_subtrees, start=1):

@@ -49,8 +49,8 @@ _Tell = Callable[[HostTree, Sequence[Provider]], bool]
 class RequestRelaxation:
     """A minimal set of changes after which a request fits, with the number of hosts on which it then fits.
 
-    ``left_out`` has the clauses to leave out. ``amounts`` maps clauses of resources to reduced amounts, which
-    are the largest that fit together with the other changes.
+    ``left_out`` has the clauses to leave out. ``amounts`` maps clauses of resources to reduced amounts:
+    the largest amounts that fit after the other changes.
     """
 
     left_out: tuple[RequestClause, ...]
