@@ -160,7 +160,7 @@ class KeptFile(Generic[T]):
             return None
 
     def is_due(self, now: float) -> bool:
-        """Whether the last save() was long enough ago. ``now`` is on the clock of save()."""
+        """Whether the next save() is due. ``now`` is a time of the clock that save() uses."""
         # If the clock was set back, ``now`` is before the last save, and a save is due at once.
         return now - self._saved >= SAVE_SECONDS or now < self._saved
 

@@ -133,7 +133,7 @@ def learned_topology(conf: cfg.ConfigOpts, topology: HostTopology) -> HostTopolo
 
 
 def stopped_cpus(conf: cfg.ConfigOpts, topology: HostTopology, beside: bool) -> CpuSet:
-    """The offline CPUs that count as present, and that only an operator can bring online."""
+    """The offline CPUs that count as present, but need an operator to bring them online."""
     return topology.parked - parkable_cpus(conf, beside)
 
 

@@ -6,7 +6,7 @@ property.
 
 If flavor and image have different thread policies, the rule of Nova applies
 (``get_cpu_thread_policy_constraint`` of ``nova.virt.hardware``). The policy of the image counts only if the
-flavor has none. If the flavor has another policy than ``prefer``, a different policy of the image is a
+flavor has no policy. If the flavor has another policy than ``prefer``, a different policy of the image is a
 problem.
 """
 

@@ -75,7 +75,7 @@ A release of the host always removes limits, but removes pins only if the operat
 
 @dataclass(frozen=True, slots=True)
 class ReleaseItem:
-    """One setting that the agent has made, and that a release of the host can undo.
+    """One setting of the agent, which a release of the host can undo.
 
     :ivar kind: the kind of the setting, such as :data:`PINS`.
     :ivar name: the guest, or the files of the host, that have the setting.

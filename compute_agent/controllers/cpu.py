@@ -220,7 +220,7 @@ class CpuController(GuestController):
         return self._driver.apply_cpu_limits(target.guest, self._wanted_limits(target))
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The quotas and the weights of guests.
+        """Yield the quotas and weights to remove from guests.
 
         A release of the host always undoes a quota, but undoes a weight only if it also undoes pins.
         """

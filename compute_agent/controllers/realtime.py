@@ -306,7 +306,7 @@ class RealtimeController(KernelController):
         return read_schedules(self._schedules, self._driver.vcpu_threads(guest))
 
     def priority_of(self, guest: Guest) -> int | None:
-        """The realtime priority that a guest gets from its class; None if the class has none."""
+        """The realtime priority that a guest gets from its class; None if the class sets no priority."""
         return self._priorities.get(guest.settings.qos_class)
 
 

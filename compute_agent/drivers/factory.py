@@ -310,7 +310,7 @@ def libvirtd_is_usable(uri: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DriverKind:
-    """The functions that lock and open one driver, and that tell beforehand whether it can limit guests.
+    """The functions that lock a driver, open it, and say before the opening whether it can limit guests.
 
     :ivar lock: makes the lock on the guests, from the options and the name of the agent.
     :ivar open: makes the driver from the options, the folder of records, the lock and the name of the host's

@@ -190,7 +190,7 @@ def read_packages(files: SysFiles, online: frozenset[int]) -> tuple[CpuPackage, 
 
 
 def read_dies(files: SysFiles, packages: Iterable[CpuPackage]) -> tuple[CpuDie, ...]:
-    """Read the dies; none before Linux 5.2."""
+    """Read the dies; the result is empty before Linux 5.2."""
     return tuple(
         CpuDie(die, package.id, cpus)
         for package in packages

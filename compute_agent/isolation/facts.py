@@ -248,7 +248,7 @@ class MaskReader:
 
     @property
     def boot_id(self) -> str:
-        """The identifier of the boot; empty where the kernel has none."""
+        """The kernel's identifier of the current boot; empty if it cannot be read."""
         return kernel_files.read_boot_id(self.root)
 
     @property

@@ -208,7 +208,7 @@ class GuestEvents:
         """Begin without changes.
 
         :param missed: called to request a report to Placement, after a guest with an allocation has started.
-        :param is_awaited: tells whether the next report claims an allocation for a guest without one.
+        :param is_awaited: tells whether the next report claims for a guest that has no allocation.
         """
         self._is_awaited = is_awaited
         self._pipeline = pipeline

@@ -179,7 +179,7 @@ class BlockIoClass:
 
 @dataclass(frozen=True, slots=True)
 class MemoryShare:
-    """Settings of memory of a class of guests. Amounts are percent of a guest's allocation of ``MEMORY_MB``.
+    """The memory settings of a guest class. Amounts are percent of a guest's allocation of ``MEMORY_MB``.
 
     :ivar high: above this amount, the kernel slows the guest down and reclaims its memory; None means no
         limit.

@@ -68,7 +68,7 @@ class ManualSettings:
 
     @classmethod
     def look_up(cls, path: Path) -> ManualSettings:
-        """Read a file for a command that must not change it; no settings if the file is unusable.
+        """Read a file for a command that must not change it; the result is empty if the file is unusable.
 
         :raises UnsafeFileError: other users could have written the file.
         """

@@ -95,9 +95,9 @@ def choose_cpus(
 ) -> tuple[int, ...]:
     """The CPUs of the best choice, core by core. Call this function only if choice_cost() has found a choice.
 
-    Among cores of one kind, the cores of the first pieces come first, and within a piece the lowest.
+    Among cores of one kind, the cores of the first pieces come first, and within a piece the lowest cores.
 
-    :param beside: a sort key for cores, computed from a CPU of the core; it takes precedence over this order.
+    :param beside: returns a sort key of the core of a CPU, which takes precedence over this order.
     """
     if want.policy is ThreadPolicy.SPREAD:
         return tuple(_one_by_one(pieces, beside))[: want.cpus]

@@ -145,8 +145,8 @@ class ObservedGuest:
     :ivar helpers: the CPUs of tasks that serve the guest outside its own processes, by thread id.
     :ivar devices: the addresses of the guest's PCI devices; None if unknown.
     :ivar schedules: the schedules of the threads that run guest CPUs, by thread id.
-    :ivar cookies: the core cookies of all threads by thread id, 0 for none; None means that they cannot be
-        read.
+    :ivar cookies: the core cookies of all threads by thread id, 0 for no cookie; None means that the cookies
+        cannot be read.
     """
 
     vcpus: Mapping[int, CpuSet] = field(default_factory=dict)

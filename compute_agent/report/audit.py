@@ -312,7 +312,7 @@ def compare_holdings(
     """The differences between guests and their allocations, by kind, and the guests that migrate.
 
     :param held: the allocations of all consumers on this host.
-    :param inactive: the guests of this host that do not run, and that may hold allocations.
+    :param inactive: the stopped guests of this host, which may hold allocations.
     :param migrations: the guest of each migration, by the migration's consumer.
     """
     running = {guest.uuid: guest for guest in guests}

@@ -17,7 +17,7 @@ _MAX_PID: Final = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class EvictionNote(HostNote):
-    """An eviction that an operator has ordered, and that has not ended.
+    """An eviction by an operator's command that has not ended.
 
     :ivar pid: the main process of the guest, and ``boot`` the id of the boot in which it ran. Another run of
         the guest is not evicted.

@@ -41,7 +41,7 @@ class AllocationMove:
 
 @dataclass(frozen=True, slots=True)
 class InventoryChange:
-    """All inventories of a provider before and after the reshape. Before, a new provider has none."""
+    """All inventories of a provider before and after the reshape; a new provider has none before."""
 
     uuid: str
     before: Mapping[str, ProviderInventory] = field(hash=False)

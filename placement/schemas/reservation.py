@@ -109,7 +109,7 @@ class _LimitsQuery(StrictSchema):
 
 
 def parse_limits(params: Params, version: Microversion) -> str | None:
-    """Return the project in a query string of ``GET /ext/v1/reservations/limits``, or None.
+    """Return the project that a query string of ``GET /ext/v1/reservations/limits`` names, or None.
 
     :raises InvalidRequest: the query string is wrong; the message names the error.
     """
@@ -149,7 +149,7 @@ def parse_list(params: Params, version: Microversion) -> ReservationsPage:
 def change_of(body: dict[str, Any]) -> ReservationChange:
     """Return the change of a reservation that a body asks for.
 
-    :raises InvalidRequest: the body asks for no change, or has both of the fields for the end.
+    :raises InvalidRequest: the body asks for no change, or has both fields for the end time.
     """
     has_end = body["expires_at"] is not None or body["expires_in"] is not None
     if not has_end and body["allocations"] is None and body["on_end"] is None:

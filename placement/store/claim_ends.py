@@ -1,4 +1,4 @@
-"""Changes of the ends of claims in place: consumer, providers and amounts stay."""
+"""Changes of the end times of claims in place: consumer, providers and amounts stay."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from placement.store.time_profile import AT_ONCE, EndAction, TimeWindow, check_w
 
 @dataclass(frozen=True, slots=True)
 class EndChange:
-    """A change of a claim with a fixed end: its new end, and what happens to its guest then.
+    """A change of a claim with a fixed end time: the new end time, and the action on the guest at this time.
 
-    A value of None keeps the present one.
+    None keeps the present value.
     """
 
     ends_at: float | None
@@ -26,12 +26,13 @@ class EndChange:
 
 
 def change_end(database: ServiceDatabase, consumer: str, generation: int, change: EndChange) -> ClaimEnd:
-    """Change the end of a claim; return the new end. The generation of the consumer increases by one.
+    """Change the end time of a claim; return the new end. The generation of the consumer increases by one.
 
-    :raises NotFound: the consumer has no claim that has an end ahead.
+    :raises NotFound: the consumer has no claim with a future end time.
     :raises ConcurrentUpdate: ``generation`` is not the current generation.
-    :raises InvalidRequest: the end is not in the future.
-    :raises Conflict: the claim has no fixed end, its room is not free until then, or its window ends before.
+    :raises InvalidRequest: the new end time is not in the future.
+    :raises Conflict: the claim has no fixed end time, its resources are not free until the new end time, or
+        its window ends before the new end time.
     """
     try:
         return reservations.write_with_room(

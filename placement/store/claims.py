@@ -34,8 +34,8 @@ class ConsumerClaim:
     consumer, and :data:`~placement.store.consumers.ANY_GENERATION` accepts any generation (before
     microversion 1.28). ``in_any_portions`` marks the remaining amounts of a reservation, which need not
     respect min_unit, max_unit and step_size. ``window`` is the time of the allocations; None means from now
-    on, without an end. The last ``cleaning_time`` seconds of the window follow the end of the claim;
-    ``on_end`` is the action at this end. A preemptible claim keeps its allocations at least until
+    on, without an end time. The last ``cleaning_time`` seconds of the window follow the end of the claim;
+    ``on_end`` is the action at the end of the claim. A preemptible claim keeps its allocations at least until
     ``kept_until``. After that time, the start of a window may end the claim. ``taken_from`` is the uuid of
     the window to which the amounts return when the claim ends; the same transaction has locked this window.
     """

@@ -89,7 +89,7 @@ class ClaimEnd:
 def write_ends(tx: WriteTransaction, ends: Mapping[str, ClaimEnd], known: Collection[int]) -> None:
     """Write the end times of claims that this transaction writes; no confirmation changes these times.
 
-    :param ends: the ends of claims, by uuid of the consumer.
+    :param ends: the end times of claims, by uuid of the consumer.
     :param known: the ids of these consumers that existed before.
     """
     if not ends:
@@ -117,7 +117,7 @@ _end_insertion: Final = PreparedStatement(
 
 
 def read_ends(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ClaimEnd]:
-    """Return the ends of those claims of these locked consumers that have an end time, by uuid."""
+    """Return the end of each claim of these locked consumers that has an end time, by uuid."""
     return {
         uuid: ClaimEnd(
             float(ends_at),
@@ -334,7 +334,7 @@ def confirm_claim(
 
     :raises NotFound: no claim of this consumer expires, or the claim has expired already.
     :raises ConcurrentUpdate: ``generation`` is not the current generation.
-    :raises Conflict: the claim has a fixed end.
+    :raises Conflict: the claim has a fixed end time.
     """
     # the statement locks the consumer, so that the claim cannot be released between the check and the write
     rows = consumer_store.rows(consumer_store.lock(tx, [consumer]))

@@ -112,7 +112,7 @@ class TimedWrite:
 class TimedChange:
     """The timed amounts before and after a write, both of the claimants and of all other consumers.
 
-    ``before`` has only amounts with an end. ``untimed`` has the claimants' holdings without an end.
+    ``before`` has only amounts with an end time. ``untimed`` has the claimants' holdings without an end time.
     """
 
     now: float
@@ -148,7 +148,7 @@ class TimedChange:
 
 
 _ALWAYS: Final = TimeWindow(AT_ONCE, math.inf)
-"""The time window of amounts that have no end."""
+"""The time window of amounts without an end time."""
 
 
 def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: LockedConsumers) -> TimedWrite:

@@ -263,7 +263,7 @@ class TimedRows:
 
 
 def returned_amounts(rows: TimedRows) -> list[TimedAmount]:
-    """Return the amounts that windows get back from their claims, at the ends of the claims or already now.
+    """Return the amounts that windows get back from their claims, when the claims end or already now.
 
     :param rows: all amounts of the providers with these promises.
     """

@@ -25,7 +25,7 @@ from placement.store.time_profile import EndAction, TimeWindow, WindowMargins
 MAX_AGE: Final = 90 * 86_400.0
 """Seconds for which the history keeps a window after the window's end."""
 RECENT: Final = 7 * 86_400.0
-"""Seconds after its end for which the events of a window are still read, so that its row must be kept."""
+"""Seconds after the end of a window for which readers may ask for its events, so that its row is kept."""
 MAX_KEPT: Final = 1000
 """Maximum number of windows of a project that the history keeps for longer than :data:`RECENT` after their
 end.
@@ -105,7 +105,7 @@ def _find_excess(tx: WriteTransaction, project_id: str, before: float, kept: int
 
 
 def note_end(tx: WriteTransaction, uuid: str, expires_at: float) -> None:
-    """Record a changed end of a window, which includes its cleaning time."""
+    """Record a changed end time of a window, which includes the cleaning time of the window."""
     tx.conn.execute(
         sa.update(table)
         .where(table.c.uuid == uuid)

@@ -85,7 +85,7 @@ class CreateClaim(command.Lister):
 
     The table has a line for each resource provider. Lines with the number 0 are the claim; lines with numbers
     from 1 on are alternates. The column "score" is filled if the claim has an order, and "expires_at" if the
-    claim expires or has an end. A dry run claims nothing, so its columns "consumer", "generation" and
+    claim expires or has an end time. A dry run claims nothing, so its columns "consumer", "generation" and
     "expires_at" are empty. If no host fits, the command shows the reasons.
     """
 
@@ -216,7 +216,7 @@ class ConfirmClaim(command.ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
-        """Confirm the claim with the given generation or, without one, the current generation."""
+        """Confirm the claim with the given generation, or with the current generation if none is given."""
         generation = _claim_generation(self, parsed_args)
         body = {"consumer_generation": generation, **_given_fields(parsed_args, "expires_in")}
         claim = send_request(self, "PUT", f"{_CLAIMS}/{parsed_args.uuid}", json=body)["claim"]
@@ -225,10 +225,10 @@ class ConfirmClaim(command.ShowOne):
 
 
 class SetClaim(command.ShowOne):
-    """Change when a claim ends, or what happens to its guest then.
+    """Change the end time of a claim, or the action on its guest at that time.
 
-    The claim keeps its host and its resources. If others need these resources before the new end, the command
-    fails. A claim from a reservation ends with the reservation at the latest.
+    The claim keeps its host and its resources. If other claims or reservations need these resources before
+    the new end time, the command fails. A claim from a reservation ends with the reservation at the latest.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -244,7 +244,7 @@ class SetClaim(command.ShowOne):
         parser.add_argument(
             "--ends-at",
             metavar="<time>",
-            help="New end of the claim, such as 2026-12-24T18:00:00Z (UTC; default: as before)",
+            help="New end time of the claim, such as 2026-12-24T18:00:00Z (UTC; default: as before)",
         )
         _add_on_end(
             parser,
@@ -254,7 +254,7 @@ class SetClaim(command.ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
-        """Change the end with the given generation or, without one, the current generation."""
+        """Change the end time with the given generation, or with the current generation if none is given."""
         changes = _given_fields(parsed_args, "ends_at", "on_end")
         if not changes:
             raise exceptions.CommandError("Nothing to change: give --ends-at or --on-end.")

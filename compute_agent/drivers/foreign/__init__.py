@@ -10,6 +10,6 @@ functions make the decisions: ``declared.py`` parses settings, ``values.py`` cho
 ``kernel_values.py`` finds drift.
 
 Invariants: the agent stores a value of the guest's own on disk before it changes the value. A guest that has
-ended, or that is no longer a guest, leaves no record. If a peer is down, the drivers of other guests continue
-to work.
+ended, or that is no longer a guest, leaves no record. If a peer does not run, the drivers of other guests
+continue to work.
 """

@@ -305,7 +305,7 @@ class ForeignDriver(UndividedThreads):
 
     @property
     def flavor_source(self) -> None:
-        """Always None, because guests of a peer have no flavors."""
+        """Always None, because services and containers have no flavors."""
         return
 
     @property

@@ -247,7 +247,7 @@ class DomainDefinition:
 
     @property
     def own_pins(self) -> frozenset[Pin]:
-        """The pins of the definition that the agent wrote, and that have not changed since."""
+        """The pins that the agent wrote into the definition, without pins that have changed since."""
         return frozenset(
             (role, cpus)
             for role, cpus in self.pins.items()

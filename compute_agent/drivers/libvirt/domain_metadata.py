@@ -103,7 +103,7 @@ class DomainDescription:
         not contain.
     :ivar declared: a dict from the name of each setting in the domain's metadata to its value, without
         defaults.
-    :ivar owner: the user of the QEMU process, as a name, or as ``+`` and a number; empty if the XML has none.
+    :ivar owner: the user of the QEMU process, as a name, or as ``+`` and a number; empty if not in the XML.
     :ivar problems: messages for the operator about settings that cannot be used.
     :ivar identity: the names, owner, flavor and image that Nova wrote.
     :ivar devices: the PCI addresses of the host's devices that are passed through to the domain, and the

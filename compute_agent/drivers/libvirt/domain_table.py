@@ -73,7 +73,7 @@ class _ExpectedProcess:
 
 
 class ExpectedDomains:
-    """The domains that the hook announced and that libvirtd does not report as running yet.
+    """The domains that the hook has announced, until libvirtd reports them as running.
 
     Methods may be called from any thread.
     """

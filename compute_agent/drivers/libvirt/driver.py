@@ -150,7 +150,8 @@ class LibvirtDriver:
     def guests(self) -> Sequence[Guest]:
         """The domains that run now.
 
-        While libvirtd is down, the result contains the domains of the table that have a living process.
+        While libvirtd does not answer, the result contains the domains of the table that have a living
+        process.
 
         :raises DriverError: libvirtd has not answered since the agent started.
         """

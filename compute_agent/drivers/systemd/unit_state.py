@@ -61,7 +61,8 @@ class UnitState:
     """The state of a service.
 
     :ivar files: the unit file and its drop-ins, in the order in which systemd applies them.
-    :ivar group: the path of the control group below the root of all groups; empty if the service has none.
+    :ivar group: the path of the control group below the root of all groups; empty if the service has no
+        group.
     :ivar values: the values of the properties that the agent may set.
     """
 

@@ -113,7 +113,7 @@ def show_claim(call: ApiRequest, consumer_uuid: str) -> Response:
 
 @api_operation(blueprint, "PUT", f"{PATH}/<consumer_uuid>", rules.CONFIRM, reads_json=True, writes_json=True)
 def confirm_claim(call: ApiRequest, consumer_uuid: str) -> Response:
-    """Make an expiring claim permanent, or change when a claim expires or ends."""
+    """Make an expiring claim permanent, or change the time of expiry or the end time of a claim."""
     consumer = canonical_uuid(consumer_uuid)
     if consumer is None:
         raise expiries.no_expiry(consumer_uuid)

@@ -5,8 +5,8 @@ Nouns
     window* is a choice at a host that is possible from a start time until an end time.
 
 The search tests only few starts. If a request fits in a window, it also fits in a window that starts earlier,
-unless a timed amount ends between the two starts. So only the first allowed start and the ends of timed
-amounts are possible starts. Sums of amounts of each host exclude most possible starts
+unless a timed amount ends between the two starts. So only the first allowed start and the end times
+of timed amounts are possible starts. Sums of amounts of each host exclude most possible starts
 (:class:`~placement.search.claims.host_times.HostTimes`). The placement of claims tests the remaining starts
 in the order of time, in a snapshot of one host with the usage during the window.
 

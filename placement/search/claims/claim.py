@@ -43,7 +43,7 @@ class WantedClaim:
       claims of a reservation, the group exists only during the search.
     - ``topology``: how dedicated CPUs and memory are split over zones; None does not split them.
     - ``expires_in``: seconds until the claim expires, unless a client confirms it.
-    - ``window``: the time of the allocations; None means from now on, without an end.
+    - ``window``: the time of the allocations; None means from now on, without an end time.
     - ``min_duration``: minimum seconds for which a preemptible claim lasts. The claim ends when its amounts
       are promised to others, or at the end of ``window``. None means that the claim is not preemptible.
     - ``kept_until``: the time until which no window may end the placed preemptible claim.

@@ -94,7 +94,7 @@ def zone_sums(rooms: Iterable[ZoneRoom], limit: int) -> int:
 def _parts_near_mean(
     amount: int, zones: Sequence[Sequence[ZoneRoom]], unit: int, budget: SearchBudget
 ) -> list[list[int]]:
-    """Return for each zone the amounts that it can give and that differ from the mean by at most ``unit``."""
+    """Return the amounts that each zone can give, without amounts further than ``unit`` from the mean."""
     number = len(zones)
     lowest, highest = max(1, -(-amount // number) - unit), min(amount, amount // number + unit)
     found = []

@@ -2,7 +2,7 @@
 
 A *joint window* has one choice for each claim; all choices are possible together from the start of the
 window. As for a single claim (:mod:`placement.search.claims.availability`), only the first allowed start and
-the ends of timed amounts can be earliest starts. The search tests these starts in the order of time. The
+the end times of timed amounts can be earliest starts. The search tests these starts in the order of time. The
 search skips a start if the sums of amounts leave too few hosts for a claim. The search places
 all claims together in a snapshot of the remaining hosts, with the usage during the window.
 
@@ -109,7 +109,7 @@ def place_jointly(
 
 
 class _EndsAhead:
-    """The ends of timed amounts of hosts and of sharing providers, in the order of time."""
+    """The end times of timed amounts of hosts and of sharing providers, in ascending order."""
 
     def __init__(
         self, snapshot: ModelSnapshot, skylines: Skylines, roots: Iterable[int], begin: float
@@ -121,7 +121,7 @@ class _EndsAhead:
         self._ends = heapq.merge(*(one.falls_after(begin) for each in here for one in each.values()))
 
     def first_after(self, time: float) -> float:
-        """Return the first end after a time, in whole milliseconds; infinity if no amount ends later.
+        """Return the first end time after ``time``, in whole milliseconds; infinity if no amount ends later.
 
         ``time`` must not decrease from one call to the next.
         """

@@ -4,8 +4,8 @@ A *preemptible* claim uses resources that a reservation needs later. Such a clai
 given time, and ends when the reservation needs the resources. After the given time, a window that is booked
 later may end the claim earlier (:mod:`placement.store.preemptions`). A *stay* is the window of such a claim.
 
-A stay that is possible until some end is also possible until each earlier end. So the longest stay ends at an
-instant at which timed amounts begin, or at the last possible end. A bisection over these instants finds the
+A stay that is possible until some end time is also possible until each earlier end time. So the longest stay
+ends when timed amounts begin, or at the last possible end time. A bisection over these instants finds the
 longest stay at a host. The sums of amounts of each host limit its stays
 (:class:`~placement.search.claims.host_times.HostTimes`), so the search tests only few hosts.
 
@@ -221,7 +221,7 @@ class _HostStays:
             if self._times.first_start(root, begin, begin) > begin:
                 continue
             bound = self._times.latest_end(root, begin)
-            # no stay is longer than until the last end, so not every host has to be read
+            # no stay is longer than until the last end time, so not every host has to be read
             if bound >= last and (placed := self._place_at(root, last)):
                 return placed, last
             heapq.heappush(bounds, (-min(bound, last), number, root))

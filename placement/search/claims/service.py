@@ -469,7 +469,7 @@ class ClaimService:
 
         :raises Conflict: the reservation is not for all owners and groups of the claims.
         """
-        found, held = self._find_reserved(reservation, wanted)
+        found, held = self._find_reserved(reservation, wanted, may_be_window=False)
         if found is not None and found.starts_at is not None:
             # a claim from the window may have ended without a release, and a window may begin just now
             with self._context.model.fresh_view():
@@ -485,13 +485,16 @@ class ClaimService:
         return found, held
 
     def _find_reserved(
-        self, reservation: str, wanted: Sequence[WantedClaim]
+        self, reservation: str, wanted: Sequence[WantedClaim], *, may_be_window: bool = True
     ) -> tuple[reservations.CapacityReservation | None, list[allocations.Allocation]]:
-        """Return the reservation with its amounts, and with the amounts that repeated claims give back."""
+        """Return the reservation with its amounts, and with the amounts that repeated claims give back.
+
+        :param may_be_window: whether to read the amounts of a window, too; it may have thousands of claims.
+        """
         with self._context.database.read() as conn:
             found = reservations.find_reservation(conn, reservation)
-            if found is None:
-                return None, []
+            if found is None or not (may_be_window or found.starts_at is None):
+                return found, []
             known = [each.consumer for each in wanted if each.generation is not None]
             return found, reservations.amounts_for_claims(conn, found, known)
 

@@ -57,7 +57,7 @@ def explanation_sentence(explanation: RequestExplanation) -> str:
 
 
 def _topology_sentence(explanation: RequestExplanation, fit: TopologyFit) -> str:
-    """Return the sentence about a request with a topology policy, and about the request without it."""
+    """Return the sentence that compares a request with and without its topology policy."""
     if fit.at_most:
         most = "" if fit.fitting == fit.at_most else f" to {_format_number(fit.at_most)}"
         hosts = f"{_format_number(fit.fitting)}{most} of {counted_noun(explanation.hosts, 'host')}"

@@ -1,10 +1,14 @@
 """Windows that claims use: they last until their end, and get back what claims do not need any more."""
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from werkzeug.test import TestResponse
 
+from placement.store import window_promises
+from placement.store.window_promises import PromisedAmount
 from tests.placement.api.ext.windows import HOUR, PATH, book, booked, show
 from tests.placement.builders import (
     make_provider,
@@ -187,6 +191,21 @@ def test_a_window_gives_back_a_part_of_what_it_holds_and_claims_stay(
     assert admin("DELETE", f"/allocations/{consumer}").status_code == 204
     assert amounts_of(admin, window) == (3, 0)
     assert find_broken_promises(url) == []
+
+
+def test_a_claim_reads_the_promise_of_its_window_once_before_its_locks_and_once_below_them(
+    admin: Admin, window: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, reading = [], window_promises.promised_amounts
+
+    def counting(conn: sa.Connection, windows: Collection[str]) -> list[PromisedAmount]:
+        reads.append(list(windows))
+        return reading(conn, windows)
+
+    claim(admin, window, 2, 1)
+    monkeypatch.setattr(window_promises, "promised_amounts", counting)
+    claim(admin, window, 2, 1)
+    assert reads == [[window], [window]]
 
 
 @pytest.mark.parametrize("by", ["delete", "end"])
