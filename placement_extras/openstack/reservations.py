@@ -112,7 +112,7 @@ class CreateReservation(command.ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
-        """Reserve, and show the reservation."""
+        """Make the reservation, and return its columns and values."""
         host = parsed_args.maintenance_of
         body = {
             **joint_fields(self, parsed_args, needs_source=host is None),

@@ -64,7 +64,7 @@ def find_joint(
 ) -> Iterator[JointWindow]:
     """Yield joint windows of claims, the earliest first.
 
-    Each window begins after the free time of the window before.
+    Each window begins after the free time of the previous window.
 
     :raises BudgetExhausted: the budget is spent.
     """
