@@ -345,7 +345,7 @@ class _OwnChanges:
         A driver calls this from its own thread, and may hold a lock. Only drivers earlier in the order are
         queried, so two drivers never wait for each other.
         """
-        # The end of a guest is always passed on: the worker compares the pid.
+        # The listener always gets the end of a guest, because the worker compares the pid.
         if change.kind is ChangeKind.STOPPED or not self._is_taken(change.guest):
             self._listener(change)
 

@@ -192,7 +192,7 @@ class EventRecorder:
         reason: str = "",
         outcome: EventOutcome = EventOutcome.DONE,
     ) -> None:
-        """Log ``message % args`` with ``log``, and pass the message on as an event with printable text.
+        """Log ``message % args`` with ``log``, and send the message as an event with printable text.
 
         :param guest: the guest that the decision concerns; None means the decision concerns the host.
         :param reason: the reason for the decision or its failure.

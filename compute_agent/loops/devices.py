@@ -1,4 +1,7 @@
-"""Lists the PCI devices that the host offers, with their holders, for commands, drawings and metrics."""
+"""Lists the PCI devices that the host offers, and the guests that use them.
+
+Commands, topology diagrams and metrics show this list.
+"""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ class NeighbourReporter:
         """Prepare the reports.
 
         :param newest: returns the newest reading of monitoring; None if nothing was read.
-        :param limits: returns the requested limits by trigger, guest and control.
-        :param cases: returns the open cases of interference.
+        :param limits: returns the requested limits by trigger, guest and ``ThrottleControl``.
+        :param cases: returns the cases of interference that are not closed.
         :param clock: returns the seconds since the epoch.
         """
         self._in_force = in_force

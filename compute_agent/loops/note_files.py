@@ -1,7 +1,8 @@
-"""Files in the state folder with notes: about claims of the agent, claims that end, and evictions by hand.
+"""The files in the state folder that have a note (a JSON record) for each of some guests.
 
-A file keeps the notes of another host, because its folder may be a copy, or the host may get its former id
-back. Such notes have no effect.
+The notes are about claims that the agent made, end times of claims, and evictions that operators ordered. A
+file keeps notes with the id of another host, because the folder may be a copy, or the host may get its former
+id back. Such notes have no effect.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class ClaimStore(NoteFile[ClaimNote]):
 
 
 class EndStore(NoteFile[EndNote]):
-    """The notes about ends of claims."""
+    """The notes about the end times of claims."""
 
     def __init__(self, folder: Path, machine: str) -> None:
         """Read the notes; see :class:`NoteFile` for the parameter and the exceptions."""

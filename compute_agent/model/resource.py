@@ -253,7 +253,10 @@ MEMORY_HIGH: Final = "memory_high"
 
 
 class ThrottleControl(NamedTuple):
-    """A control: its kind (``lever``), and its domain: an L3 cache id as text, or "" for the whole host."""
+    """The object of a limit: a lever (such as the CPU quota), on one domain of the host.
+
+    The domain is the id of an L3 cache as text, or "" for the whole host.
+    """
 
     lever: str
     domain: str = ""

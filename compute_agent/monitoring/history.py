@@ -68,7 +68,7 @@ class SampleHistory:
         return [_add_caches(list(samples)) for _, samples in groups]
 
     def samples_of(self, wanted: str, span: TimeSpan) -> list[StoredSample]:
-        """The samples of a guest or class in a span of time, sorted by time and cache.
+        """The samples of a guest or class in a span of time, sorted by time, then by id of the L3 cache.
 
         :param wanted: the uuid or name of a guest, or the name of a QoS class.
         :raises HistoryError: the file cannot be read, or has no such guest or class.

@@ -69,7 +69,10 @@ def track_calm(
 def cold_memory(
     since: Mapping[str, float], readings: Mapping[str, ColdReading], now: float
 ) -> dict[str, int]:
-    """The swapped bytes, by uuid, of guests that did not wait for memory in ``CALM_SECONDS``."""
+    """The bytes in swap, by uuid, of each guest that has not waited for memory for at least ``CALM_SECONDS``.
+
+    :param since: the result of :func:`track_calm` for the same ``readings`` and ``now``.
+    """
     return {
         uuid: readings[uuid].swapped
         for uuid, begin in since.items()

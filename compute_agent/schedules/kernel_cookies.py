@@ -3,9 +3,9 @@
 The kernel needs CONFIG_SCHED_CORE (Linux 5.14).
 
 The kernel has no call to give the cookie of one process to another. So a thread of the agent takes over the
-cookie of a process, and passes this cookie on. To remove a cookie, the thread takes over "no cookie" from a
-process without a cookie, and passes that on. Each grant has its own thread, because a thread keeps the cookie
-that it has taken over.
+cookie of a process, and copies this cookie to the other. To remove a cookie, the thread takes over
+"no cookie" from a process without a cookie, and copies that state. Each grant has its own thread, because a
+thread keeps the cookie that it has taken over.
 """
 
 from __future__ import annotations

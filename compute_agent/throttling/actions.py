@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from compute_agent.model.resource import ThrottleControl
 
-# Limits are nested by guest and then by control, because all limits of a guest are compared with the worker's
-# limits at once.
+# Limits are nested by guest and then by ThrottleControl, because all limits of a guest are compared with the
+# worker's limits at once.
 GuestLimits = dict[str, dict[ThrottleControl, float]]
-"""The limits of all guests: uuid of the guest, then control (for example CPU quota), then the limit. Limits
-are in the unit of the control, such as cores."""
+"""The limits of all guests: uuid of the guest, then ``ThrottleControl`` (for example the CPU quota), then
+the limit in the lever's unit, such as cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ class ReclaimAction:
 class ThrottleAction:
     """The action to set or lower the limit of a guest, because usage of ``metric`` is too high.
 
-    ``watermark`` is the name of the section with the exceeded threshold. ``knob`` is the limited control,
-    such as the CPU quota. ``limit`` is the new limit in the unit of the control, such as cores.
+    ``watermark`` is the name of the section with the exceeded threshold. ``knob`` says what is limited,
+    such as the CPU quota. ``limit`` is the new limit in the lever's unit, such as cores.
     """
 
     guest: str
@@ -86,7 +86,7 @@ class ThrottleAction:
 
 @dataclass(frozen=True, slots=True)
 class RestoreAction:
-    """The action to raise the limit of a guest for the control ``knob``, or to remove it (``limit`` None)."""
+    """The action to raise the limit ``knob`` of a guest, or to remove this limit (``limit`` None)."""
 
     guest: str
     knob: ThrottleControl

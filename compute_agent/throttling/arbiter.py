@@ -43,7 +43,7 @@ class LimitArbiter:
         """Replace all limits that the trigger ``owner`` requests, but set no limit in the kernel yet.
 
         The next call of repair_limits() brings the limits to the kernel. ``limits`` are by uuid of the guest
-        and by control, in the unit of the control (cores for the CPU quota).
+        and by ``ThrottleControl``, in the unit of the lever (cores for the CPU quota).
         """
         with self._lock:
             self._wanted[owner] = {guest: dict(of_guest) for guest, of_guest in limits.items()}
@@ -76,12 +76,12 @@ class LimitArbiter:
                 raise
 
     def requested_limits(self) -> dict[str, GuestLimits]:
-        """A copy of the requested limits, by trigger, uuid of the guest and control."""
+        """A copy of the requested limits, by trigger, uuid of the guest and ``ThrottleControl``."""
         with self._lock:
             return {owner: {**by_guest} for owner, by_guest in self._wanted.items()}
 
     def combined_limits(self) -> GuestLimits:
-        """The limits that should be in force: the lowest requested limit of each guest and control."""
+        """The limits to put in force: the lowest requested limit of each guest and ``ThrottleControl``."""
         with self._lock:
             return self._combine_limits()
 
@@ -118,7 +118,7 @@ class LimitArbiter:
 
 
 def lowest_of(wanted: Iterable[Mapping[str, Mapping[ThrottleControl, float]]]) -> GuestLimits:
-    """Combine the limits of several triggers: the lowest limit of each guest and control."""
+    """Combine the limits of several triggers: the lowest limit of each guest and ``ThrottleControl``."""
     found: GuestLimits = {}
     for limits in wanted:
         for guest, of_guest in limits.items():

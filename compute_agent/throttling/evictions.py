@@ -98,7 +98,7 @@ class GuestEvictor:
     def __init__(
         self, stop: UsualStop, give_back: Callable[[str], None], at_a_time: int = _AT_A_TIME
     ) -> None:
-        """``stop`` makes a guest leave. A call of begin_eviction() may give another function for one guest.
+        """``stop`` makes a guest leave, unless begin_eviction() gets another function for this guest.
 
         ``give_back`` deletes the guest's allocation on this host. The function waits while Placement is
         unavailable, and may be called again. ``at_a_time`` is the maximum number of guests that are stopped
@@ -113,8 +113,8 @@ class GuestEvictor:
     def begin_eviction(self, guest: str, stop: StopGuest | None = None, grace: float | None = None) -> None:
         """Begin the eviction of a guest; do nothing if this eviction has begun already.
 
-        ``stop`` makes the guest leave. With None, the guest leaves in the usual way, within ``grace``
-        seconds.
+        ``stop`` makes the guest leave. None means the function that the constructor got, which is then called
+        with ``grace`` (seconds).
         """
         if guest not in self._running:
             self._running.add(guest)

@@ -98,8 +98,8 @@ class EvictionStarter(Protocol):
     def begin_eviction(self, guest: str, stop: StopGuest | None = None, grace: float | None = None) -> None:
         """Begin the eviction of a guest; do nothing if this eviction has begun already.
 
-        ``stop`` makes the guest leave. With None, the guest leaves in the usual way, within ``grace``
-        seconds.
+        ``stop`` makes the guest leave. None means the default eviction of the agent, which lasts at most
+        ``grace`` seconds.
         """
         ...
 
@@ -255,8 +255,8 @@ class ThrottleExecutor:
             self._arbiter.set_limit(owner, guest, knob, limit)
 
     def _begin_eviction(self, guest: str, metric: str, grace: float | None) -> None:
-        # A saved state may name a metric of a package that was removed since. The guest is then evicted in
-        # the agent's usual way.
+        # A saved state may name a metric of a package that was removed since. The default eviction of the
+        # agent then applies.
         described = self._registry.get(metric)
         self._evictor.begin_eviction(guest, described.evict if described else None, grace)
 

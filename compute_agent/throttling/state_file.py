@@ -85,7 +85,7 @@ class ThrottlingState:
     interference: InterferenceState = field(default_factory=InterferenceState)
 
     def guest_limits(self, foreign: Collection[str] = ()) -> GuestLimits:
-        """The limits in force, by guest and control: the lowest limit of both triggers.
+        """The limits in force, by guest and by ``ThrottleControl``: the lower limit of both triggers.
 
         Limits of levers in ``foreign`` are left out, because no controller of the agent sets them.
         """

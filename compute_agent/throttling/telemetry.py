@@ -164,7 +164,7 @@ class ThrottleTelemetry:
             self._usage, {(one.metric, one.domain): used for one, used in snapshot.host.items()}
         )
         self._show_values(self._threshold, dict(_threshold_values(snapshot, watermarks)))
-        # The gauge counts guests, not limits: one guest may have limits for several controls.
+        # The gauge counts guests, not limits: one guest may have limits of several levers.
         self._throttled.set(len({one.guest for one in state.throttles}))
         self._evicting.set(len(state.evictions))
         self._closed.set(bool(state.scheduling_off))

@@ -99,7 +99,7 @@ def drawing(package: str, floors: Floors, modules: Mapping[str, int], imports: I
 
 
 def page(package: str) -> str:
-    """The drawing, and the sentence below it, as markdown."""
+    """The diagram, and the sentence below it, as markdown."""
     floors, (modules, imports) = floors_of(ROOT / "pyproject.toml", package), imports_of(package)
     return f"{drawing(package, floors, modules, imports)}\n{summary(package, floors, imports)}.\n"
 

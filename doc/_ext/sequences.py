@@ -1,4 +1,4 @@
-"""Sequence drawings of `flows.yaml`: participants are modules, a step is a call or an answer between two."""
+"""Sequence diagrams of `flows.yaml`: participants are modules, a step is a call or an answer between two."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ _BOX: Final = "#e8eef4"
 
 
 def page(source: Path) -> str:
-    """A section with text and drawing for each flow."""
+    """A section with text and a diagram for each flow."""
     flows = yaml.safe_load(source.read_text(encoding="utf-8"))
     return "\n\n".join(f"## {flow['title']}\n\n{flow['text']}\n\n{drawing(flow)}" for flow in flows)
 

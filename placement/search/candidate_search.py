@@ -94,7 +94,7 @@ def limit_offers(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
     if limit < 1:
         return
     for provider_set, patterns in offers:
-        # a batch within the limit is passed on unchanged, because rendering makes one template for each batch
+        # a batch within the limit is yielded unchanged, because rendering makes one template for each batch
         # object
         yield provider_set, patterns if len(patterns) <= limit else PatternBatch(patterns[:limit])
         limit -= len(patterns)

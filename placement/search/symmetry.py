@@ -7,8 +7,8 @@ assignments.
 
 Devices form a *pool* if all needs that they serve ask for the same amount, the unit. Only the number of free
 units in a pool matters. A device may have several units: for example, virtual functions of a network card.
-The planner, which counts guests, uses pools of equal devices. The search for candidates serves one guest, so
-the devices of its pools may have different free amounts (:attr:`AssignmentKinds.in_pools`).
+The planner, which computes how many guests fit, uses pools of equal devices. The search for candidates serves
+one guest, so the devices of its pools may have different free amounts (:attr:`AssignmentKinds.in_pools`).
 """
 
 from __future__ import annotations

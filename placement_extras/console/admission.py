@@ -79,7 +79,7 @@ class SessionAdmission:
         self._tidy_due = 0.0
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Find the visitor of the request, and pass the request on."""
+        """Answer with the page, or redirect a visitor without a valid session to the page to sign in."""
         # the log needs request ids even before the visitor is known
         context.note_anonymous(environ)
         if environ.get("PATH_INFO", "").startswith(_PUBLIC):
@@ -158,12 +158,15 @@ def note_admitted(pages: "WSGIApplication") -> "WSGIApplication":
 
 
 class _PageAnswer:
-    """Passes answers of pages on, but only records the status of a refusal by the authentication."""
+    """Sends the answer to the browser, unless the authentication refused the request.
+
+    Of a refusal, only the status is recorded.
+    """
 
     def __init__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> None:
         self._environ = environ
         self._start_response = start_response
-        #: the status of an answer that is not passed on yet
+        #: the status of the refusal; None if the answer was sent
         self.refused: int | None = None
 
     def start(

@@ -18,10 +18,10 @@ Nouns
 
 Modules
     - ``packing`` finds the ways of a flavor at a host, and counts the guests that fit into free amounts.
-    - ``capacity`` counts guests for the whole cloud and by aggregate, and groups full hosts by their short
-      classes.
-    - ``proportions`` counts several flavors at once. ``split_count`` counts guests that a topology policy
-      splits over zones.
+    - ``capacity`` computes how many guests fit in the whole cloud and in each aggregate, and groups full
+      hosts by their short classes.
+    - ``proportions`` computes how many guests of several flavors fit at once. ``split_count`` computes how
+      many guests fit if a topology policy splits them over zones.
     - ``cluster_simulation`` keeps the free amounts while guests are added and removed. ``drain_plan`` uses
       the simulation to find places for the guests of some hosts, and ``migration_plan`` to find the fewest
       moves that make room.

@@ -1,4 +1,4 @@
-"""Packs guests of a flavor into free amounts: finds the ways to place a guest, and counts guests that fit."""
+"""Packs guests of a flavor into free amounts: finds the ways to place a guest, and how many guests fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts guests that are split over NUMA nodes; one search covers all guests with equal splits.
+"""Computes how many guests fit if they are split over NUMA nodes; one search covers all equal splits.
 
 A request is *plain* if it has only one group, without a suffix and without required traits. Each class that
 is not split has to be at one provider of the host. The split of a guest on a host then depends only on the
@@ -92,7 +92,7 @@ class RepeatedSplits:
         self._known: dict[Hashable, Amounts | None] = {}
 
     def count_guests(self, tree: HostTree, free: Sequence[int], limit: int) -> int | None:
-        """Return how many guests fit, at most ``limit``; None if this class cannot count guests at this host.
+        """Return how many guests fit, at most ``limit``; None if this class cannot compute it for this host.
 
         :param free: the free amounts of the host, by slot.
         :raises placement.search.budget.BudgetExhausted: the budget is spent.

@@ -1,4 +1,4 @@
-"""Counts guests when a topology policy splits their CPUs and memory over the zones of a host.
+"""Computes how many guests fit if a topology policy splits their CPUs and memory over the zones of a host.
 
 In the simple case, a guest takes all its CPUs and memory from one zone, and each zone has one provider of
 each class. In the simple case, the ways of the flavor are filtered and packed, and the result is exact. In

@@ -102,7 +102,7 @@ class InFlight:
         with self._lock:
             del self._open[ticket.number]
             beside = frozenset(ticket.beside)
-            # the copy is passed on under the lock, so that copies are in the order of the answers
+            # the copy is put into the queue under the lock, so that copies are in the order of the answers
             self._put(
                 MirroredRequest(
                     ticket.number, ticket.request, received, ticket.started, seconds, beside, missed
@@ -198,7 +198,7 @@ class RequestForwarder:
         # urllib3 would add its own values where the client sent none
         for name in ("Accept-Encoding", "User-Agent"):
             headers.setdefault(name, SKIP_HEADER)
-        # the answer is passed on in pieces, and compressed as it was received
+        # the client gets the answer in pieces, and compressed as it was received
         return pool.urlopen(
             request.method,
             self._prefix + request.path,

@@ -84,8 +84,11 @@ class DomainGroup:
             return None
 
     def emulator_threads(self) -> list[int]:
-        """The ids of all threads in the group of the main thread; empty when the domain has ended."""
-        # In cgroup v2 the group of the main thread is threaded, and the kernel refuses to read its
+        """The ids of all threads in libvirt's cgroup ``emulator``; empty when the domain has ended.
+
+        The cgroup contains QEMU's main thread and helper tasks, but no threads for guest CPUs or I/O threads.
+        """
+        # In cgroup v2 the cgroup ``emulator`` is threaded, and the kernel refuses to read its
         # cgroup.procs.
         name = "cgroup.threads" if self.unified else "tasks"
         words = (read_optional(f"{self.folders[-1]}/{_OF_MAIN_THREAD}/{name}") or "").split()
@@ -93,10 +96,10 @@ class DomainGroup:
         return [int(word) for word in words if word.isdigit() and word != "0"]
 
     def bind_main_thread(self, nodes: frozenset[int]) -> bool:
-        """Write ``cpuset.mems`` of the main thread's group, unless libvirt has written it.
+        """Write ``cpuset.mems`` of the cgroup of the main thread, unless libvirt has written this file.
 
-        The kernel moves the pages that the process has, unless they are pinned. Groups of other threads do
-        not have a value of their own before libvirt binds the domain.
+        The kernel moves the pages that the process has, unless they are pinned. The cgroups of other threads
+        do not have a value of their own before libvirt binds the domain.
 
         :return: whether a value was written.
         :raises OSError: the kernel refuses the nodes.
@@ -245,8 +248,8 @@ class RunningDomain:
     :ivar binding: the present binding of the domain's memory to NUMA nodes.
     :ivar refused: the NUMA nodes to which libvirt refused to bind the memory; None means that libvirt has not
         refused.
-    :ivar unreported: whether the agent pinned the domain's threads in the kernel, and libvirt possibly does
-        not know these pins.
+    :ivar unreported: True from the time when the agent pins the domain's threads in the kernel until libvirt
+        has accepted the same pins.
     :ivar blockio: the domain's present block I/O settings.
     :ivar soft_limit: the domain's present soft limit of memory in KiB; None means no limit.
     :ivar refused_soft_limit: libvirt's reason for a refused soft limit; empty if libvirt has not refused.

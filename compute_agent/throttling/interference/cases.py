@@ -78,7 +78,8 @@ VERDICTS: Final = frozenset({CaseVerdict.GUILTY, CaseVerdict.RELAPSE})
 class InterferenceCase:
     """A suspect that is limited to protect a victim.
 
-    - ``watch`` is the name of the section; ``victim`` and ``suspect`` are uuids; ``knob`` is the control.
+    - ``watch`` is the name of the section; ``victim`` and ``suspect`` are uuids.
+    - ``knob`` says what is limited: a lever, on one domain of the host.
     - ``correlation`` is the correlation of the suspect's use with the victim's signal, from -1 to 1.
     - ``before`` is the level of the victim's signal before the limit was last lowered. After the hold,
       ``before`` is the level at the end of the hold.

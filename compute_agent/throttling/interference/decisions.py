@@ -96,7 +96,7 @@ def _advance_cases(
     state: InterferenceState,
     samples: Sequence[GuestSamples],
 ) -> tuple[InterferenceState, list[CaseDecision]]:
-    """Advance the open cases; return the next state and the decisions about the cases."""
+    """Advance all cases of ``state``; return the next state and the decisions about the cases."""
     now = samples[-1]
     acting = {watch.name: watch for watch in watches if not watch.preview}
     tried = any(case.phase is CasePhase.TRIAL for case in state.cases)
@@ -221,7 +221,7 @@ def _open_case(
         for case in state.cases
     ):
         return None  # a suspect of an open case can still be limited further
-    # Two cases about one control of one guest would remove each other's limits.
+    # Two cases with the same suspect and the same ThrottleControl would remove each other's limits.
     taken = {(case.suspect, case.knob) for case in state.cases}
     for suspect in find_suspects(watch, key.guest, key.domain, samples):
         limit = _first_limit(watch.signal, now.readings[suspect.guest], knob, steps)

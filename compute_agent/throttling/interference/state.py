@@ -71,14 +71,14 @@ class PairRecord:
 
 @dataclass(frozen=True, slots=True)
 class InterferenceState:
-    """The state of interference between rounds: open cases, records of pairs, and tracks of signals."""
+    """The state of interference between rounds: present cases, records of pairs, and tracks of signals."""
 
     cases: tuple[InterferenceCase, ...] = ()
     pairs: Mapping[SuspectPair, PairRecord] = field(default_factory=dict)
     tracks: Mapping[SignalKey, SignalTrack] = field(default_factory=dict)
 
     def guest_limits(self) -> GuestLimits:
-        """The limits that open cases have set, by guest and control."""
+        """The limits that the present cases have set, by uuid of the suspect and by ``ThrottleControl``."""
         found: GuestLimits = {}
         for case in self.cases:
             if case.limit is not None:
@@ -90,7 +90,8 @@ class InterferenceState:
 
         For an hour, no new case is opened for the same victim and suspect.
         """
-        # Cases are compared by suspect and control, because other fields may have changed since the decision.
+        # Cases are compared by suspect and ThrottleControl, because other fields may have changed since the
+        # decision.
         cases = tuple(one for one in self.cases if (one.suspect, one.knob) != (case.suspect, case.knob))
         return replace(self, cases=cases, pairs=put_aside(self.pairs, case, case.since))
 

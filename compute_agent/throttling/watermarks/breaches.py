@@ -214,7 +214,7 @@ class ThresholdExceeded:
 
     @property
     def guest_order(self) -> Sorter:
-        """The order in which guests are acted on: the watermark's, the metric's, or the general order."""
+        """The order of guests: that of the watermark, else that of the metric, else ``GENERAL_ORDER``."""
         return self.watermark.order or self.metric.sorter or GENERAL_ORDER
 
     @property
@@ -231,7 +231,7 @@ class ThresholdExceeded:
 
     @property
     def used_knob(self) -> ThrottleControl:
-        """The control by which guests are throttled: the metric's lever on the domain with the breach."""
+        """How guests are throttled: by the metric's lever, on the domain with the breach."""
         return ThrottleControl(self.used_lever.name, self.series.domain)
 
     def is_closed(self, usage: float) -> bool:

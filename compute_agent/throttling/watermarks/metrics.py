@@ -1,4 +1,4 @@
-"""The metrics of watermarks, with their measurement, and the order in which guests are acted on.
+"""The metrics of watermarks, with their measurement, and the order in which guests are chosen for actions.
 
 Another package adds a metric as a :class:`WatermarkMetric` under the entry point group
 ``compute_agent.qos.metrics``. The public names for such a package are in :mod:`compute_agent.qos.metrics`.
@@ -284,17 +284,17 @@ class WatermarkMetric:
     """A metric of watermarks, and the actions that are possible if its usage exceeds a threshold.
 
     - ``action_priority`` is from 0 to 10; breaches of metrics with a higher priority are handled first.
-    - ``measure`` computes the usage of the metric from the current measuring round and, if there is one, the
-      round before.
-    - ``sorter`` is the order in which guests are acted on; None means the general order.
-    - ``lever`` limits guests in a breach of the metric; None means that guests are not throttled for the
-      metric.
-    - ``throttle_quantified``: the amount that a limit frees can be computed.
+    - ``measure`` computes the usage of the metric from the current measuring round and the previous round, if
+      there was a previous round.
+    - ``sorter`` is the order in which guests are chosen for actions; None means ``GENERAL_ORDER``.
+    - ``lever`` is the means to throttle guests because of the metric, for example their CPU quota. None means
+      that guests are not throttled because of the metric.
+    - ``throttle_quantified``: the agent can compute how much a limit lowers the metric.
     - ``reclaimable``: a reclaim of memory that guests do not use lowers the metric.
     - ``evictable``: guests can be evicted because of the metric.
-    - ``evict_quantified``: the amount that an eviction frees can be computed.
-    - ``evict`` makes the guest with the given uuid leave; None means that the guest leaves in the usual way.
-      The function is called in a thread of its own, and raises an exception when it fails.
+    - ``evict_quantified``: the agent can compute how much an eviction lowers the metric.
+    - ``evict`` makes the guest with the given uuid leave; None means the default eviction of the
+      agent. The function is called in a thread of its own, and raises an exception when it fails.
     - ``inputs`` are the metrics of an expression; ``name`` is then the text of the expression.
     - ``external``: the values come from outside the kernel. While the values are missing, limits are kept.
     - ``has_capacity``: ``measure`` returns the usage that counts as 100 %, so thresholds may be percentages.

@@ -310,7 +310,7 @@ def _one_step(
 
 
 def _merge_throttles(plan: Iterable[ThrottleAction]) -> list[ThrottleAction]:
-    """Keep the lowest limit for each guest and control, if several breaches request a limit.
+    """Keep the lowest limit for each guest and ``ThrottleControl``, if several breaches request a limit.
 
     The merged action takes the place of the last of these requests in the plan.
     """
@@ -329,11 +329,11 @@ _COSTLY: Final = (WatermarkAction.EVICT, WatermarkAction.THROTTLE_DOWN)
 
 @dataclass(frozen=True, slots=True)
 class _RestoreGate:
-    """Whether limits of a control may be raised in this round, and how far.
+    """Whether limits of one lever and domain may be raised in this round, and how far.
 
     - ``open``: limits may be raised.
     - ``precise``: the effect of raised limits can be computed. If not, one guest gets one step in a round.
-    - ``orphan``: no watermark in force throttles guests by this control any more.
+    - ``orphan``: no watermark in force throttles guests by this lever and domain any more.
     - ``up``: for each series (a metric on one domain), the usage above which no further limit is raised.
     - ``down``: for each series, the usage above which guests would be throttled or evicted again.
     """
@@ -361,7 +361,7 @@ def plan_restores(
         knob: _restore_gate(rules, snapshot, streaks, state, knob) if calm else _RestoreGate(False)
         for knob in knobs
     }
-    # The controls of which a limit is raised in this round.
+    # The levers and domains of which a limit is raised in this round.
     begun: set[ThrottleControl] = set()
     for one in reversed(state.throttles):
         guest = snapshot.guests.get(one.guest)
@@ -370,8 +370,8 @@ def plan_restores(
             continue
         gate, lever = gates[one.knob], rules.registry.levers.get(one.knob.lever)
         allotment = guest.allotments.get(one.knob)
-        # The limit has lost its reason, and is removed without a cool-down. The guest is protected now, has
-        # no such control any more, or the section was removed.
+        # The limit has lost its reason, and is removed without a cool-down. The guest is protected now, can
+        # no longer be limited in this way, or the section was removed.
         if guest.protected or allotment is None or lever is None or (calm and gate.orphan):
             plan.append(RestoreAction(one.guest, one.knob, None))
         elif gate.open and (one.knob not in begun or (gate.precise and _stays_within(snapshot, gate.up))):

@@ -104,7 +104,7 @@ class WatermarkSection:
     :ivar scheduled: thresholds that replace the usual thresholds in periods of the week.
     :ivar external: whether the metric comes from outside the kernel; see :class:`WatermarkMetric`.
     :ivar steps: the sizes of steps by which the section changes limits; None means the sizes in ``[qos]``.
-    :ivar order: the order in which guests are acted on; None means the order of the metric.
+    :ivar order: the order in which guests are chosen for actions; None means the order of the metric.
     :ivar evict_grace: seconds that an evicted guest has to end; None means ``[qos] evict_grace``.
     :ivar evict_at_once: maximum number of guests that leave at the same time; None for no maximum. The
         maximum applies only if the amount that an eviction frees cannot be computed.
@@ -523,7 +523,7 @@ class WatermarkRules:
     def _with_scaled_use(
         self, snapshot: UsageSnapshot, guest: GuestUsage, knob: ThrottleControl, share: float
     ) -> UsageSnapshot:
-        """The snapshot, with the guest's use of the metrics of this control multiplied by ``share``."""
+        """The snapshot, with the guest's use of the metrics that ``knob`` affects multiplied by ``share``."""
         if share == 1.0:
             return snapshot
         usage = {}

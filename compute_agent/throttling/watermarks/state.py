@@ -32,7 +32,7 @@ cool-down of minutes becomes an hour or more."""
 class ThrottledGuest:
     """A guest's limit in force.
 
-    The fields are the uuid of the guest, the limited control, and the limit in the unit of the control.
+    The fields are the uuid of the guest, the lever and domain (``knob``), and the limit in the lever's unit.
     """
 
     guest: str
@@ -82,11 +82,11 @@ class WatermarkState:
         return frozenset(eviction.guest for eviction in self.evictions)
 
     def limit_of(self, guest: str, knob: ThrottleControl) -> float | None:
-        """The limit of a guest for a control, in the unit of the lever; None if there is no limit."""
+        """The limit of a guest for a lever and domain, in the lever's unit; None if there is no limit."""
         return next((one.limit for one in self.throttles if (one.guest, one.knob) == (guest, knob)), None)
 
     def guest_limits(self, foreign: Collection[str] = ()) -> GuestLimits:
-        """The limits in force, by guest and control.
+        """The limits in force, by uuid of the guest and by ``ThrottleControl``.
 
         Limits of the ``foreign`` levers are left out, because no controller of the agent sets them.
         """

@@ -150,7 +150,8 @@ class _PatternTerms:
     """The resources that a pattern of candidates takes from each tree of one class of trees.
 
     ``zones`` are the positions of NUMA nodes. ``demands`` are pairs of a slot and the amount taken there.
-    ``lineages`` has the lineages of the providers that serve groups with a suffix, if the order reads them.
+    ``lineages`` has the lineage (the provider and its ancestors) of each provider that serves a group with a
+    suffix. ``lineages`` is empty unless the claim's order has the criterion ``distance``.
     """
 
     pattern: CandidatePattern
