@@ -159,6 +159,8 @@ def test_the_end_of_a_used_window_moves_with_its_promise(
     refused = admin("PUT", path, json={"generation": generation, "expires_at": after(5.5 * HOUR)})
     latest = show(admin, following)["starts_at"]
     assert f"it may end at {latest} at the latest" in read_error(refused)[2]
+    # the window has begun, although its room returns later
+    assert f"this time: {window} until " in read_error(book(admin, 8, 2, 2.5))[2]
     answer = admin("PUT", path, json={"generation": generation, "expires_at": latest})
     assert answer.status_code == 200, answer.text
     assert answer.json["reservation"]["claimed"] == {host: {"resources": {"VCPU": 6}}}
