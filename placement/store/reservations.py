@@ -425,7 +425,7 @@ def change_reservation(
 ) -> WrittenReservation:
     """Change a reservation in a separate transaction; the generation of the reservation increases by one.
 
-    The cleaning time of a window then begins at the new end.
+    The cleaning time of a window then begins at the new end time.
 
     :param may_change: a function that returns whether the caller may change reservations of a project.
     :raises NotFound: no reservation that the caller may change has this uuid.

@@ -174,7 +174,7 @@ class _ClaimHosts:
 
 
 class _JointHosts:
-    """The hosts that may have room for several claims, by the sums of free amounts of each host."""
+    """The hosts that may have room for several claims, according to the sums of free amounts."""
 
     def __init__(
         self,
