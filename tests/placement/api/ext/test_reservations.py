@@ -23,8 +23,8 @@ from tests.waits import wait_for
 
 PATH = "/ext/v1/reservations"
 GONE = (
-    "it never existed, it has ended or was cancelled, or claims have taken all of it. The lists with the states"
-    " ended and cancelled have former windows"
+    "it never existed, it has ended or was cancelled, or claims have taken all of it. The lists with the"
+    " states ended and cancelled have former windows"
 )
 NOBODY = "00000000-0000-4000-8000-00000000dead"
 
