@@ -225,7 +225,7 @@ def run_aside(role: ThreadSpec, work: Callable[[], T], suffix: str = "") -> Futu
 
 
 def start_timer(role: ThreadSpec, seconds: float, work: Callable[[], object]) -> threading.Timer:
-    """Start and return a timer that calls ``work`` after ``seconds`` unless it is cancelled before."""
+    """Start and return a timer that calls ``work`` after ``seconds`` unless it is cancelled earlier."""
     timer = threading.Timer(seconds, work)
     timer.name, timer.daemon = role.name, True
     timer.start()

@@ -1,4 +1,4 @@
-"""Assembles the agent: one function makes all objects of the agent, each from objects that were made before.
+"""Assembles the agent: one function makes all objects of the agent, each from objects that already exist.
 
 No object refers to an object that is made later. If an earlier object has to call a later object, both
 objects use a third object that is made first. There are three such objects: a :class:`WakeSignal` wakes the

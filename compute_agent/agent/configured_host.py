@@ -155,7 +155,7 @@ def pools_of(
     """Return the pools of the host, the CPUs of each pool by its name, and warnings about unusable pools.
 
     :param guest_classes: the names of the QoS classes that pools may name.
-    :param beside: whether nova-compute owns the root provider; pools have no effect then.
+    :param beside: whether nova-compute owns the root provider, so that pools have no effect.
     :raises ConfigError: a pool is wrong; the error names section and option.
     """
     pools = parse_cpu_pools(conf, guest_classes)

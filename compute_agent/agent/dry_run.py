@@ -338,7 +338,7 @@ class RecordingController(KernelController):
         self._together: tuple[Sequence[GuestTarget], Sequence[ProviderNode]] = ((), ())
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Remember the targets and the zones. Each call replaces the targets and zones of the call before."""
+        """Remember the targets and the zones. Each call replaces those of the previous call."""
         self._together = targets, zones
 
     def describe_drift(self, target: GuestTarget) -> str | None:

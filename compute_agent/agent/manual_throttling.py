@@ -148,7 +148,7 @@ class ManualThrottling(AgentLoop):
                 self._begin_eviction(note)
 
     def limit_cpus(self, guest: Guest, cores: float | None) -> None:
-        """Limit the CPU use of a guest, or remove the limit that an operator set before.
+        """Limit the CPU use of a guest, or remove the limit that an operator set earlier.
 
         If a watermark has set a stricter limit, that limit stays in force.
 

@@ -73,7 +73,7 @@ def parking_rules(
 
     Shared CPUs, emulator CPUs and the CPUs of pools are never parked.
 
-    :param beside: whether nova-compute owns the root provider; the agent parks no CPUs then.
+    :param beside: whether nova-compute owns the root provider, so that the agent parks no CPUs.
     :raises ConfigError: a section ``[cpu_class:NAME]`` is wrong.
     """
     mode = park_mode(conf)

@@ -250,7 +250,7 @@ class HostRelease:
                 # The settings of a guest end with the guest, so there is nothing to undo.
                 continue
             except (DriverError, PlacementError, BadSchemataError, OSError) as error:
-                LOG.error("%s of %s cannot be released: %s", item.kind, item.name, error)
+                LOG.error("The release cannot undo a setting: %s of %s: %s", item.kind, item.name, error)
                 rows.append(_release_row(item, f"{FAILED}: {error}"))
                 open_again = False
             else:

@@ -144,7 +144,7 @@ class DeviceSurvey:
     Only one thread may use the object.
 
     Devices come and go with hotplug, and virtual functions with ``sriov_numvfs``. A comparison of addresses
-    alone would miss that a device was replaced by another at the same address; an event reports the change.
+    would not notice another device at the same address. An event reports such a change.
     """
 
     def __init__(self) -> None:

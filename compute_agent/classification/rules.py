@@ -140,7 +140,7 @@ class KnownClasses:
     cpu_class: frozenset[str] = frozenset()
 
     def missing_class(self, setting: str, value: Any) -> str:
-        """A text that says that the class in a setting does not exist; empty if it exists.
+        """An error text if the class in a setting does not exist; empty if the class exists.
 
         The text is also empty for a setting that does not name a class.
         """

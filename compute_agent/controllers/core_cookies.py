@@ -83,7 +83,7 @@ class CoreCookieController(KernelController):
 
         If the kernel refuses a cookie for one guest, the other guests still get their cookies.
 
-        :raises OSError: the notes cannot be written; no cookie is changed then.
+        :raises OSError: the notes cannot be written, so no cookie is changed.
         """
         self.refused = {}
         groups = self._group_guests(targets)

@@ -193,7 +193,7 @@ class CpuClassController(KernelController):
 
         A failure in one folder does not stop the writes in other folders.
 
-        :raises OSError: the former content cannot be saved; nothing is written then.
+        :raises OSError: the former content cannot be saved, so nothing is written.
         """
         # The kernel has the files of frequencies and idle states for online CPUs only. So the files of CPUs
         # that come online in the first pass are written in the second.

@@ -85,7 +85,7 @@ class CpuClassClaim:
 
     @property
     def wanted_governor(self) -> str | None:
-        """The governor that the CPUs should have; None if they get back the governor that they had before."""
+        """The governor that the CPUs should have; None if they get their former governor back."""
         if self.cpu_class is None or self.cpu_class.park is not ParkMode.GOVERNOR:
             return None if self.cpu_class is None else self.cpu_class.governor
         return (self.cpu_class.governor or _PARKED_GOVERNOR) if self.parked else None

@@ -176,7 +176,7 @@ class RealtimeController(KernelController):
 
         :return: whether any schedule differed, and messages about requests of the guest that cannot be met.
         :raises GuestGoneError: the guest has ended.
-        :raises OSError: the note cannot be written; no schedule is changed then.
+        :raises OSError: the note cannot be written, so no schedule is changed.
         """
         guest = target.guest
         priority, noted = self.priority_of(guest), self._is_noted(guest)

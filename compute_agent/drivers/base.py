@@ -228,7 +228,7 @@ class CpuTuning(Protocol):
 
         If the guest has a definition for its next start, the definition gets the same pins.
 
-        :return: how many threads had other pins before.
+        :return: how many threads had other pins before the call.
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: the kernel refuses the pins.
         """
@@ -470,7 +470,7 @@ class BlockIoTuning(Protocol):
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
         """Write the values of block I/O that differ from ``wanted``, and read them back.
 
-        :param wanted: the settings; None means that the agent removes the values that it has set before.
+        :param wanted: the settings; None means that the agent removes the values that it set earlier.
         :return: whether a value was written.
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: the kernel or libvirt refuses a value.

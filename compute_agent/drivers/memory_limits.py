@@ -117,7 +117,7 @@ def differing_limits(
 
     :param group: the guest's own group; None if the guest has no own group.
     :param pids: the processes of the guest.
-    :param noted: the files that the agent has written before.
+    :param noted: the files that the agent has already written.
     """
     todo = {}
     for name, amount in _amounts_by_file(wanted, noted).items():

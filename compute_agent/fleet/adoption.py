@@ -91,13 +91,13 @@ def _get_usable(
     try:
         follow_source(fleet, conf, check)
     except FleetError as error:
-        LOG.error("The source has no other settings of the fleet: %s", error)
+        LOG.error("The source has no usable settings of the fleet: %s", error)
 
 
 def follow_source(
     fleet: FleetSettings, conf: cfg.ConfigOpts, check: ConfigurationCheck
 ) -> FleetRevision | None:
-    """Read the source, and adopt its revision. Returns the revision; None if the host has adopted it before.
+    """Read the source, and adopt its revision. Returns the revision; None if the host has already adopted it.
 
     :param conf: the configuration of the host, with or without a revision.
     :param check: checks the configuration with the offered revision.

@@ -245,5 +245,5 @@ class SysFiles:
         try:
             return parse(text)
         except cpuset.BadCpuSet as error:
-            LOG.warning("%s has no CPUs in the expected format, and is ignored: %s", self.root / path, error)
+            LOG.warning("The file %s has no list of CPUs, and is ignored: %s", self.root / path, error)
             return None

@@ -33,7 +33,7 @@ class OriginalMask:
     """The original of a mask: its text, the actions of its interrupt, and the value that the agent wrote.
 
     ``written`` has the sets of CPUs that the mask may have because of the agent: the set of the last write.
-    Until the agent has read this write back, ``written`` also has the set of the write before.
+    Until the agent has read this write back, ``written`` also has the set of the previous write.
     """
 
     cpus: CpuSet

@@ -118,7 +118,7 @@ class HistoryWatch:
         """Decide whether to ignore lost allocations, because Placement has an older copy of its database.
 
         :param losses: all guests that lost an allocation between the last read and this one.
-        :param holding: the number of guests that had an allocation before.
+        :param holding: the number of guests that had an allocation at the previous read.
         :raises OSError: the decision cannot be saved.
         """
         with self._lock:

@@ -116,7 +116,7 @@ class PreStartHook:
 
         :param description: the XML definition of the guest's domain.
         :param seconds: the maximum time to wait for the cache group of the guest.
-        :raises ValueError: the description is invalid, or the driver has no announced guests.
+        :raises ValueError: the description is invalid, or the driver does not support announcements.
         :raises TimeoutError: the group was not made in time. The worker still makes the group later.
         """
         if self._expecting is None:

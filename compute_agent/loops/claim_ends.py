@@ -1,8 +1,8 @@
 """Acts at the end times of claims: announces ends, evicts guests, and reports guests that still run.
 
-The thread of reports reads the claims that have an end, after it has read the allocations. A thread of this
-module acts at the ends, even while Placement does not answer. Shortly before an eviction, this thread reads
-the claims again, because a client may have extended the claim after the last report.
+The thread of reports reads the claims that have an end time, after it has read the allocations. A thread of
+this module acts at the ends, even while Placement does not answer. Shortly before an eviction, this thread
+reads the claims again, because a client may have extended the claim after the last report.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ attempt begins this number of seconds, minus one, before the eviction, and may l
 """
 
 _LIST_SECONDS: Final = 300.0
-"""The longest time between two reads on a host where no claim has an end. The agent normally finds such a
-claim when it finds the allocation of the guest.
+"""The longest time between two reads on a host where no claim has an end time. The agent normally finds
+such a claim when it finds the allocation of the guest.
 """
 
 _UNREAD_SECONDS: Final = 30.0
@@ -194,7 +194,7 @@ class ClaimEnds(AgentLoop):
     # For other threads
 
     def start(self) -> None:
-        """Start the thread, if any claim has an end."""
+        """Start the thread, if any claim has an end time."""
         self._thread.start()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
@@ -206,7 +206,7 @@ class ClaimEnds(AgentLoop):
         self._thread.stop(STOP_SECONDS)
 
     def is_needed(self) -> bool:
-        """Whether any claim has an end, or any eviction is under way."""
+        """Whether any claim has an end time, or any eviction is under way."""
         return bool(self._store.notes or self._evicting)
 
     def is_leaving(self, uuid: str) -> bool:
@@ -230,7 +230,7 @@ class ClaimEnds(AgentLoop):
     # For the thread of reports
 
     def read_ends(self, client: PlacementClient) -> bool:
-        """Read the claims that have an end; return False if they cannot be read.
+        """Read the claims that have an end time; return False if they cannot be read.
 
         If no guest has such a claim, most reports send no request for them.
         """
@@ -296,7 +296,7 @@ class ClaimEnds(AgentLoop):
     # For both threads that read
 
     def _read_list(self, client: PlacementClient) -> None:
-        """Read the claims that have an end.
+        """Read the claims that have an end time.
 
         For guests with a note that have no such claim, read the allocations.
 

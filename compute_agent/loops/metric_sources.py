@@ -89,7 +89,7 @@ class _SourceRunner:
                 )
         else:
             if was_away:
-                LOG.info("[%s%s] has a value again", METRIC_SOURCE, self.source.name)
+                LOG.info("The metric of section [%s%s] has a value again", METRIC_SOURCE, self.source.name)
         self._latest = latest
 
     @property

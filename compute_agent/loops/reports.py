@@ -532,7 +532,7 @@ class ReportLoop:
             with round_deadline(_ENDS_SECONDS):
                 return self._claim_ends.read_ends(self._client)
         except Exception:
-            LOG.exception("Unexpected error while the claims that have an end were read")
+            LOG.exception("Unexpected error while the claims that have an end time were read")
             return False
 
     def _current_holders(self) -> dict[str, ConsumerOwner]:

@@ -402,5 +402,5 @@ class InterferenceLoop:
                 unmet and f"; {unmet}",
             )
         for name in sorted((self._missing_signals - missing) & signals.keys()):
-            LOG.info("Guests have the signal %s again", name)
+            LOG.info("The signal %s can be measured again", name)
         self._missing_signals = missing

@@ -178,7 +178,7 @@ MAX_SECONDS: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class _CounterReading:
-    """One read of all counters. ``reclaimed`` are the uuids of guests that held only reclaimed CPUs then."""
+    """One read of all counters. ``reclaimed`` has the guests that then held only reclaimed CPUs, by uuid."""
 
     round: MeasuringRound
     reclaimed: frozenset[str]

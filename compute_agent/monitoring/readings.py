@@ -254,7 +254,7 @@ class TargetMeter:
         self._totals = BandwidthTotals()
 
     def add_sample(self, group: str, sample: CounterSample) -> GroupCounters:
-        """Add a sample of a group; return its counters, with rates since the sample before.
+        """Add a sample of a group; return its counters, with rates since the previous sample.
 
         The first sample of a group has no rates.
         """

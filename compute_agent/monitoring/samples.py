@@ -29,9 +29,9 @@ class StoredSample:
 
     :ivar time: the time of the sample in seconds since the epoch.
     :ivar occupancy: occupancy of the cache in bytes; None if unknown.
-    :ivar local: bandwidth to memory of the cache's own NUMA node, in bytes a second since the sample before;
-        None if unknown.
-    :ivar total: bandwidth to all memory, in bytes a second since the sample before; None if unknown.
+    :ivar local: bandwidth to memory of the cache's own NUMA node, in bytes a second since the previous
+        sample; None if unknown.
+    :ivar total: bandwidth to all memory, in bytes a second since the previous sample; None if unknown.
     :ivar cpu: CPU use of the whole target in cores, equal in the samples of all its caches; None if unknown.
     """
 

@@ -271,7 +271,7 @@ class GuestClassifier:
         )
 
     def report_problems(self, guest: Guest) -> None:
-        """Record the problems with settings of a guest that were not reported before."""
+        """Record the problems with settings of a guest that are new since the last report."""
         reported = self._reported.setdefault(guest.uuid, set())
         for problem in guest.setting_problems:
             if problem not in reported:

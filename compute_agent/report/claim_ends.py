@@ -194,7 +194,7 @@ def merge_list(
     holding: Collection[str],
     is_older: bool = False,
 ) -> Notes:
-    """Return the notes after the agent has read the claims that have an end.
+    """Return the notes after the agent has read the claims that have an end time.
 
     :param seen: the names, by uuid, of guests for which the agent has seen an allocation on this host; claims
         of other guests are ignored.
@@ -210,7 +210,7 @@ def merge_list(
         elif uuid in seen and not (is_older and claim.on_end is OnEnd.EVICT):
             found[uuid] = EndNote(uuid, seen[uuid], claim)
     for uuid, note in notes.items():
-        # An allocation without an end replaces the claim.
+        # An allocation without an end time replaces the claim.
         if uuid in found or uuid in holding:
             continue
         if uuid in listed.unread:

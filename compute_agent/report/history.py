@@ -55,7 +55,7 @@ class AllocationLoss:
 
 @dataclass(frozen=True, slots=True)
 class OlderCopy:
-    """States that Placement uses an older copy of its database.
+    """The finding that Placement uses an older copy of its database.
 
     :ivar reason: a text with the evidence.
     :ivar since: the time of the finding, in seconds since the epoch.

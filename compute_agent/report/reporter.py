@@ -80,7 +80,7 @@ class ProviderReader:
     :ivar reported: the providers by uuid, as last read. Code that changes a provider in Placement also
         updates this mapping.
     :ivar generations: the generations of the providers at the last reading.
-    :ivar evidence: a text about generations that decreased since the reading before; empty if no generation
+    :ivar evidence: a text about generations that decreased since the previous reading; empty if no generation
         decreased.
     """
 

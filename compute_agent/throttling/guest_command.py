@@ -81,7 +81,7 @@ class RunningProgram:
     def start(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start a program in a process group of its own.
 
-        :raises CommandFailedError: the program cannot be run, or end_program() was called before.
+        :raises CommandFailedError: the program cannot be run, or end_program() was called earlier.
         """
         with self._lock:
             if self.is_ended:

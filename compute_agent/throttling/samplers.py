@@ -109,7 +109,7 @@ class GuestReader:
         time: float,
         caches: Collection[frozenset[int]] = (),
     ) -> GuestSamples | None:
-        """Read the counters of all guests, and return each guest's values since the read before.
+        """Read the counters of all guests, and return each guest's values since the previous read.
 
         The result is None for the first call. The result is also None if the last call was more than a minute
         ago.

@@ -255,7 +255,7 @@ def _some_fields(text: str) -> dict[str, str] | None:
 
 
 def host_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> tuple[float | None, float | None]:
-    """CPU use of the host since the round before, in cores, and its number of CPUs; None if unknown."""
+    """CPU use of the host since the previous round, in cores, and its number of CPUs; None if unknown."""
     # Without /proc/stat the number of CPUs is unknown, too.
     last, first = _all_cpus(now, before)
     if last is None:
@@ -379,7 +379,7 @@ def guest_cpu_seconds(now: MeasuringRound) -> dict[str, float]:
 
 
 def guest_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> dict[str, float]:
-    """CPU use of guests since the round before, in cores by uuid; guests with an unknown use are left out."""
+    """CPU use of guests since the previous round, in cores by uuid; guests of unknown use are left out."""
     # The counters are read in the first round, too, because the next round computes the difference from them.
     last = now.cpu_counters()
     # A time that does not advance would lead to a division by zero or a negative use.
@@ -420,7 +420,7 @@ def _cpu_seconds(now: MeasuringRound, subject: MeasuredGuest) -> dict[Hashable, 
 
 
 def _grown_seconds(first: Mapping[Hashable, float], last: Mapping[Hashable, float]) -> float | None:
-    # A process that began since the round before has no earlier value. A counter that fell belongs to a new
+    # A process that began since the previous round has no earlier value. A counter that fell belongs to a new
     # cgroup with the same path.
     common = first.keys() & last.keys()
     return sum(max(0.0, last[key] - first[key]) for key in common) if common else None

@@ -143,7 +143,7 @@ class ServiceTracing:
 class _RequestSpan:
     """A request with its span.
 
-    The span is created when it is known to which trace the request belongs. The start time of the span is the
+    The span is created when the trace of the request is known. The start time of the span is the
     arrival of the request.
 
     Only an authenticated request continues the trace that its client names. Otherwise a client without a

@@ -627,7 +627,7 @@ def _too_much(request: CandidatesRequest, budget: SearchBudget) -> InvalidReques
 
 
 def _drop_repeated(offers: Iterable[Offer], found: CandidateSearch) -> Iterator[Offer]:
-    """Yield the batches with one candidate each, if no other root has yielded the candidate before."""
+    """Yield the batches with one candidate each, if no other root has already yielded the candidate."""
     seen: set[Hashable] = set()
     for offer in offers:
         found.budget.spend()

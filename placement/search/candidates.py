@@ -18,7 +18,7 @@ from placement.search.rules import RequestRules
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PatternForm:
-    """The part of a pattern that only depends on which needs share a provider.
+    """The part of a pattern that shows which needs have the same provider, without the providers.
 
     Few forms exist, so patterns share form objects, and an answer renders each form once. In a form, the
     index of the first need at a provider stands for this provider. ``resources`` is a dict from providers to

@@ -264,7 +264,7 @@ class RememberedAssignments:
         self._known: set[Hashable] = set()
 
     def add(self, chosen: Sequence[Provider | None]) -> bool:
-        """Remember an assignment; return True if no equivalent assignment was remembered before."""
+        """Remember an assignment; return True if no equivalent assignment was remembered earlier."""
         signature = self.kinds.signature_of(chosen)
         if signature in self._known:
             return False

@@ -32,7 +32,7 @@ def change_end(database: ServiceDatabase, consumer: str, generation: int, change
     :raises ConcurrentUpdate: ``generation`` is not the current generation.
     :raises InvalidRequest: the new end time is not in the future.
     :raises Conflict: the claim has no fixed end time, its resources are not free until the new end time, or
-        its window ends before the new end time.
+        the new end time is later than both the present one and the end of the claim's window.
     """
     try:
         return reservations.write_with_room(
@@ -63,9 +63,11 @@ def _change_locked(tx: WriteTransaction, consumer: str, generation: int, change:
     source = _source_window(tx, consumer)
     if (before and before.uuid) != (source and source.uuid):
         raise ConcurrentUpdate("The reservation of the claim has changed just now. Please try again.")
-    guest_end = found.expires_at - found.cleaning_time if change.ends_at is None else change.ends_at
+    present_end = found.expires_at - found.cleaning_time
+    guest_end = present_end if change.ends_at is None else change.ends_at
     check_window(TimeWindow(AT_ONCE, guest_end), expiries.server_time(tx.conn))
-    if source is not None and guest_end > source.usable.ends_at:
+    # the end of the window may have moved before the end of the claim, which may become earlier even then
+    if source is not None and guest_end > max(source.usable.ends_at, present_end):
         raise Conflict(
             f"The claim of consumer {consumer} is from the reservation {source.uuid}, which ends at"
             f" {iso_time(source.usable.ends_at)}: move the end of the reservation first."

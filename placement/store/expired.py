@@ -1,7 +1,7 @@
 """SQL conditions and queries for consumers that have expired by the clock of the database.
 
-A reservation or an unconfirmed claim expires at its expiry time, even if no worker reads the database then.
-Queries that show consumers add the condition :data:`COUNTS`. A writer that needs the amounts of expired
+A reservation or an unconfirmed claim expires at its expiry time, even if no worker reads the database at that
+time. Queries that show consumers add the condition :data:`COUNTS`. A writer that needs the amounts of expired
 consumers releases these amounts (:mod:`placement.store.reservations`).
 """
 

@@ -90,7 +90,7 @@ def write_ends(tx: WriteTransaction, ends: Mapping[str, ClaimEnd], known: Collec
     """Write the end times of claims that this transaction writes; no confirmation changes these times.
 
     :param ends: the end times of claims, by uuid of the consumer.
-    :param known: the ids of these consumers that existed before.
+    :param known: the ids of those consumers that existed before the transaction.
     """
     if not ends:
         return

@@ -3,7 +3,7 @@
 The module ``time_profile`` decides how large holds are.
 
 A provider has at most one hold, which is a consumer of the type ``WINDOW_HOLD``; the provider's uuid
-determines the uuid of the hold. A write of timed amounts also writes a claim of the provider's hold. This
+determines the uuid of the hold. Each write of timed amounts also writes a claim for the provider's hold. This
 claim replaces the old amounts of the hold by the new amounts. So the usual check of capacity also covers
 windows. If all timed amounts of a provider have begun, its hold has no amounts, and disappears like each
 consumer without allocations.

@@ -423,7 +423,7 @@ def change_reservation(
 ) -> WrittenReservation:
     """Change a reservation in a separate transaction; the generation of the reservation increases by one.
 
-    The cleaning time of a window then begins at the new end.
+    The cleaning time of a window then begins at the new end time.
 
     :param may_change: a function that returns whether the caller may change reservations of a project.
     :raises NotFound: no reservation that the caller may change has this uuid.
@@ -435,13 +435,9 @@ def change_reservation(
         possible end time. Or the new end time exceeds a limit.
     """
     try:
-        return write_with_room(
+        return write_seen(
             database, lambda tx: _change_locked(tx, uuid, generation, change, limits, may_change)
         )
-    except _HasReturns:
-        # the next generation has these amounts, so a client that reads it can change them
-        database.write(lambda tx: _take_back(tx, uuid))
-        raise
     except CapacityExceeded as refusal:
         # the refused transaction is over, so this one reads the amounts before it
         latest, others, cleaning = database.write(lambda tx: _latest_end(tx, uuid, change.kept))
@@ -509,21 +505,6 @@ def delete(tx: WriteTransaction, uuid: str, may_change: ProjectCheck = any_proje
     allocations.delete(tx, uuid)
 
 
-class _HasReturns(ConcurrentUpdate):
-    """The error for a window that has more amounts than at the beginning of its present generation."""
-
-
-def _take_back(tx: WriteTransaction, uuid: str) -> None:
-    """Turn the amounts that claims have given back to a window into allocations of the window."""
-    row, found = _lock_reservation(tx, uuid)
-    if found.starts_at is not None:
-        locked = claimants.lock_consumers(tx, [uuid])
-        tx.lock(locked.providers)
-        claim = window_claim(tx, row, locked, TimeWindow(found.starts_at, found.expires_at))
-        # holds keep these amounts, so their return is never refused
-        allocations.write_claims(tx, [claim], locked, are_promised=True)
-
-
 def _write_again(
     tx: WriteTransaction,
     row: consumer_store.ConsumerRow,
@@ -533,14 +514,9 @@ def _write_again(
     """Write the amounts of a reservation again, for another time window, or only a part of the amounts."""
     locked = claimants.lock_consumers(tx, [row.uuid])
     tx.lock(locked.providers)
+    if kept is not None:
+        refuse_returns(tx, locked)
     claim = window_claim(tx, row, locked, window)
-    present = sum(amount for *_, amount in claimed_amounts([claim]))
-    # each write of a window makes its amounts allocations, and claims end without a write of their window
-    if kept is not None and locked.promised and present != sum(each.used for each in locked.holdings):
-        raise _HasReturns(
-            f"Claims have given amounts back to the reservation {row.uuid} since generation {row.generation}."
-            " Please read the reservation, and try again with its new generation."
-        )
     for provider, resources in (kept or {}).items():
         for name, amount in resources.items():
             held = claim.resources.get(provider, {}).get(name, 0)
@@ -821,8 +797,52 @@ def begin_windows(tx: WriteTransaction) -> int:
     return begun
 
 
-def write_returns(tx: WriteTransaction, uuids: Collection[str]) -> None:
-    """Turn the amounts that these windows have got back from claims into allocations."""
+class UnseenReturns(ConcurrentUpdate):
+    """The error for windows that have got amounts back, which are no allocations yet: 409.
+
+    The client cannot have meant these amounts, because the windows have the same generation without them.
+    """
+
+    def __init__(self, windows: Sequence[str]) -> None:
+        super().__init__(
+            f"Claims have given amounts back to the reservations {', '.join(windows)} since the present"
+            " generations. Please read the reservations, and try again with their new generations."
+        )
+        self.windows = windows
+
+
+def refuse_returns(tx: WriteTransaction, locked: claimants.LockedConsumers) -> None:
+    """Refuse a write of locked windows that have got amounts back, which are no allocations yet.
+
+    The caller has locked the buckets of their providers, and calls :func:`write_seen`.
+
+    :raises UnseenReturns: there are such windows.
+    """
+    # each write of a window makes its amounts allocations, and claims end without a write of their window
+    promised, written = Counter[str](), Counter[str]()
+    for each in window_promises.promised_amounts(tx.conn, {each.consumer for each in locked.promised}):
+        promised[each.window] += each.held_part.used
+    for holding in locked.holdings:
+        written[holding.consumer] += holding.used
+    if returned := sorted(uuid for uuid, used in promised.items() if used > written[uuid]):
+        raise UnseenReturns(returned)
+
+
+def write_seen(database: ServiceDatabase, work: Callable[[WriteTransaction], T]) -> T:
+    """Run a write as :func:`write_with_room` does.
+
+    If the write fails because of :class:`UnseenReturns`, turn these amounts into allocations, so that the
+    client sees them.
+    """
+    try:
+        return write_with_room(database, work)
+    except UnseenReturns as refusal:
+        windows = refusal.windows
+        database.write(lambda tx: _write_returns(tx, windows))
+        raise
+
+
+def _write_returns(tx: WriteTransaction, uuids: Collection[str]) -> None:
     locked = claimants.lock_consumers(tx, uuids)
     _write_held(tx, locked, {each.consumer for each in locked.promised})
 

@@ -1,6 +1,5 @@
 """Moves inventories between providers together with their allocations, in one transaction."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -32,28 +31,12 @@ class NewInventories:
     inventories: Mapping[str, InventoryValues]
 
 
-class UnwrittenReturns(ConcurrentUpdate):
-    """The error for a reshape of windows that have got amounts back which are no allocations yet: 409."""
-
-    def __init__(self, windows: Sequence[str]) -> None:
-        super().__init__(
-            f"Claims have given amounts back to the reservations {', '.join(windows)}, so their allocations"
-            " and generations have changed. Please read them again."
-        )
-        self.windows = windows
-
-
 def reshape_providers(
     database: ServiceDatabase, wanted: Mapping[str, NewInventories], claims: Sequence[ConsumerClaim]
 ) -> None:
     """Replace inventories and allocations together in a new transaction; see :func:`reshape_locked`."""
-    try:
-        reservations.write_with_room(database, lambda tx: reshape_locked(tx, wanted, claims))
-    except UnwrittenReturns as refusal:
-        windows = refusal.windows
-        # afterwards the client sees all amounts of the windows, and says where they move
-        database.write(lambda tx: reservations.write_returns(tx, windows))
-        raise
+    # a client that has not seen all amounts of a window does not say where these amounts move
+    reservations.write_seen(database, lambda tx: reshape_locked(tx, wanted, claims))
 
 
 def reshape_locked(
@@ -65,7 +48,7 @@ def reshape_locked(
     old inventories to new ones.
 
     :raises InvalidRequest: a provider or a resource class does not exist.
-    :raises ConcurrentUpdate: a generation of a provider or a consumer is stale. UnwrittenReturns if the
+    :raises ConcurrentUpdate: a generation of a provider or a consumer is stale. UnseenReturns if the
         client cannot have seen all amounts of a window.
     :raises Conflict: an inventory to be deleted is still in use, or an inventory is too small.
     """
@@ -143,8 +126,7 @@ def _with_windows(
     sources = window_promises.source_windows(tx.conn, own)
     if not locked.consumers.keys() >= set(sources.values()):
         raise ConcurrentUpdate(_CHANGED)
-    if returned := _find_returned(tx, locked):
-        raise UnwrittenReturns(returned)
+    reservations.refuse_returns(tx, locked)
     times = reservations.window_times(tx.conn, locked.timed.intersection(locked.consumers))
     windows = [
         reservations.window_claim(tx, row, locked, times[uuid])
@@ -161,13 +143,3 @@ def _with_windows(
             claim = replace(claim, window=times[claim.consumer])
         found.append(claim)
     return [*found, *windows]
-
-
-def _find_returned(tx: WriteTransaction, locked: claimants.LockedConsumers) -> list[str]:
-    """Return the locked windows that have got amounts back which are no allocations yet."""
-    promised, written = Counter[str](), Counter[str]()
-    for each in window_promises.promised_amounts(tx.conn, {each.consumer for each in locked.promised}):
-        promised[each.window] += each.held_part.used
-    for holding in locked.holdings:
-        written[holding.consumer] += holding.used
-    return sorted(uuid for uuid, used in promised.items() if used > written[uuid])

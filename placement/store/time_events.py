@@ -14,7 +14,7 @@ Invariants
       which indexes find.
 
 A claim is deleted from the tables when its amounts are released, and a new claim of its consumer replaces it.
-If the claim has ended before, :func:`note_ended` keeps the data for its events for :data:`MAX_AGE` seconds.
+If the claim has already ended, :func:`note_ended` keeps the data for its events for :data:`MAX_AGE` seconds.
 """
 
 from __future__ import annotations

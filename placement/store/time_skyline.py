@@ -85,7 +85,7 @@ class TimeSkyline:
     def largest_integral(self, now: float, period: float) -> float:
         """Return the largest integral (amount times seconds) of the sum over a future period of this length.
 
-        All amounts have an end.
+        All amounts have an end time.
         """
         # the integral from now until each breakpoint
         instants, integrals = [max(each, now) for each in self.times], [0.0]

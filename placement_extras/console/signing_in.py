@@ -95,7 +95,7 @@ def show_form() -> Response:
 
 @blueprint.post(admission.SIGN_IN)
 def sign_in() -> Response:
-    """Sign the visitor in, and redirect to the page that the visitor wanted before."""
+    """Sign the visitor in, and redirect to the page that the visitor asked for."""
     form = SignInForm.from_fields(request.form)
     try:
         forms.check_form()

@@ -74,7 +74,7 @@ class DatabaseContent:
         return row
 
     def row_tallies(self) -> dict[str, RowTally]:
-        """Return the numbers of rows and the sums, by title; the database computes them."""
+        """Return the number of rows and the sum for each title; the database computes these numbers."""
         found: dict[str, RowTally] = {}
         for table, summed in _SUMMED_COLUMNS.items():
             rows = self.queries[table].subquery()

@@ -117,8 +117,8 @@ class ShowCapacity(command.Lister):
             metavar="<name>=<file>",
             action="append",
             default=[],
-            help="Name, and file with a flavor in JSON, in the format of POST /ext/v1/capacity or of "
-            "`openstack flavor show -f json` (may be repeated)",
+            help="Name of a flavor, and a file with this flavor in JSON, in the format of POST"
+            " /ext/v1/capacity or of `openstack flavor show -f json` (may be repeated)",
         )
         parser.add_argument(
             "--proportion",

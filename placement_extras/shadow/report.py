@@ -258,7 +258,7 @@ class ComparerStatus:
     :param doubt: items with unknown content, because several clients wrote them at the same time.
     :param phase: the current work of the process, for people.
     :param left_out: number of copies that the answering process left out, because its queue was full.
-    :param unread: number of copies that were dropped because the comparison had failed before.
+    :param unread: number of copies that were dropped after the comparison had failed.
     :param processes: number of processes that have answered clients so far, one after the other.
     """
 

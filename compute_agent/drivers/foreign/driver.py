@@ -370,7 +370,7 @@ class ForeignDriver(UndividedThreads):
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
         """Set the CPUs of the group, and read them back.
 
-        Return the number of threads that had other CPUs before.
+        Return the number of threads that had other CPUs before the call.
         """
         wanted = _group_cpus(settings)
         if not wanted & self._folders.online_cpus:

@@ -33,7 +33,7 @@ class ValueRecord:
         program that owns the group keeps them.
     :ivar values: the values before the agent's writes, by name.
     :ivar kept: the properties that another program had set at run time; systemd's files of them have to stay.
-    :ivar scored: whether the agent has set ``oom_score_adj``, which was 0 before.
+    :ivar scored: whether the agent has set ``oom_score_adj``; its former value was 0.
     :ivar score: the last ``oom_score_adj`` that the agent has set; None means that the agent has set no
         score, or that an older agent has not noted it.
     """

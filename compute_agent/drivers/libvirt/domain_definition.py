@@ -109,7 +109,7 @@ def items_to_set(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str
     :param has: the present settings of the domain.
     :param wanted: the settings that the domain should have; None means that the agent's own values are
         removed.
-    :param own: the items that the agent has written before.
+    :param own: the items that the agent has already written.
     """
     goal: dict[str, Item] = {}
     if wanted is not None and wanted.rates:

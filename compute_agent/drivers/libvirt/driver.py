@@ -574,8 +574,9 @@ class LibvirtDriver:
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
         """Bind the memory to the wanted NUMA nodes, and write the binding into the persistent definition.
 
-        Memory that libvirt refuses to bind stays on its nodes, and the driver logs that. Whether libvirt
-        refuses depends on cgroups, on the nodes, and on the ``<numatune>`` with which the domain was started.
+        Memory that libvirt refuses to bind stays on its nodes, and the driver logs the refusal. Whether
+        libvirt refuses depends on cgroups, on the nodes, and on the ``<numatune>`` with which the domain was
+        started.
         """
         with self._table.changing:
             known = self._table.find_living(guest)

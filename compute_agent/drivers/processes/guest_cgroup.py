@@ -38,7 +38,7 @@ def pending_writes(
     """The lines to write so that the group has the ``wanted`` block I/O settings, as pairs of file and line.
 
     :param wanted: the settings that the guest should have; None means the kernel's defaults.
-    :param noted: the files that the agent has written before.
+    :param noted: the files that the agent has already written.
     """
     # Other files are not read, because any value in them is another program's.
     goal = wanted or BlockIo()

@@ -297,7 +297,10 @@ class _WindowTest:
         )
 
     def find_window(self, root: int, start: float) -> FreeWindow | None:
-        """Return the free window on a host that begins at ``start``; None if the claim does not fit then."""
+        """Return the free window on a host that begins at ``start``.
+
+        The result is None if the claim does not fit at that time.
+        """
         window = self._span.window_at(start)
         # most searches have no failures
         if self._failed and self._state_of(root, window) in self._failed:

@@ -146,7 +146,7 @@ class HostChoice:
 
     @property
     def providers(self) -> Iterator[Provider]:
-        """All providers that have inventories or traits which the choice needs.
+        """All providers on which the choice depends, because of their inventories or their traits.
 
         A provider may occur twice.
         """

@@ -167,8 +167,8 @@ def _least_squares(
 ) -> Division | None:
     """Return one value of each zone, with the given sum and the least sum of squares.
 
-    The search tries values near the mean first. A division that is found limits the distance from the mean
-    for the parts of better divisions.
+    The search tries values near the mean first. After a division is found, parts that are too far from
+    the mean for a better division are not tried.
     """
     number = len(values)
     # deviations from the mean are multiplied by the number of zones, so that they are integers

@@ -30,7 +30,7 @@ class ClassNeed:
 
 
 class HostTimes:
-    """Finds the starts at which, by the sums of a host, enough is free for the request of a claim.
+    """Finds the starts at which enough is free for the request of a claim, according to the sums of a host.
 
     Resource classes of sharing providers exclude no start.
     """
@@ -88,7 +88,7 @@ class HostTimes:
         return min([skyline.fits_until(most, start) for skyline, most in limits[0]], default=math.inf)
 
     def latest_end(self, root: int, start: float) -> float:
-        """Return the latest time until which, by the sums of a host, the request may fit from a start on."""
+        """Return the latest end time of a stay that begins at ``start``, according to the sums of a host."""
         limits = self._limits_of(root)
         others = () if limits is None else limits[1]
         ends = [each.fits_until(start, self._budget) for each in others]
@@ -159,7 +159,7 @@ class _ClassLimit:
         return start
 
     def fits_until(self, start: float, budget: SearchBudget) -> float:
-        """Return the time until which, by the sums, enough is free from a start on; infinity if for ever."""
+        """Return the end of the free time from ``start`` on, by the sums; infinity if it has no end."""
         ends = sorted({time for each in self.room.skylines for time in each.times if time > start})
         budget.spend(len(ends))
         # a longer window never has more room

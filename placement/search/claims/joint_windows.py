@@ -64,7 +64,7 @@ def find_joint(
 ) -> Iterator[JointWindow]:
     """Yield joint windows of claims, the earliest first.
 
-    Each window begins after the free time of the window before.
+    Each window begins after the free time of the previous window.
 
     :raises BudgetExhausted: the budget is spent.
     """
@@ -174,7 +174,7 @@ class _ClaimHosts:
 
 
 class _JointHosts:
-    """The hosts that may have room for several claims, by the sums of free amounts of each host."""
+    """The hosts that may have room for several claims, according to the sums of free amounts."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 The search combines each choice of a claim with choices of the later claims. Each choice leads to a new
 scenario, so that nothing has to be undone. The new scenario shares all but a few provider objects with the
-previous scenario. The search does not repeat a state that has failed before. The search skips a choice if an
+previous scenario. The search does not repeat a state that has already failed. The search skips a choice if an
 earlier choice left the same free amounts to the other claims.
 """
 

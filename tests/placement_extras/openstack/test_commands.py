@@ -13,16 +13,14 @@ from osc_lib import exceptions
 from osc_lib.command import command
 
 from placement.search.claims.topology import TopologyPolicy
-from placement_extras.openstack.claims import (
-    RESERVATION_COLUMNS,
-    ConfirmClaim,
-    CreateClaim,
-    CreateReservation,
-    SetClaim,
-    ShowReservation,
-)
+from placement_extras.openstack.claims import ConfirmClaim, CreateClaim, SetClaim
 from placement_extras.openstack.commands import ExplainAllocationCandidates, ShowCapacity
 from placement_extras.openstack.flavors import TOPOLOGIES
+from placement_extras.openstack.reservations import (
+    RESERVATION_COLUMNS,
+    CreateReservation,
+    ShowReservation,
+)
 from tests.placement_extras.openstack.command_client import FIRST, GUEST, NODE, SECOND, CommandClient, run
 
 OWNER = ("--project-id", "web", "--user-id", "ann")

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from placement_extras.openstack.claims import ListReservations
+from placement_extras.openstack.reservations import ListReservations
 from placement_extras.openstack.time_lists import (
     ENDING_COLUMNS,
     EVENT_COLUMNS,

@@ -108,6 +108,26 @@ def test_a_claim_from_a_window_lasts_until_its_end_at_most(admin: Admin, url: st
     assert find_broken_promises(url) == []
 
 
+def test_a_claim_that_outlasts_its_shortened_window_may_end_earlier(
+    admin: Admin, url: str, host: str
+) -> None:
+    window = booked(admin, 8, 1, 4)
+    advance_clock(url, 1.5 * HOUR)
+    consumer = claimed(admin, 3, 2, reservation=window)
+    shortened = {"generation": show(admin, window)["generation"], "expires_at": after(HOUR)}
+    assert admin("PUT", f"{PATH}/{window}", json=shortened).status_code == 200
+    # the action alone, an end after that of the window, a later end, and an end within the window
+    assert change(admin, consumer, on_end="evict").status_code == 200
+    assert change(admin, consumer, 2, ends_at=after(1.5 * HOUR)).status_code == 200
+    assert find_broken_promises(url) == []
+    assert read_error(change(admin, consumer, 3, ends_at=after(1.8 * HOUR)))[0] == 409
+    assert change(admin, consumer, 3, ends_at=after(0.5 * HOUR)).status_code == 200
+    assert find_broken_promises(url) == []
+    assert admin("DELETE", f"/allocations/{consumer}").status_code == 204
+    assert show(admin, window)["allocations"] == {host: {"resources": {"VCPU": 8}}}
+    assert find_broken_promises(url) == []
+
+
 def test_a_preemptible_claim_keeps_its_room_for_as_long_as_it_lasts(
     admin: Admin, url: str, host: str
 ) -> None:
