@@ -298,7 +298,7 @@ def regroup_trees(
 def group_trees(
     snapshot: ModelSnapshot, request: CandidatesRequest, trees: Iterable[HostTree], budget: SearchBudget
 ) -> list[LikeTrees]:
-    """Group the trees that serve a request with the same assignments, or fail it for the same reasons.
+    """Group the trees that serve a request with the same assignments, or do not fit it for the same reasons.
 
     :raises placement.search.budget.BudgetExhausted: the grouping takes too long.
     """

@@ -31,8 +31,8 @@ def change_end(database: ServiceDatabase, consumer: str, generation: int, change
     :raises NotFound: the consumer has no claim with a future end time.
     :raises ConcurrentUpdate: ``generation`` is not the current generation.
     :raises InvalidRequest: the new end time is not in the future.
-    :raises Conflict: the claim has no fixed end time, its resources are not free until the new end time, or
-        the new end time is later than both the present one and the end of the claim's window.
+    :raises Conflict: the claim has no fixed end time, or its resources are not free until the new end time.
+        Also if the new end time is later than both the present one and the end of the claim's window.
     """
     try:
         return reservations.write_with_room(

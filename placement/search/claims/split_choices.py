@@ -201,8 +201,8 @@ def zoned_classes(tree: HostTree, asked: Iterable[str]) -> tuple[str, ...]:
 class _ZoneLayout:
     """The positions and slots at which each NUMA node of a class of trees has the requested classes.
 
-    ``zones`` has the positions of the NUMA nodes. ``is_complete`` tells whether some zone has each requested
-    class. ``apart`` has the default distances of the zones.
+    ``zones`` has the positions of the NUMA nodes. ``is_complete`` tells whether each requested
+    class is in at least one zone. ``apart`` has the default distances of the zones.
     """
 
     zones: tuple[int, ...]
