@@ -158,6 +158,7 @@ class _EndingQuery(StrictSchema):
     """The parameters of ``GET /ext/v1/claims``."""
 
     root = UuidField(metadata=since_version(microversion.INITIAL))
+    reservation = UuidField(metadata=since_version(microversion.INITIAL))
     preemptible = StringField(choices=["true", "false"], metadata=since_version(microversion.INITIAL))
     limit = StringField(
         pattern="^[1-9][0-9]{0,3}$",
@@ -176,13 +177,15 @@ class EndingPage:
     """A requested page of claims with an end time.
 
     The page has at most ``limit`` claims at the host with the uuid ``root``, or at all hosts if ``root`` is
-    None. ``after`` is the time and the consumer of the claim before the page.
+    None. ``after`` is the time and the consumer of the claim before the page. ``reservation`` is the uuid of
+    the reservation from which the claims have taken their amounts; None means all claims.
     """
 
     root: str | None
     after: EndMarker
     limit: int
     only_preemptible: bool
+    reservation: str | None
 
 
 def parse_ending(params: Params, version: Microversion) -> EndingPage:
@@ -194,7 +197,10 @@ def parse_ending(params: Params, version: Microversion) -> EndingPage:
     time, _, consumer = values.get("marker", "0_").partition("_")
     # a limit above the maximum is no error, so that clients need not know the maximum
     limit = min(MAX_PAGE, int(values.get("limit", MAX_PAGE)))
-    return EndingPage(values.get("root"), (float(time), consumer), limit, values.get("preemptible") == "true")
+    only_preemptible = values.get("preemptible") == "true"
+    return EndingPage(
+        values.get("root"), (float(time), consumer), limit, only_preemptible, values.get("reservation")
+    )
 
 
 class ConfirmationBody(StrictSchema):

@@ -18,6 +18,7 @@ from placement.db import buckets, clock
 from placement.db.batch import KEPT_SIZES, PreparedStatement, StatementAnswer, bind_parameters, bind_values
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
+    RESERVATION,
     ConsumerId,
     allocations,
     claim_expiries,
@@ -245,7 +246,13 @@ EndMarker = tuple[float, str]
 
 
 def list_ending(
-    conn: sa.Connection, root: str | None, after: EndMarker, limit: int, *, only_preemptible: bool = False
+    conn: sa.Connection,
+    root: str | None,
+    after: EndMarker,
+    limit: int,
+    *,
+    only_preemptible: bool = False,
+    window: str | None = None,
 ) -> tuple[float, list[EndingClaim]]:
     """Return the current time, and a page of the claims with an end time.
 
@@ -254,6 +261,8 @@ def list_ending(
 
     :param root: the uuid of the root provider of the tree; None means all trees.
     :param after: the sorting time and the consumer of the claim before the page.
+    :param window: the uuid of the reservation from which the claims have taken their amounts; None means all
+        claims.
     :raises NotFound: ``root`` is no root provider.
     """
     values: dict[str, Any] = {"end": after[0], "after": after[1], "limit": limit}
@@ -266,6 +275,8 @@ def list_ending(
         query, (values["root"], now) = _ENDING_THERE, row
     if only_preemptible:
         query = query.where(claim_expiries.c.kept_until.is_not(None))
+    if window is not None:
+        query, values["window"] = query.where(_of_window), window
     found = [_ending_claim(row) for row in conn.execute(query, {**values, "now": now})]
     return float(now), found
 
@@ -284,6 +295,12 @@ _root: Final = sa.select(resource_providers.c.id, clock.ServerNow()).where(
 )
 _end_time: Final = claim_expiries.c.expires_at - claim_expiries.c.cleaning_time
 _end: Final = sa.bindparam("end", type_=sa.Double)
+_window: Final = consumers.alias("window_consumers")
+_of_window: Final = claim_expiries.c.window_id == (
+    sa.select(_window.c.id)
+    .where(_window.c.uuid == sa.bindparam("window"), _window.c.consumer_type == RESERVATION)
+    .scalar_subquery()
+)
 _ending_claims: Final = sa.select(
     consumers.c.uuid,
     consumers.c.generation,

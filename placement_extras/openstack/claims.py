@@ -17,6 +17,7 @@ from placement_extras.openstack.arguments import (
 from placement_extras.openstack.flavors import add_topology, given_topology
 from placement_extras.openstack.requests import (
     HostNames,
+    ProviderAmounts,
     amounts_text,
     print_warnings,
     request_extension,
@@ -159,6 +160,35 @@ class CreateClaim(command.Lister):
         for number, alternate in enumerate(claimed["alternates"], start=1):
             rows += [(number, *row, None, None, None) for row in _place_rows(alternate, names)]
         return CLAIM_COLUMNS, rows
+
+
+class ShowClaim(command.ShowOne):
+    """Show a claim that expires or ends, its resources, and the reservation from which it has taken them.
+
+    "allocations" has a line for each resource provider.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of the arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("uuid", metavar="<uuid>", help="UUID of the consumer")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
+        """Show the claim."""
+        claim = send_request(self, "GET", f"{_CLAIMS}/{parsed_args.uuid}")["claim"]
+        names = HostNames(self)
+        # an earlier service shows no amounts
+        amounts = claim.get("allocations", {})
+        hosts = sorted({name for provider in amounts if (name := names.host_name(provider))})
+        times = ("expires_at", "ends_at", "on_end", "kept_until", "reservation")
+        return ("consumer", "generation", *times, "hosts", "allocations"), (
+            claim["consumer_uuid"],
+            claim["consumer_generation"],
+            *(claim.get(name) for name in times),
+            hosts,
+            ProviderAmounts(amounts, names),
+        )
 
 
 class ConfirmClaim(command.ShowOne):

@@ -170,8 +170,11 @@ class ShowCapacity(command.Lister):
         for name, path in parse_pairs(parsed_args.flavor_file, "--flavor-file", "<file>").items():
             body["flavors"].append({"name": name, "flavor": read_flavor(path)})
         if not body["flavors"]:
+            is_drain = body.keys() & {"maintenance", "drain"}
+            what = "--maintenance and --drain need a flavor, too" if is_drain else "no flavor is given"
             raise exceptions.CommandError(
-                "Nothing to count: give a query, --flavor, --flavor-file, or --vcpus, --ram and so on."
+                f"Nothing to count: {what}. Give a query, --flavor, --flavor-file, or --vcpus, --ram and so"
+                " on."
             )
         for proportion in parsed_args.proportion:
             name, _, number = proportion.rpartition("=")
@@ -202,12 +205,17 @@ class ShowCapacity(command.Lister):
                 file=self.app.stderr,
             )
             if drain.get("ending_before"):
-                print(f"{drain['ending_before']} further consumers end before.", file=self.app.stderr)
+                number = drain["ending_before"]
+                told = "1 further consumer ends" if number == 1 else f"{number} further consumers end"
+                print(f"{told} before.", file=self.app.stderr)
             if drain.get("pending"):
-                print(
-                    f"{drain['pending']} reservations there begin later, and need another place, too.",
-                    file=self.app.stderr,
+                number = drain["pending"]
+                told = (
+                    "1 reservation there begins later, and needs"
+                    if number == 1
+                    else f"{number} reservations there begin later, and need"
                 )
+                print(f"{told} another place, too.", file=self.app.stderr)
         columns, rows = _CAPACITY_PARTS[parsed_args.part]
         about = [answer] if parsed_args.part == "drain" else answer["flavors"]
         return columns, [tuple(row) for each in about for row in rows(each)]

@@ -1,11 +1,11 @@
 """Commands of ``openstack`` for reservations and free windows, which osc-placement does not have."""
 
 import argparse
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from cliff.columns import FormattableColumn
 from osc_lib import exceptions
 from osc_lib.command import command
 
@@ -21,12 +21,15 @@ from placement_extras.openstack.arguments import (
 from placement_extras.openstack.flavors import add_topology
 from placement_extras.openstack.requests import (
     HostNames,
+    ProviderAmounts,
     amounts_text,
+    parse_pairs,
     print_warnings,
     read_pages,
     request_extension,
     root_uuids,
     send_request,
+    sum_amounts,
 )
 
 _RESERVATIONS: Final = "/ext/v1/reservations"
@@ -52,7 +55,7 @@ RESERVATION_COLUMNS: Final = (
 """The columns of a reservation."""
 _LISTED_COLUMNS: Final = (
     *("uuid", "project_id", "group", "expires_at", "resources"),
-    *("starts_at", "state", "degraded", "movable"),
+    *("starts_at", "state", "degraded", "movable", "claimed", "on_end"),
 )
 """The columns of the list of reservations."""
 AVAILABILITY_COLUMNS: Final = (
@@ -125,11 +128,20 @@ class CreateReservation(command.ShowOne):
             (body["maintenance_of"],) = root_uuids(self, [host])
         answer = request_extension(self, "POST", _RESERVATIONS, json=body)
         print_warnings(self, answer.get("warnings", ()))
+        if host is not None and answer["reservation"]["degraded"]:
+            print(
+                "Guests are on the host: openstack resource reservation show"
+                f" {answer['reservation']['uuid']} lists them.",
+                file=self.app.stderr,
+            )
         return _reservation_columns(self, answer)
 
 
 class ListReservations(command.Lister):
-    """List the reservations that have not expired yet."""
+    """List the reservations that have not expired yet.
+
+    The column "resources" has all the resources of a reservation, and "claimed" those that claims use now.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments."""
@@ -170,26 +182,36 @@ class ShowReservation(command.ShowOne):
 
 
 class SetReservation(command.ShowOne):
-    """Change the time when a reservation expires, or what happens at the end of claims from it."""
+    """Change a reservation: its end, its resources, or what happens at the end of claims from it."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments."""
         parser = _with_uuid(super().get_parser(prog_name))
         _add_expiry(parser, is_required=False)
         add_on_end(parser, f"{_ON_END_HELP} (default: as before)")
+        parser.add_argument(
+            "--keep",
+            metavar="[<provider>:]<class>=<amount>",
+            action="append",
+            default=[],
+            help="Amount of a resource class that the reservation keeps in addition to the resources that"
+            " claims use; the rest is free. If the reservation holds the class at several resource providers,"
+            " give the name or the UUID of one of them (may be repeated; default: as before)",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
         """Write the changes with the current generation."""
         changes = {**_expiry_fields(parsed_args), **given_fields(parsed_args, "on_end")}
-        if not changes:
-            raise exceptions.CommandError("Nothing to change: give --until, --for or --on-end.")
+        if not changes and not parsed_args.keep:
+            raise exceptions.CommandError("Nothing to change: give --until, --for, --on-end or --keep.")
         path = f"{_RESERVATIONS}/{parsed_args.uuid}"
-        generation = send_request(self, "GET", path)["reservation"]["generation"]
-        return _reservation_columns(
-            self,
-            send_request(self, "PUT", path, json={"generation": generation, **changes}),
-        )
+        reservation = send_request(self, "GET", path)["reservation"]
+        if parsed_args.keep:
+            kept = parse_pairs(parsed_args.keep, "--keep", "<amount>")
+            changes["allocations"] = _kept_amounts(reservation["allocations"], kept, HostNames(self))
+        body = {"generation": reservation["generation"], **changes}
+        return _reservation_columns(self, send_request(self, "PUT", path, json=body))
 
 
 class DeleteReservation(command.Command):
@@ -269,7 +291,7 @@ class ListAvailability(command.Lister):
                 *(each[name] for name in ("starts_at", "ends_at", "free_until")),
                 names.host_name(choice["root_provider_uuid"]),
                 choice["root_provider_uuid"],
-                amounts_text(_sum_amounts(some["resources"] for some in choice["allocations"].values())),
+                amounts_text(sum_amounts(some["resources"] for some in choice["allocations"].values())),
             )
             for each in answer["windows"]
             for choice in each.get("claims", [each])
@@ -346,6 +368,53 @@ def _time_text(time: datetime) -> str:
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def _kept_amounts(
+    held: Mapping[str, Any], kept: Mapping[str, str], names: HostNames
+) -> dict[str, dict[str, dict[str, int]]]:
+    """Return the amounts of a reservation by provider, with the amounts of some classes replaced.
+
+    :param kept: texts of amounts by resource class, which may follow a provider and a colon.
+    :raises CommandError: a text is no number, or it is unclear which amount it replaces.
+    """
+    left = {provider: {**each["resources"]} for provider, each in held.items()}
+    for target, amount in kept.items():
+        given, _, name = target.rpartition(":")
+        if not (amount.isascii() and amount.isdigit()):
+            raise exceptions.CommandError(f"--keep {target}={amount}: the amount is not a number.")
+        found = [
+            each
+            for each, resources in left.items()
+            if name in resources and given in ("", each, names.provider_name(each))
+        ]
+        if not found:
+            raise exceptions.CommandError(f"--keep {target}: the reservation does not hold this class there.")
+        if len(found) > 1:
+            raise exceptions.CommandError(
+                f"--keep {target}: several providers have this class. Name one, as in {found[0]}:{name}."
+            )
+        left[found[0]][name] = int(amount)
+    found_amounts = {
+        provider: {"resources": amounts}
+        for provider, resources in left.items()
+        if (amounts := {name: amount for name, amount in resources.items() if amount})
+    }
+    if not found_amounts:
+        raise exceptions.CommandError("Nothing would be left: delete the reservation instead.")
+    return found_amounts
+
+
+class GuestLines(FormattableColumn[Sequence[Mapping[str, Any]]]):
+    """The guests on a host in maintenance: lines for tables, the answer itself for programs."""
+
+    def human_readable(self) -> str:
+        """Return a line for each guest: its uuid, type and project, and whether it has to move."""
+        return "\n".join(
+            f"{each['consumer_uuid']} ({each['consumer_type']}, project {each['project_id']}):"
+            f" {'has to move' if each['has_to_move'] else 'ends before, at ' + str(each['ends_at'])}"
+            for each in self._value
+        )
+
+
 def _reservation_columns(
     asking: command.Command, answer: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], TableRow]:
@@ -355,13 +424,14 @@ def _reservation_columns(
     providers = (*reservation["allocations"], *(reservation.get("claimed") or ()))
     hosts = sorted({name for provider in providers if (name := names.host_name(provider))})
     # only administrators see the guests that are in the way of a degraded reservation
-    more = {"guests": reservation["guests"]} if "guests" in reservation else {}
+    more: dict[str, Any] = {"guests": GuestLines(reservation["guests"])} if "guests" in reservation else {}
     if "claims" in answer:
         # the host of each consumer, in the order of the requests
         more["claims"] = [names.host_name(each["root_provider_uuid"]) for each in answer["claims"]]
     return (*RESERVATION_COLUMNS, "hosts", *more), (
         # an earlier service has no times of a start, no states, no causes and no claimed amounts
-        *(reservation.get(name) for name in RESERVATION_COLUMNS),
+        *(reservation.get(name) for name in RESERVATION_COLUMNS[:-2]),
+        *(ProviderAmounts(reservation.get(name) or {}, names) for name in RESERVATION_COLUMNS[-2:]),
         hosts,
         *more.values(),
     )
@@ -370,19 +440,15 @@ def _reservation_columns(
 def _reservation_row(reservation: Mapping[str, Any]) -> TableRow:
     # a window that is over holds nothing
     parts = [reservation["promised"]] if "promised" in reservation else None
-    held = _sum_amounts(parts or (each["resources"] for each in reservation["allocations"].values()))
+    # an earlier service has none of the fields that are read with get
+    claimed = [each["resources"] for each in (reservation.get("claimed") or {}).values()]
+    booked = parts or [*(each["resources"] for each in reservation["allocations"].values()), *claimed]
     return (
         *(reservation[name] for name in _LISTED_COLUMNS[:4]),
-        amounts_text(held),
-        # an earlier service has none of these
+        amounts_text(sum_amounts(booked)),
         *(reservation.get(name) for name in ("starts_at", "state")),
         bool(reservation.get("degraded")),
         reservation.get("movable"),
+        amounts_text(sum_amounts(claimed)),
+        reservation.get("on_end"),
     )
-
-
-def _sum_amounts(parts: Iterable[Mapping[str, int]]) -> Mapping[str, int]:
-    total: Counter[str] = Counter()
-    for each in parts:
-        total.update(each)
-    return total

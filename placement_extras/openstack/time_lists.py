@@ -6,13 +6,20 @@ from typing import Any, Final
 
 from osc_lib.command import command
 
-from placement_extras.openstack.requests import HostNames, read_pages, request_extension, root_uuids
+from placement_extras.openstack.requests import (
+    HostNames,
+    amounts_text,
+    read_pages,
+    request_extension,
+    root_uuids,
+    sum_amounts,
+)
 
 EVENT_COLUMNS: Final = ("time", "kind", "consumer", "project_id", "starts_at", "ends_at", "on_end", "hosts")
 """The columns of a time event."""
 ENDING_COLUMNS: Final = (
     *("consumer", "generation", "project_id", "consumer_type"),
-    *("ends_at", "on_end", "kept_until", "hosts"),
+    *("ends_at", "on_end", "kept_until", "hosts", "reservation", "resources"),
 )
 """The columns of a claim with an end time."""
 LIMIT_COLUMNS: Final = ("limit", "resource_class", "maximum", "used")
@@ -70,7 +77,8 @@ class ListEndingClaims(command.Lister):
     """List the claims that end, on a host or on all hosts.
 
     The column "kept_until" is the time until which a preemptible claim keeps its resources. A reservation
-    that begins later may end the claim.
+    that begins later may end the claim. The column "reservation" has the reservation from which the claim has
+    taken its resources.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -80,6 +88,9 @@ class ListEndingClaims(command.Lister):
             "--root",
             metavar="<host>",
             help="Host: its name, or the UUID of its root provider (default: all hosts)",
+        )
+        parser.add_argument(
+            "--reservation", metavar="<uuid>", help="List claims from the reservation with this UUID only"
         )
         parser.add_argument("--preemptible", action="store_true", help="List preemptible claims only")
         return parser
@@ -92,14 +103,18 @@ class ListEndingClaims(command.Lister):
             asked["root"] = roots[0]
         if parsed_args.preemptible:
             asked["preemptible"] = "true"
+        if parsed_args.reservation is not None:
+            asked["reservation"] = parsed_args.reservation
         names = HostNames(self)
         return ENDING_COLUMNS, (
             (
                 *(each[name] for name in ("consumer_uuid", "consumer_generation", "project_id")),
                 *(each[name] for name in ("consumer_type", "ends_at", "on_end")),
-                # an earlier service shows no preemptible claims
+                # an earlier service shows no preemptible claims, reservations and resources
                 each.get("kept_until"),
                 _host_names(names, {"root_provider_uuids": roots, **each}),
+                each.get("reservation"),
+                amounts_text(sum_amounts(some["resources"] for some in each.get("allocations", {}).values())),
             )
             for each in read_pages(self, "/ext/v1/claims", asked, "claims")
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -17,11 +18,13 @@ from placement.search.claims.claim import HostChoice
 from placement.search.claims.claim_context import ClaimContext, ClaimLimits
 from placement.search.claims.placement import PlacedClaim
 from placement.search.claims.service import ClaimService
-from placement.store import expiries
+from placement.store import allocations, expiries
+from placement.store.allocations import Allocation
 from placement.store.claim_ends import change_end
 from placement.store.consumer_hosts import find_roots
 from placement.store.expiries import EndingClaim
 from placement.store.time_profile import iso_time
+from placement.store.window_promises import source_windows
 
 blueprint = Blueprint("ext_claims", __name__)
 
@@ -51,15 +54,30 @@ def list_ending(call: ApiRequest) -> Response:
     with call.service.database.read() as conn:
         # one more than the limit of the page is read, to find out whether there is a next page
         now, found = expiries.list_ending(
-            conn, page.root, page.after, page.limit + 1, only_preemptible=page.only_preemptible
+            conn,
+            page.root,
+            page.after,
+            page.limit + 1,
+            only_preemptible=page.only_preemptible,
+            window=page.reservation,
         )
         shown = found[: page.limit]
+        consumers = [each.consumer for each in shown]
+        sources = source_windows(conn, consumers)
+        # most hosts have no claims that end, and their agents ask often
+        amounts = amounts_by_consumer(allocations.of_consumers(conn, consumers) if consumers else ())
         # the agent of a host knows its own root
-        roots = find_roots(conn, {each.consumer for each in shown}) if page.root is None else None
+        roots = find_roots(conn, consumers) if page.root is None else None
     document: dict[str, Any] = {
         "now": iso_time(now),
         "claims": [
-            _ending_document(each, None if roots is None else roots.get(each.consumer, ())) for each in shown
+            {
+                **_ending_document(each),
+                "reservation": sources.get(each.consumer),
+                "allocations": amounts_document(amounts[each.consumer]),
+                **({} if roots is None else {"root_provider_uuids": roots.get(each.consumer, ())}),
+            }
+            for each in shown
         ],
     }
     if len(found) > page.limit:
@@ -69,11 +87,12 @@ def list_ending(call: ApiRequest) -> Response:
         following = {"limit": page.limit, "marker": f"{time}_{last.consumer}"}
         following |= {} if page.root is None else {"root": page.root}
         following |= {"preemptible": "true"} if page.only_preemptible else {}
+        following |= {} if page.reservation is None else {"reservation": page.reservation}
         document["links"] = [{"rel": "next", "href": f"{mount_prefix()}{PATH}?{urlencode(following)}"}]
     return call.json_answer(document)
 
 
-def _ending_document(claim: EndingClaim, roots: Sequence[str] | None) -> dict[str, Any]:
+def _ending_document(claim: EndingClaim) -> dict[str, Any]:
     return {
         "consumer_uuid": claim.consumer,
         "consumer_generation": claim.generation,
@@ -82,8 +101,24 @@ def _ending_document(claim: EndingClaim, roots: Sequence[str] | None) -> dict[st
         "ends_at": iso_time(claim.ends_at),
         "on_end": claim.on_end,
         "kept_until": _time_or_null(claim.kept_until),
-        **({} if roots is None else {"root_provider_uuids": roots}),
     }
+
+
+def amounts_by_consumer(amounts: Sequence[Allocation]) -> defaultdict[str, list[Allocation]]:
+    """Return amounts by the uuid of their consumer."""
+    found: defaultdict[str, list[Allocation]] = defaultdict(list)
+    for each in amounts:
+        found[each.consumer].append(each)
+    return found
+
+
+def amounts_document(amounts: Sequence[Allocation]) -> dict[str, Any]:
+    """Return amounts by resource provider, as answers show them."""
+    by_provider: dict[str, Any] = {}
+    for each in amounts:
+        entry = by_provider.setdefault(each.provider, {"resources": {}})
+        entry["resources"][each.resource_class] = each.used
+    return by_provider
 
 
 def _time_or_null(time: float | None) -> str | None:
@@ -92,12 +127,14 @@ def _time_or_null(time: float | None) -> str | None:
 
 @api_operation(blueprint, "GET", f"{PATH}/<consumer_uuid>", rules.SHOW_CLAIM)
 def show_claim(call: ApiRequest, consumer_uuid: str) -> Response:
-    """Show when a claim expires; answer 404 if the claim does not expire."""
+    """Show a claim that expires, with its reservation and amounts; answer 404 if it does not expire."""
     consumer = canonical_uuid(consumer_uuid)
     if consumer is None:
         raise expiries.no_expiry(consumer_uuid)
     with call.service.database.read() as conn:
         found = expiries.find_expiry(conn, consumer)
+        source = source_windows(conn, [consumer]).get(consumer)
+        amounts = allocations.of_consumers(conn, [consumer])
     shown = {
         "consumer_uuid": consumer,
         "consumer_generation": found.generation,
@@ -107,6 +144,8 @@ def show_claim(call: ApiRequest, consumer_uuid: str) -> Response:
         "ends_at": iso_time(found.expires_at - found.cleaning_time) if found.is_final else None,
         "on_end": found.on_end,
         "kept_until": _time_or_null(found.kept_until),
+        "reservation": source,
+        "allocations": amounts_document(amounts),
     }
     return call.json_answer({"claim": shown})
 

@@ -1,7 +1,6 @@
 """The resources ``/ext/v1/reservations`` and ``/ext/v1/reservations/{uuid}``."""
 
 import uuid as uuids
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
@@ -10,7 +9,7 @@ from urllib.parse import urlencode
 from flask import Blueprint, Response
 
 from placement.api.call import ApiRequest, api_operation, mount_prefix
-from placement.api.ext.claims import claim_service, place_document
+from placement.api.ext.claims import amounts_by_consumer, amounts_document, claim_service, place_document
 from placement.api.paths import EXT
 from placement.db.database import WriteTransaction
 from placement.exceptions import InvalidRequest
@@ -283,7 +282,7 @@ def _reservation_documents(
         with call.service.database.read() as conn:
             schedule = read_schedule(conn, of_providers=overfull)
         skylines = make_skylines(schedule.amounts, schedule.holds)
-    amounts, claimed = (_by_consumer(each) for each in (held, reserved.claimed))
+    amounts, claimed = (amounts_by_consumer(each) for each in (held, reserved.claimed))
     documents = []
     for each in found:
         own = amounts[each.uuid]
@@ -295,13 +294,6 @@ def _reservation_documents(
             state = ReservationState.FAILED if has_failed(own, each.now, usable, skylines) else state
         documents.append(_reservation_document(each, state, own, claimed[each.uuid], causes))
     return documents
-
-
-def _by_consumer(amounts: Sequence[Allocation]) -> defaultdict[str, list[Allocation]]:
-    found: defaultdict[str, list[Allocation]] = defaultdict(list)
-    for each in amounts:
-        found[each.consumer].append(each)
-    return found
 
 
 def _past_document(window: WindowRecord, state: PastState) -> dict[str, Any]:
@@ -358,14 +350,6 @@ def _reservation_document(
         "movable": reservation.is_movable,
         "state": state,
         "degraded": [asdict(each) for each in causes],
-        "allocations": _amounts_document(held),
-        "claimed": _amounts_document(claimed),
+        "allocations": amounts_document(held),
+        "claimed": amounts_document(claimed),
     }
-
-
-def _amounts_document(amounts: Sequence[Allocation]) -> dict[str, Any]:
-    by_provider: dict[str, Any] = {}
-    for each in amounts:
-        entry = by_provider.setdefault(each.provider, {"resources": {}})
-        entry["resources"][each.resource_class] = each.used
-    return by_provider

@@ -464,7 +464,7 @@ def walk_reservations(shell: Shell) -> None:
     (row,) = shell("resource reservation list --project-id web")
     assert (row["uuid"], row["group"], row["resources"]) == (RESERVED, None, "LLC=3")
     assert shell("resource reservation list --group nobody") == []
-    with pytest.raises(CommandFailed, match="Nothing to change: give --until, --for or --on-end"):
+    with pytest.raises(CommandFailed, match="Nothing to change: give --until, --for, --on-end or --keep"):
         shell(f"resource reservation set {RESERVED}")
     later = shell(f"resource reservation set {RESERVED} --until 2126-01-01T00:00:00Z --on-end notify")
     assert later["on_end"] == "notify"
@@ -530,6 +530,9 @@ def walk_reservations(shell: Shell) -> None:
     walk_time_lists(shell, root, tomorrow)
     later = f"{tomorrow + timedelta(hours=1):%FT%T}.000Z"
     changed = shell(f"allocation claim set {CLAIMANT} --ends-at {later} --on-end notify")
+    shown = shell(f"allocation claim show {CLAIMANT}")
+    assert (shown["ends_at"], shown["reservation"]) == (later, None)
+    assert shown["allocations"] == {NODE: {"resources": {"LLC": 2}}}
     assert changed == {"consumer": CLAIMANT, "generation": 2, "ends_at": later, "on_end": "notify"}
     with pytest.raises(CommandFailed, match="generation conflict"):
         shell(f"allocation claim set {CLAIMANT} --ends-at {later} --generation 1")

@@ -13,7 +13,7 @@ from osc_lib import exceptions
 from osc_lib.command import command
 
 from placement.search.claims.topology import TopologyPolicy
-from placement_extras.openstack.claims import ConfirmClaim, CreateClaim, SetClaim
+from placement_extras.openstack.claims import ConfirmClaim, CreateClaim, SetClaim, ShowClaim
 from placement_extras.openstack.commands import ExplainAllocationCandidates, ShowCapacity
 from placement_extras.openstack.flavors import TOPOLOGIES
 from placement_extras.openstack.reservations import (
@@ -23,6 +23,7 @@ from placement_extras.openstack.reservations import (
 )
 from tests.placement_extras.openstack.command_client import FIRST, GUEST, NODE, SECOND, CommandClient, run
 
+UNKNOWN = "0b5d0a34-6bb5-4a2f-9d6e-2f8a4c1b7e90"
 OWNER = ("--project-id", "web", "--user-id", "ann")
 
 
@@ -154,6 +155,37 @@ def test_the_end_of_a_claim_is_changed_with_the_current_generation_of_its_consum
     assert client.asked[1] == ("PUT", f"/ext/v1/claims/{GUEST}", body)
     with pytest.raises(exceptions.CommandError, match="give --ends-at or --on-end"):
         run(SetClaim, CommandClient(), GUEST)
+
+
+def test_a_claim_is_shown_with_its_reservation_and_its_amounts() -> None:
+    end = "2026-12-24T18:00:00.000Z"
+    held = {NODE: {"resources": {"VCPU": 2, "MEMORY_MB": 512}}, UNKNOWN: {"resources": {"DISK_GB": 1}}}
+    claim = {
+        "consumer_uuid": GUEST,
+        "consumer_generation": 3,
+        "expires_at": end,
+        "ends_at": end,
+        "on_end": "evict",
+        "kept_until": None,
+        "reservation": SECOND,
+        "allocations": held,
+    }
+    client = CommandClient(json.dumps({"claim": claim}))
+    (columns, row), _ = run(ShowClaim, client, GUEST)
+    assert client.asked == [("GET", f"/ext/v1/claims/{GUEST}", None)]
+    assert dict(zip(columns[:-1], row[:-1], strict=True)) == {
+        "consumer": GUEST,
+        "generation": 3,
+        "expires_at": end,
+        "ends_at": end,
+        "on_end": "evict",
+        "kept_until": None,
+        "reservation": SECOND,
+        "hosts": ["web2"],
+    }
+    # names for people, the answer itself for programs
+    assert row[-1].human_readable() == f"web2_NUMA_0: MEMORY_MB=512,VCPU=2\n{UNKNOWN}: DISK_GB=1"
+    assert row[-1].machine_readable() == held
 
 
 def test_an_endpoint_without_a_placement_service_is_named() -> None:
@@ -292,3 +324,27 @@ def test_the_reason_why_a_service_is_unavailable_is_shown(body: dict[str, Any], 
         with pytest.raises((exceptions.CommandError, http.ServiceUnavailable)) as refused:
             run(kind, Unavailable(), "resources=VCPU:2", *OWNER, *more)
         assert str(refused.value).endswith(told)
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (1, ("1 further consumer ends before.", "1 reservation there begins later, and needs another place")),
+        (2, ("2 further consumers end before.", "2 reservations there begin later, and need another place")),
+    ],
+)
+def test_a_drain_counts_in_the_singular_and_the_plural(number: int, told: tuple[str, str]) -> None:
+    bounds = {"lower_bound": 0, "upper_bound": 0}
+    drain = {"consumers": 0, "ending_before": number, "pending": number, "unplaced": [], **bounds}
+    client = CommandClient(json.dumps({"flavors": [], "combined": None, "drain": drain}))
+    _, said = run(ShowCapacity, client, "resources=VCPU:2", "--maintenance", GUEST)
+    assert all(each in said for each in told)
+
+
+def test_a_drain_without_a_flavor_says_that_it_needs_one() -> None:
+    for options, told in (
+        (("--maintenance", GUEST), "--maintenance and --drain need a flavor, too. Give a query"),
+        ((), "no flavor is given. Give a query"),
+    ):
+        with pytest.raises(exceptions.CommandError, match=told):
+            run(ShowCapacity, CommandClient(), *options)

@@ -64,12 +64,18 @@ def test_claims_that_end_are_listed_for_a_host_by_name_and_for_all_hosts() -> No
     client = PagingClient({"claims": [claim]})
     (columns, rows), _ = run(ListEndingClaims, client, "--root", "web2", "--preemptible")
     assert columns == ENDING_COLUMNS
-    assert list(rows) == [(GUEST, 2, "web", "VM", END, "none", None, "web2")]
+    assert list(rows) == [(GUEST, 2, "web", "VM", END, "none", None, "web2", None, "")]
     assert client.queries == [{"root": SECOND, "preemptible": "true"}]
-    client = PagingClient({"claims": [{**claim, "kept_until": END, "root_provider_uuids": [FIRST, SECOND]}]})
-    (_, rows), _ = run(ListEndingClaims, client)
-    assert list(rows) == [(GUEST, 2, "web", "VM", END, "none", END, "web1,web2")]
-    assert client.queries == [{}]
+    taken = {
+        "reservation": UNKNOWN,
+        "allocations": {FIRST: {"resources": {"VCPU": 2}}, SECOND: {"resources": {"VCPU": 1}}},
+    }
+    client = PagingClient(
+        {"claims": [{**claim, "kept_until": END, "root_provider_uuids": [FIRST, SECOND], **taken}]}
+    )
+    (_, rows), _ = run(ListEndingClaims, client, "--reservation", UNKNOWN)
+    assert list(rows) == [(GUEST, 2, "web", "VM", END, "none", END, "web1,web2", UNKNOWN, "VCPU=3")]
+    assert client.queries == [{"reservation": UNKNOWN}]
 
 
 def test_limits_are_listed_with_their_used_part() -> None:
