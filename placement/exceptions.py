@@ -19,6 +19,7 @@ PROVIDER_IN_USE: Final = "placement.resource_provider.inuse"
 PROVIDER_NOT_FOUND: Final = "placement.resource_provider.not_found"
 NO_CANDIDATE: Final = "placement.ext.no_candidate"  # not of OpenStack Placement
 CURSOR_TOO_OLD: Final = "placement.ext.cursor_too_old"  # not of OpenStack Placement
+END_TOO_LATE: Final = "placement.ext.end_too_late"  # not of OpenStack Placement
 LIMIT_EXCEEDED: Final = "placement.ext.limit_exceeded"  # not of OpenStack Placement
 NO_RESERVATION: Final = "placement.ext.no_reservation"  # not of OpenStack Placement
 SEARCH_TOO_LONG: Final = "placement.ext.search_too_long"  # not of OpenStack Placement
@@ -90,6 +91,14 @@ class NoCandidate(Conflict):
     def __init__(self, detail: str, explanation: Mapping[str, Any] | None) -> None:
         super().__init__(detail, NO_CANDIDATE)
         self.explanation = explanation
+
+
+class EndTooLate(Conflict):
+    """The room of a window is not free until its new end: 409. The answer contains the latest end."""
+
+    def __init__(self, detail: str, latest_end: str) -> None:
+        super().__init__(detail, END_TOO_LATE)
+        self.latest_end = latest_end
 
 
 class Gone(ServiceError):

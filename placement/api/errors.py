@@ -66,6 +66,8 @@ def _placement_error(error: ServiceError) -> Response:
         LOG.info("A claim or a reservation was refused: %s", error.detail)
         if error.explanation is not None:
             more["explanation"] = error.explanation
+    elif isinstance(error, exceptions.EndTooLate):
+        more["latest_end"] = error.latest_end
     return render(status, error.detail, code=error.code, **more)
 
 

@@ -33,7 +33,7 @@ Modules
     - ``optimistic_write`` writes inventories, traits or aggregates without reading first. ``names`` and
       ``classes`` write and look up the names of resource classes and traits.
     - ``changes`` finds the providers that have changed, and ``holders`` the consumers with allocations of
-      providers.
+      providers. ``project_usages`` reads the usage of projects.
 
 Imports
     The API, ``placement.search.claims``, ``placement.maintenance`` and the extras import this package. The

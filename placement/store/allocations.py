@@ -1,4 +1,4 @@
-"""Writes, releases and reads the allocations of consumers, and reads the usage of projects.
+"""Writes, releases and reads the allocations of consumers.
 
 Besides claims, the release of all allocations of a consumer is the most frequent write. On a database that
 accepts several statements at once, the release sends all its statements together. The first statement of this
@@ -39,7 +39,6 @@ from placement.db.tables import (
     planned_allocations,
     resource_classes,
     resource_providers,
-    window_promises,
 )
 from placement.exceptions import NotFound
 from placement.read_model.provider import Inventory
@@ -503,50 +502,3 @@ _consumer_removal: Final = PreparedStatement(
 )
 # consumers are deleted after the allocations, which refer to them
 _end: Final = PreparedStatement(sa.delete(consumers).where(consumers.c.id == _released))
-
-
-WITHOUT_USAGE: Final = sa.select(planned_allocations.c.consumer_id).union(
-    sa.select(window_promises.c.consumer_id).where(
-        # a correlated lookup by primary key, because databases would read all allocations for NOT IN
-        ~sa.exists().where(allocations.c.consumer_id == window_promises.c.consumer_id)
-    )
-)
-"""The ids of windows that use nothing at present: pending ones, and those of which claims have taken all."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClassUsage:
-    """The amount of one resource class that all consumers of one type use; the type None is unknown."""
-
-    consumer_type: str | None
-    resource_class: str
-    used: int
-
-
-def of_project(conn: sa.Connection, project_id: str, user_id: str | None) -> list[ClassUsage]:
-    """Return the usages of a project, or of one user in the project, by consumer type and resource class."""
-    query = (
-        sa.select(consumers.c.consumer_type, resource_classes.c.name, sa.func.sum(allocations.c.used))
-        .select_from(allocations)
-        .join(consumers, consumers.c.id == allocations.c.consumer_id)
-        .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
-        .where(consumers.c.project_id == project_id, COUNTS)
-        # the rows are ordered by id, so that classes are in the order of their creation, as in other answers
-        .group_by(consumers.c.consumer_type, resource_classes.c.id, resource_classes.c.name)
-        .order_by(consumers.c.consumer_type, resource_classes.c.id)
-    )
-    if user_id is not None:
-        query = query.where(consumers.c.user_id == user_id)
-    return [ClassUsage(kind, name, int(used)) for kind, name, used in conn.execute(query)]
-
-
-def consumer_counts(conn: sa.Connection, project_id: str, user_id: str | None) -> dict[str | None, int]:
-    """Return the number of consumers with allocations by type, for a project or for one of its users."""
-    query = (
-        sa.select(consumers.c.consumer_type, sa.func.count())
-        .where(consumers.c.project_id == project_id, COUNTS, consumers.c.id.not_in(WITHOUT_USAGE))
-        .group_by(consumers.c.consumer_type)
-    )
-    if user_id is not None:
-        query = query.where(consumers.c.user_id == user_id)
-    return {kind: count for kind, count in conn.execute(query)}  # noqa: C416  # rows are not pairs to dict()

@@ -152,6 +152,18 @@ def read_preemptible(
     return PreemptibleRoom(ends_at, claims, schedule)
 
 
+def preemptible_claims(conn: sa.Connection, uuids: Collection[str]) -> list[str]:
+    """Return those of some consumers that have preemptible claims."""
+    return list(conn.execute(_PREEMPTIBLE, {"uuids": sorted(uuids)}).scalars()) if uuids else []
+
+
+_PREEMPTIBLE: Final = (
+    sa.select(consumers.c.uuid)
+    .select_from(claim_expiries.join(consumers, EXPIRES))
+    .where(
+        claim_expiries.c.kept_until.is_not(None), consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True))
+    )
+)
 _MAY_END: Final = sa.and_(
     claim_expiries.c.is_final,
     claim_expiries.c.kept_until <= sa.bindparam("ends_at", type_=sa.Double),

@@ -33,6 +33,7 @@ from placement.exceptions import (
     ConcurrentUpdate,
     Conflict,
     ConsumerExists,
+    EndTooLate,
     InvalidRequest,
     NotFound,
 )
@@ -259,7 +260,8 @@ def list_reservations(
 def no_reservation(uuid: str) -> NotFound:
     """Return the error for an unknown reservation."""
     return NotFound(
-        f"There is no reservation {uuid}: it never existed, it has expired, or claims have taken all of it."
+        f"There is no reservation {uuid}: it never existed, it has ended or was cancelled, or claims have"
+        " taken all of it. The lists with the states ended and cancelled have former windows."
     )
 
 
@@ -431,8 +433,8 @@ def change_reservation(
         while claims have given amounts back to it since this generation. Then the generation increases.
     :raises InvalidRequest: the new end is in the past, or not after the start of the window, or the
         reservation does not have the amounts that it should keep.
-    :raises Conflict: the amounts of a window are not free until its new end time; the message has the latest
-        possible end time. Or the new end time exceeds a limit.
+    :raises EndTooLate: the amounts of a window are not free until its new end time.
+    :raises Conflict: the new end time exceeds a limit.
     """
     try:
         return write_seen(
@@ -440,22 +442,29 @@ def change_reservation(
         )
     except CapacityExceeded as refusal:
         # the refused transaction is over, so this one reads the amounts before it
-        latest, others, cleaning = database.write(lambda tx: _latest_end(tx, uuid, change.kept))
-        overlaps = overlaps_sentence(others, TimeWindow(latest, math.inf))
-        refused = Conflict(
-            f"The room of the reservation {uuid} is not free until then: it may end at"
-            f" {iso_time(latest - cleaning)} at the latest."
+        found, latest, others = database.write(lambda tx: _latest_end(tx, uuid, change.kept))
+        latest_end = iso_time(latest - found.cleaning_time)
+        reason = (
+            " A maintenance ends later only if no guest holds a part of its hosts: move the guests, or book a"
+            " further maintenance that begins at its end."
+            if found.is_maintenance
+            else ""
         )
-        refused.add_overlaps(overlaps)
+        refused = EndTooLate(
+            f"The room of the reservation {uuid} is not free until then: it may end at {latest_end} at the"
+            f" latest.{reason}",
+            latest_end,
+        )
+        refused.add_overlaps(overlaps_sentence(others, TimeWindow(latest, math.inf)))
         raise refused from refusal
 
 
 def _latest_end(
     tx: WriteTransaction, uuid: str, kept: Mapping[str, Mapping[str, int]] | None
-) -> tuple[float, list[TimedAmount], int]:
-    """Return the latest possible expiry of a window, other consumers' timed amounts, and its cleaning time.
+) -> tuple[CapacityReservation, float, list[TimedAmount]]:
+    """Return a window, its latest possible expiry, and the timed amounts of other consumers.
 
-    The expiry is in seconds since 1970, the cleaning time in seconds.
+    The expiry is in seconds since 1970.
 
     :param kept: the amounts that the window keeps; None means that it keeps all amounts.
     """
@@ -492,7 +501,7 @@ def _latest_end(
         ahead = TimeWindow(found.expires_at, math.inf)
         latest = min(latest, first_growth(some, [*beside, *longer], room, ahead))
         others += beside
-    return latest, others, found.cleaning_time
+    return found, latest, others
 
 
 def delete(tx: WriteTransaction, uuid: str, may_change: ProjectCheck = any_project) -> None:

@@ -49,7 +49,7 @@ Invariants
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -364,7 +364,7 @@ def check_window(window: TimeWindow, now: float) -> TimeWindow:
         )
     if AT_ONCE < window.starts_at < now - MAX_PAST:
         raise InvalidRequest(
-            "A window, with its lead time, cannot begin in the past;"
+            f"A window, with its lead time, cannot begin in the past by more than {MAX_PAST:.0f} seconds;"
             f" the time of the database is {iso_time(now)}."
         )
     if window.ends_at <= max(now, window.starts_at):
@@ -375,9 +375,16 @@ def check_window(window: TimeWindow, now: float) -> TimeWindow:
     return TimeWindow(max(now, window.starts_at), window.ends_at)
 
 
-def overlaps_sentence(amounts: Iterable[TimedAmount], window: TimeWindow, *, are_all: bool = True) -> str:
+def overlaps_sentence(
+    amounts: Iterable[TimedAmount],
+    window: TimeWindow,
+    choose_preemptible: Callable[[Collection[str]], Collection[str]] = lambda _: (),
+    *,
+    are_all: bool = True,
+) -> str:
     """Return a sentence with the names of windows and claims that overlap a window; empty if none overlaps.
 
+    :param choose_preemptible: a function that returns those of some consumers that have preemptible claims.
     :param are_all: whether ``amounts`` has all amounts, so that the sentence may also give the number of
         unnamed windows and claims.
     """
@@ -386,11 +393,15 @@ def overlaps_sentence(amounts: Iterable[TimedAmount], window: TimeWindow, *, are
     }
     if not overlapping:
         return ""
+    shown = [each for _, each in nsmallest(_MAX_NAMED, overlapping.items())]
+    preemptible = frozenset(choose_preemptible([each.consumer for each in shown if each.has_begun]))
     named = [
-        f"{each.consumer} until {iso_time(each.window.ends_at)}"
-        if each.has_begun
-        else f"{each.consumer} from {iso_time(each.window.starts_at)} until {iso_time(each.window.ends_at)}"
-        for _, each in nsmallest(_MAX_NAMED, overlapping.items())
+        # the window of a return has begun, too; only the return begins later
+        each.consumer
+        + ("" if each.has_begun or each.is_return else f" from {iso_time(each.window.starts_at)}")
+        + f" until {iso_time(each.window.ends_at)}"
+        + (" (preemptible)" if each.consumer in preemptible else "")
+        for each in shown
     ]
     left = len(overlapping) - len(named)
     more = (f" and {left} more" if left > 0 else "") if are_all else " and others"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -95,19 +95,24 @@ def source_windows(conn: sa.Connection, claims: Sequence[str]) -> dict[str, str]
     }
 
 
-_claimed: Final = (
-    sa.select(sa.func.coalesce(sa.func.sum(allocations.c.used), 0))
-    .select_from(claim_expiries.join(consumers, EXPIRES))
-    .join(allocations, allocations.c.consumer_id == consumers.c.id)
-    .where(
-        claim_expiries.c.is_final,
-        claim_expiries.c.window_id == window_promises.c.consumer_id,
-        allocations.c.provider_id == window_promises.c.provider_id,
-        allocations.c.resource_class_id == window_promises.c.resource_class_id,
+def claimed_sum(*conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect[Any]:
+    """Return a correlated query for the part of a promise that claims with these conditions use."""
+    return (
+        sa.select(sa.func.coalesce(sa.func.sum(allocations.c.used), 0))
+        .select_from(claim_expiries.join(consumers, EXPIRES))
+        .join(allocations, allocations.c.consumer_id == consumers.c.id)
+        .where(
+            claim_expiries.c.is_final,
+            claim_expiries.c.window_id == window_promises.c.consumer_id,
+            allocations.c.provider_id == window_promises.c.provider_id,
+            allocations.c.resource_class_id == window_promises.c.resource_class_id,
+            *conditions,
+        )
+        .correlate(window_promises)
+        .scalar_subquery()
     )
-    .correlate(window_promises)
-    .scalar_subquery()
-)
+
+
 _window: Final = consumers.alias("window_consumers")
 _PROMISED: Final = (
     sa.select(
@@ -118,7 +123,7 @@ _PROMISED: Final = (
         resource_classes.c.name,
         window_promises.c.used,
         _window.c.updated_at,
-        _claimed,
+        claimed_sum(),
     )
     .select_from(window_promises)
     .join(_window, _window.c.id == window_promises.c.consumer_id)

@@ -200,6 +200,7 @@ def _claim_document(placed: PlacedClaim) -> dict[str, Any]:
         **_expiry_document(placed.expires_at),
         "ends_at": None if placed.wanted.window is None else iso_time(placed.wanted.window.ends_at),
         "on_end": placed.wanted.end_action,
+        "kept_until": _time_or_null(placed.wanted.kept_until),
         **choice_document(placed.choice),
         "warnings": list(placed.wanted.warnings),
         "alternates": [choice_document(each) for each in placed.alternates],

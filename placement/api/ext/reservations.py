@@ -61,7 +61,7 @@ def create_reservation(call: ApiRequest) -> Response:
             lambda tx: book_maintenance(tx, uuid, body["maintenance_of"], owner, time)
         )
         answer = call.json_answer(
-            {"reservation": _written_document(call, written), "warnings": []}, status=201
+            {"reservation": _written_document(call, written), "preempted": [], "warnings": []}, status=201
         )
         return call.add_location(answer, f"{PATH}/{uuid}")
     margins, starts_at = WindowMargins(body["lead_time"], body["cleaning_time"]), None
@@ -90,7 +90,11 @@ def create_reservation(call: ApiRequest) -> Response:
     (written,) = made
     # equal claims have equal warnings
     warnings = list(dict.fromkeys(text for each in wanted for text in each.warnings))
-    shown: dict[str, Any] = {"reservation": _written_document(call, written), "warnings": warnings}
+    shown: dict[str, Any] = {
+        "reservation": _written_document(call, written),
+        "preempted": sorted(consumer for each in placed for consumer in each.preempted),
+        "warnings": warnings,
+    }
     if body["claims"] is not None:
         shown["claims"] = [place_document(each.choice) for each in placed]
     return call.add_location(call.json_answer(shown, status=201), f"{PATH}/{uuid}")

@@ -129,7 +129,7 @@ def claim_refusal(
         # the explanation ignores groups, so its fitting hosts include hosts that the policy of the group
         # excludes
         if each.topology is None and any(explanation.fitting for explanation in found):
-            said = f"its group excludes all hosts that fit; without the group: {said}"
+            said = f"{_full_reason(each)} excludes all hosts that fit; otherwise: {said}"
         if left_out:
             said += f"; {_count_hosts(left_out)}"
     shown = {
@@ -262,12 +262,18 @@ def _hosts_left(
     for by, roots in (
         ("allowed_hosts", left - named if wanted.only is not None else set()),
         ("excluded_hosts", avoided),
-        ("its group", full),
+        (_full_reason(wanted), full),
     ):
         if gone := left & roots:
             left_out[by] = len(gone)
             left -= gone
     return frozenset(left), left_out
+
+
+def _full_reason(wanted: WantedClaim) -> str:
+    """Return the words for the reason that excludes hosts because of other claims there."""
+    # the claims of a reservation join no group that a client knows
+    return "different_hosts" if wanted.owner.consumer_type == reservations.TYPE else "its group"
 
 
 def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapshot:
@@ -316,13 +322,15 @@ def _count_hosts(left_out: Mapping[str, int]) -> str:
 def _no_candidate(wanted: Sequence[WantedClaim], unplaced: UnplacedClaim) -> str:
     each = wanted[unplaced.number]
     if each.owner.consumer_type == reservations.TYPE:
+        # a search for windows has no consumer
+        whole = "reservation" if each.consumer else "request"
         if len(wanted) == 1:
-            return "There is no candidate for the reservation"
+            return f"There is no candidate for the {whole}"
         # claims with a count are repetitions of the same object
         number = len({id(one) for one in wanted[: unplaced.number + 1]})
+        beside = f" in addition to {unplaced.number} that fit" if unplaced.number else ""
         return (
-            f"There is no candidate for claim {number} of the reservation, as number {unplaced.number + 1} of"
-            f" {len(wanted)} with all counts"
+            f"There is no candidate for claim {number} of the {whole}{beside}, of {len(wanted)} with counts"
         )
     which = f"claim {unplaced.number + 1} of {len(wanted)}, " if len(wanted) > 1 else ""
     return f"There is no candidate for {which}consumer {each.consumer}"

@@ -130,9 +130,13 @@ class WindowSearch:
                 found += islice(_find_each(snapshot, skylines, wanted, span, budget, ways), limit)
                 if found:
                     return FoundWindows(found)
-                refusal = self._explain_times(view, skylines, wanted, span, ways, explain=explain)
+                refusal, depends_on_time = self._explain_times(
+                    view, skylines, wanted, span, ways, explain=explain
+                )
                 ahead = TimeWindow(span.begin, span.last + span.duration)
-                some = overlapping_providers(view.snapshot, skylines, wanted, ahead)
+                some = (
+                    overlapping_providers(view.snapshot, skylines, wanted, ahead) if depends_on_time else []
+                )
         except BudgetExhausted:
             if not found:
                 raise InvalidRequest.too_long(
@@ -145,7 +149,8 @@ class WindowSearch:
         # the answer is only advice, so one repetition suffices
         if not is_repeated and self._context.timetable.has_changed(timed):
             return self.find_windows(wanted, time, limit, limits, explain=explain, is_repeated=True)
-        refusal.add_overlaps(describe_overlaps(self._context.database, some, wanted, ahead))
+        if some:
+            refusal.add_overlaps(describe_overlaps(self._context.database, some, wanted, ahead))
         return FoundWindows(found, refusal=refusal)
 
     def _explain_times(
@@ -157,8 +162,10 @@ class WindowSearch:
         ways: Sequence[HostTimes],
         *,
         explain: bool,
-    ) -> NoCandidate:
+    ) -> tuple[NoCandidate, bool]:
         """Return why no window is free: the claims fit on no host, or other consumers use all resources.
+
+        The second value tells whether windows, or claims that end, use these resources.
 
         :param ways: the host times of a single claim.
         """
@@ -168,18 +175,22 @@ class WindowSearch:
         with suppress(BudgetExhausted):
             unplaced = self._never_placed(view.snapshot, skylines, wanted, ways, budget, explain=explain)
             if isinstance(unplaced, UnplacedClaim):
-                return claim_refusal(wanted, unplaced, budget)
+                refusal = claim_refusal(wanted, unplaced, budget)
+                refusal.detail += " Windows, and claims that end, do not matter."
+                return refusal, False
             if unplaced:
-                return NoCandidate(
+                refusal = NoCandidate(
                     "No host has room for the request at any time, even without all windows and claims"
                     " that end. With 'explain', the answer has the reasons.",
                     None,
                 )
+                return refusal, False
         until = iso_time(span.last + span.duration)
-        return NoCandidate(
+        refusal = NoCandidate(
             f"No window of {span.duration:.0f} seconds is free between {iso_time(span.begin)} and {until}.",
             None,
         )
+        return refusal, True
 
     def _never_placed(
         self,

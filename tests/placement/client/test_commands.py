@@ -374,7 +374,7 @@ def walk_flavor_files(shell: Shell, folder: Path) -> None:
         shell(f"allocation candidate explain --flavor-file {folder}/none.json")
     with pytest.raises(CommandFailed, match="No such file"):
         shell(f"allocation candidate explain --flavor-file {folder}/nowhere.json")
-    with pytest.raises(CommandFailed, match="give a query, --flavor, --flavor-file, or"):
+    with pytest.raises(CommandFailed, match="Give a query, --flavor, --flavor-file, or"):
         shell("resource capacity show")
 
 
@@ -492,7 +492,7 @@ def walk_reservations(shell: Shell) -> None:
     assert (several["allocations"], several["movable"]) == ({NODE: {"resources": {"LLC": 4}}}, False)
     assert len(several["claims"]) == 3
     shell(f"resource reservation delete {several['uuid']}")
-    with pytest.raises(CommandFailed, match="There is no candidate for the reservation"):
+    with pytest.raises(CommandFailed, match="There is no candidate for the request"):
         shell("resource availability list resources=LLC:99 --for 3600 --limit 2")
     root = HOST if shell.version >= (1, 14) else NODE  # which is in no tree before
     walk_maintenances(shell, f"resource reservation create {whose} --maintenance-of {root}")

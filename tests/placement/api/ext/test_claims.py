@@ -36,6 +36,7 @@ def test_a_claim_holds_the_candidate_that_was_found(admin):
             "expires_at": None,
             "ends_at": None,
             "on_end": "none",
+            "kept_until": None,
             "root_provider_uuid": big,
             "allocations": allocations,
             "mappings": {"1": [big]},

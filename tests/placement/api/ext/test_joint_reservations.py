@@ -72,11 +72,15 @@ def test_a_refused_claim_is_named_and_nothing_is_booked(admin: Admin, hosts: lis
     status, code, detail = read_error(answer)
     assert (status, code) == (409, "placement.ext.no_candidate")
     assert re.search(
-        "no candidate for claim 2 of the reservation, as number [34] of 4 with all counts", detail
+        "no candidate for claim 2 of the reservation in addition to [23] that fit, of 4 with counts: ",
+        detail,
     )
     assert f"{window} from " in detail
     listed = admin("GET", PATH).json["reservations"]
     assert [each["uuid"] for each in listed] == [window]
+    # three hosts suffice for three claims
+    answer = book_several(admin, [asked(1, count=4)], different_hosts=True)
+    assert "no host may be chosen: 3 hosts are excluded by different_hosts." in read_error(answer)[2]
     # hosts of their own are no group, so a real group of any name does not matter
     member = new_claim("resources=VCPU:1", group={"name": "different-hosts", "policy": "anti-affinity"})
     assert post_claims(admin, member, ends_at=after(HOUR)).status_code == 201

@@ -159,6 +159,8 @@ def test_the_end_of_a_used_window_moves_with_its_promise(
     refused = admin("PUT", path, json={"generation": generation, "expires_at": after(5.5 * HOUR)})
     latest = show(admin, following)["starts_at"]
     assert f"it may end at {latest} at the latest" in read_error(refused)[2]
+    # the window has begun, although its room returns later
+    assert f"this time: {window} until " in read_error(book(admin, 8, 2, 2.5))[2]
     answer = admin("PUT", path, json={"generation": generation, "expires_at": latest})
     assert answer.status_code == 200, answer.text
     assert answer.json["reservation"]["claimed"] == {host: {"resources": {"VCPU": 6}}}
@@ -191,6 +193,35 @@ def test_a_window_gives_back_a_part_of_what_it_holds_and_claims_stay(
     assert admin("DELETE", f"/allocations/{consumer}").status_code == 204
     assert amounts_of(admin, window) == (3, 0)
     assert find_broken_promises(url) == []
+
+
+def test_the_usage_of_a_project_has_what_its_windows_have_got_back(
+    admin: Admin, url: str, host: str, window: str
+) -> None:
+    def usages(more: str = "") -> dict[str, dict[str, int]]:
+        found: dict[str, dict[str, int]] = admin("GET", f"/usages?project_id=project{more}").json["usages"]
+        return found
+
+    other = booked(admin, 2, 0, 3, user_id="other")
+    claim(admin, window, 4, 2)
+    consumer = claim(admin, window, 2, 1)
+    assert usages() == {
+        "INSTANCE": {"consumer_count": 2, "VCPU": 6},
+        "RESERVATION": {"consumer_count": 1, "VCPU": 2},
+    }
+    assert admin("DELETE", f"/allocations/{consumer}").status_code == 204
+    assert usages() == {
+        "INSTANCE": {"consumer_count": 1, "VCPU": 4},
+        "RESERVATION": {"consumer_count": 2, "VCPU": 4},
+    }
+    assert usages("&user_id=other") == {"RESERVATION": {"consumer_count": 1, "VCPU": 2}}
+    # the other claim is over, but not released
+    advance_clock(url, 2.5 * HOUR)
+    assert usages() == {"RESERVATION": {"consumer_count": 2, "VCPU": 8}}
+    assert admin("DELETE", f"{PATH}/{other}").status_code == 204
+    assert usages("&consumer_type=all") == {"all": {"consumer_count": 1, "VCPU": 6}}
+    advance_clock(url, HOUR)
+    assert usages() == {}
 
 
 def test_a_claim_reads_the_promise_of_its_window_once_before_its_locks_and_once_below_them(

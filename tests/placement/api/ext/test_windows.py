@@ -257,10 +257,13 @@ def test_a_refused_extension_names_the_latest_end_and_what_follows(admin: Admin,
     window = booked(admin, 6, 1, 2)
     following = booked(admin, 6, 3, 4)
     body = {"generation": 1, "expires_at": after(3.5 * HOUR)}
-    status, _, detail = read_error(admin("PUT", f"{PATH}/{window}", json=body))
+    refused = admin("PUT", f"{PATH}/{window}", json=body)
+    status, _, detail = read_error(refused)
     latest = show(admin, following)["starts_at"]
     assert status == 409
     assert f"{window} is not free until then: it may end at {latest} at the latest" in detail
+    (error,) = refused.json["errors"]
+    assert (error["code"], error["latest_end"]) == ("placement.ext.end_too_late", latest)
     assert f"overlap this time: {following} from {latest}" in detail
     assert admin("PUT", f"{PATH}/{window}", json=body | {"expires_at": latest}).status_code == 200
 
@@ -279,7 +282,7 @@ def test_an_extension_into_a_full_hour_is_refused_even_if_a_later_hour_is_fuller
 @pytest.mark.parametrize(
     ("begin", "end", "message"),
     [
-        (-1, 1, "cannot begin in the past"),
+        (-1, 1, "cannot begin in the past by more than 60 seconds"),
         (2, 1, "has to end after its start"),
         (2, 2, "has to end after its start"),
         (24 * 400, 24 * 401, "within 366 days"),
