@@ -245,6 +245,16 @@ class _Side:
             flush=True,
         )
 
+    def settle(self) -> None:
+        """Wait until the worker has read the windows that exist when it starts."""
+        before, now = -1.0, self.service.cpu_seconds()
+        while now > before + 0.02:
+            time.sleep(0.5)
+            before, now = now, self.service.cpu_seconds()
+        # threads that have ended count here
+        (worker,) = self.service.worker_processes()
+        print(f"{self.name:10} {'CPU time of the start':28} {sum(worker.cpu_times()[:2]):7.2f} s", flush=True)
+
     def print_memory(self, title: str) -> None:
         """Print the memory of the worker."""
         (worker,) = self.service.worker_processes()
@@ -340,6 +350,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             book_directly(url, trees, options.windows, options.seed, has_windows=has_windows)
             print(f"{name:10} written in {time.perf_counter() - began:.0f} s", flush=True)
             sides.append(_Side(name, stack.enter_context(Ours(url, Path(folder), workers=1, threads=4))))
+        for side in sides:
+            side.settle()
         deeds = _Deeds(options.seed, options.hosts)
         for _ in range(2):
             # in turns, so that whatever disturbs the machine disturbs both

@@ -1,4 +1,4 @@
-"""Sends HTTP requests with bounds of time and size for every kind of answer."""
+"""Sends HTTP requests, and limits the time and the size of each answer."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _connect(host: str, port: int, end: float) -> socket.socket:
 def _ended_in_time(plain: socket.socket, left: float, deadline: float) -> Iterator[None]:
     """A context that shuts a connection down after ``left`` seconds.
 
-    A timeout of the socket would not limit the whole time, because it starts again with each byte.
+    A timeout of the socket would not limit the whole time, because the timeout starts again with each byte.
 
     :raises TimeoutError: the connection was still in use after ``left`` seconds.
     :raises OSError: no thread can be started for the deadline.

@@ -175,7 +175,7 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
 
 
 def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Replace the content of ``path``, and sync it: temporary file, fsync, rename, fsync of the folder.
+    """Replace the content of ``path`` durably: temporary file, fsync, rename, fsync of the folder.
 
     :raises OSError: for example, the disk is full. The old file is then unchanged, and no temporary file
         remains.
@@ -229,7 +229,7 @@ def put_aside(path: Path) -> Path:
     # The time in the name sorts as text, so the first names are the oldest.
     names = sorted(name for name in os.listdir(path.parent) if name.startswith(path.name + _ASIDE))
     for name in names[:-MAX_ASIDE]:
-        # One file too many does no harm, and the new one is aside already.
+        # If an old file stays, it does no harm. The new file is already renamed.
         with contextlib.suppress(OSError):
             os.unlink(path.with_name(name))
     return aside

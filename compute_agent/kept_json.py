@@ -64,8 +64,8 @@ def parse(version: int, content: bytes, read: Callable[[Any], T]) -> T:
         if document["version"] != version:
             raise ValueError(f"version {document['version']!r} is not {version}")
         return read(document)
-    # The document may be any JSON: a list in place of an object, a deep nesting, a missing key.
-    # Callers put a damaged file aside by one kind of error.
+    # The document may be any JSON: a list in place of an object, a deep nesting, a missing key. Callers
+    # rename a damaged file, and expect one kind of error for it.
     except (LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
 
@@ -99,7 +99,7 @@ def load_state(
     A file that cannot be used is renamed and not overwritten, because no other copy of its content exists.
 
     :param report: logs the new name of a renamed file, and the error.
-    :raises UnsafeFileError: another user may have made the file. It is not renamed.
+    :raises UnsafeFileError: another user may have made the file. The file is then not renamed.
     :raises OSError: the file cannot be renamed.
     """
     try:
@@ -128,7 +128,7 @@ class KeptFile(Generic[T]):
         self._path = path
         self._parse = parse
         self._subject = subject
-        # On the clock of the caller, before any of its times: the first save is due at once.
+        # This time is before each time of the caller's clock, so the first save is due at once.
         self._saved = 0.0
         self._failure = ""
 
@@ -143,7 +143,7 @@ class KeptFile(Generic[T]):
         except FileNotFoundError:
             pass
         except UnsafeFileError as error:
-            LOG.warning("%s is not used: %s", self._subject, error)
+            LOG.warning("%s is not read, because other users can write its file: %s", self._subject, error)
         except (OSError, ValueError) as error:
             LOG.warning("%s cannot be used and starts empty: %s", self._subject, error)
             try:
@@ -160,7 +160,7 @@ class KeptFile(Generic[T]):
             return None
 
     def is_due(self, now: float) -> bool:
-        """Whether the last save() was long enough ago. ``now`` is on the clock of save()."""
+        """Whether the next save() is due. ``now`` is a time of the clock that save() uses."""
         # If the clock was set back, ``now`` is before the last save, and a save is due at once.
         return now - self._saved >= SAVE_SECONDS or now < self._saved
 

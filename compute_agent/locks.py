@@ -1,4 +1,4 @@
-"""File locks with the name of their holder. The kernel releases a lock when its holder ends."""
+"""File locks with the name of their holder. When the holding process ends, the kernel releases the lock."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def hold_lock(path: Path, holder: str) -> int:
             if is_held(path, descriptor):
                 content = f"{holder}\n".encode()[:_MAX_LENGTH]
                 os.pwrite(descriptor, content, 0)
-                # After the write: a reader in between sees a holder with some old
-                # text, never an empty file.
+                # The file is cut after the write, so that a reader sees a name with old text behind it, but
+                # never an empty file.
                 os.ftruncate(descriptor, len(content))
                 return descriptor
         except BlockingIOError as error:

@@ -46,7 +46,7 @@ ONCE: Final = "once"
 class WakeSignal:
     """Ends the pause of one task.
 
-    A signal is created before its task, so that objects that are made earlier can refer to it.
+    A signal is made before its task, so that objects that are made before the task can refer to the signal.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class PeriodicTask:
     ) -> None:
         """Prepare the thread; start() starts it.
 
-        :param pause: takes the seconds that a round took, and returns the seconds until the next one; None
+        :param pause: takes the seconds that a round took, and returns the seconds until the next round; None
             waits until woken.
         :param failed: called while an exception of a round is handled. The argument is whether the exception
             differs from that of the last round.
@@ -165,7 +165,7 @@ class PeriodicTask:
         self._signal.wake()
 
     def stop(self, timeout: float | None) -> None:
-        """Stop for good. If a round hangs, wait at most ``timeout`` seconds for it (None: no limit)."""
+        """Stop for good. If a round hangs, wait at most ``timeout`` seconds for its end (None: no limit)."""
         self._stopped.set()  # without the lock, as a hanging thread may hold it
         self._signal.wake()
         thread = self._thread
@@ -199,7 +199,7 @@ class PeriodicTask:
 
 
 def start_thread(role: ThreadSpec, work: Callable[[], object], suffix: str = "") -> threading.Thread:
-    """Start a thread of a role, and return it. ``suffix`` distinguishes threads of the same role."""
+    """Start a thread of a role, and return the thread. ``suffix`` distinguishes threads of the same role."""
     return _start(f"{role.name}{suffix}", work)
 
 
@@ -225,7 +225,7 @@ def run_aside(role: ThreadSpec, work: Callable[[], T], suffix: str = "") -> Futu
 
 
 def start_timer(role: ThreadSpec, seconds: float, work: Callable[[], object]) -> threading.Timer:
-    """Start a timer that calls ``work`` after ``seconds``, unless it is cancelled before; return it."""
+    """Start and return a timer that calls ``work`` after ``seconds`` unless it is cancelled earlier."""
     timer = threading.Timer(seconds, work)
     timer.name, timer.daemon = role.name, True
     timer.start()

@@ -19,6 +19,7 @@ PROVIDER_IN_USE: Final = "placement.resource_provider.inuse"
 PROVIDER_NOT_FOUND: Final = "placement.resource_provider.not_found"
 NO_CANDIDATE: Final = "placement.ext.no_candidate"  # not of OpenStack Placement
 CURSOR_TOO_OLD: Final = "placement.ext.cursor_too_old"  # not of OpenStack Placement
+END_TOO_LATE: Final = "placement.ext.end_too_late"  # not of OpenStack Placement
 LIMIT_EXCEEDED: Final = "placement.ext.limit_exceeded"  # not of OpenStack Placement
 NO_RESERVATION: Final = "placement.ext.no_reservation"  # not of OpenStack Placement
 SEARCH_TOO_LONG: Final = "placement.ext.search_too_long"  # not of OpenStack Placement
@@ -62,12 +63,12 @@ class Conflict(ServiceError):
     """The request contradicts the current state: 409."""
 
     has_overlaps = False
-    """Whether windows, or claims that end, prevent the write."""
+    """Whether windows, or claims with an end time, prevent the write."""
 
     def add_overlaps(self, sentence: str) -> None:
         """Add a sentence that names the windows and claims which prevent the write.
 
-        An empty one adds nothing.
+        An empty sentence adds nothing.
         """
         self.detail += sentence
         self.has_overlaps = self.has_overlaps or bool(sentence)
@@ -85,11 +86,19 @@ class ConsumerExists(ConcurrentUpdate):
 
 
 class NoCandidate(Conflict):
-    """No candidate serves a claim: 409. The answer contains the explanation, if one was made."""
+    """No candidate satisfies a claim: 409. The answer contains the explanation, if one was made."""
 
     def __init__(self, detail: str, explanation: Mapping[str, Any] | None) -> None:
         super().__init__(detail, NO_CANDIDATE)
         self.explanation = explanation
+
+
+class EndTooLate(Conflict):
+    """The room of a window is not free until its new end: 409. The answer contains the latest end."""
+
+    def __init__(self, detail: str, latest_end: str) -> None:
+        super().__init__(detail, END_TOO_LATE)
+        self.latest_end = latest_end
 
 
 class Gone(ServiceError):

@@ -8,8 +8,8 @@ extensions that come with the service.
 - ``options``: modules with ``list_opts`` and ``register_opts``, as in :mod:`placement.conf`
 - ``rules``: lists of policy rules with their defaults
 - ``blueprints``: Flask blueprints of operations below ``/ext/v1``
-- ``request_forms``: :class:`placement.schemas.request_form.RequestForm`, ways to ask for candidates without a
-  query
+- ``request_forms``: :class:`placement.schemas.request_form.RequestForm`, fields of a body that replace the
+  query string of a request for candidates
 - ``applications``: :class:`placement.api.middleware.SideApplication`, WSGI applications below a path
 - ``commands``: :class:`placement.cmd.manage.ManageCommand`, commands of ``placement-manage``
 - ``takeovers``: :class:`placement.maintenance.sync.Takeover`, conversions of databases of other programs

@@ -38,7 +38,7 @@ class PeerOutage(ABC):
 
     @contextmanager
     def attempt_request(self) -> Iterator[None]:
-        """Query the peer in this context, which does not change the peer's errors.
+        """Query the peer in this context; errors of the peer pass through unchanged.
 
         :raises Unavailable: the peer did not answer the last request, and another request is testing the peer
             now.

@@ -71,7 +71,7 @@ from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.schemata import BadSchemataError
 
 ENDING_SECONDS: Final = 0.1
-"""The seconds that guest.run waits for an early end of the command, to report it in its answer.
+"""The seconds that guest.run waits for an early end of the command, so that its answer can report the end.
 
 Most commands that cannot work end within this time. This wait makes each start longer.
 """
@@ -253,7 +253,7 @@ class ApiMethods:
         }
 
     def status(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Show the agent's state and the problems that it knows."""
+        """Show the agent's state, and the problems that the agent knows."""
         load(EmptySchema(), params)
         return self._agent.status()
 
@@ -392,7 +392,7 @@ class ApiMethods:
         return {"uuid": guest.uuid, "name": guest.name}
 
     def inventory(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Show the provider tree twice: as the agent derives it, and as it is stored in Placement."""
+        """Show two provider trees: the tree that the agent derives, and the tree in Placement."""
         load(EmptySchema(), params)
         tree = self._agent.reports.offered_tree
         # A new reader is made, because only the thread of the reports may use the reader of the reports.
@@ -456,7 +456,7 @@ class ApiMethods:
         )
 
     def allocations_accept(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Accept the allocations in Placement, even if its database was restored from an older backup.
+        """Accept Placement's allocations, even if its database was restored from an older backup.
 
         Return the guests with smaller allocations than before.
         """
@@ -488,7 +488,7 @@ class ApiMethods:
         return self._agent.capacity()
 
     def host_disable(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Keep new guests away from this host, until host.enable."""
+        """Keep new guests away from this host, until ``host.enable`` is called."""
         return self._agent.maintenance.switch_host(True, load(DisableSchema(), params)["reason"])
 
     def host_enable(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -545,7 +545,7 @@ class ApiMethods:
         return guest_document(view, self._agent.reports.claims.claim_end(view.guest.uuid))
 
     def _begin_guest(self, event: StartGuest | AdoptGuest) -> GuestView:
-        """Start or adopt a guest, and wake the loop of reports, so that it reads the guest's allocation."""
+        """Start or adopt a guest, and wake the loop of reports, which then reads the guest's allocation."""
         with _refuse_request(GuestRefusedError, DriverError):
             view: GuestView = self._agent.pipeline.submit(event).result(ANSWER_SECONDS)
         self._agent.reports.wake()

@@ -1,4 +1,4 @@
-"""Assembles the agent: one function makes all objects of the agent, each from objects that were made before.
+"""Assembles the agent: one function makes all objects of the agent, each from objects that already exist.
 
 No object refers to an object that is made later. If an earlier object has to call a later object, both
 objects use a third object that is made first. There are three such objects: a :class:`WakeSignal` wakes the
@@ -28,23 +28,24 @@ from compute_agent.controllers.isolation import count_isolation
 from compute_agent.drivers.factory import foreign_drivers, lock_path
 from compute_agent.events.event import EventRecorder
 from compute_agent.host.cpus import read_online
-from compute_agent.host.kernel_files import read_machine_id
+from compute_agent.host.kernel_files import read_boot_id, read_host_id
 from compute_agent.inventory import provider_tree
 from compute_agent.loops.allocations import ClaimWatch, HistoryWatch
 from compute_agent.loops.arrivals import GuestEvents, PreStartHook
 from compute_agent.loops.audit import ConsumerLocations
 from compute_agent.loops.base import AgentLoop, ConfigurationInForce
-from compute_agent.loops.claim_ends import ClaimEnds, EndStore
+from compute_agent.loops.claim_ends import ClaimEnds
 from compute_agent.loops.cold_memory import ColdMemoryLoop
 from compute_agent.loops.devices import DeviceSource
 from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.fleet import FleetGuests, FleetLoop
-from compute_agent.loops.guest_claims import ClaimStore, GuestClaims
+from compute_agent.loops.guest_claims import GuestClaims
 from compute_agent.loops.host_attributes import AgentHeartbeats, PositionReporter
 from compute_agent.loops.metric_sources import MetricSources
 from compute_agent.loops.monitoring import CacheMonitoring, MonitoredGuests
 from compute_agent.loops.neighbours import NeighbourReporter
 from compute_agent.loops.noise import NoiseSource
+from compute_agent.loops.note_files import ClaimStore, EndStore, EvictionStore
 from compute_agent.loops.promises import PromiseWatch
 from compute_agent.loops.reclaimed import ReclaimLoop
 from compute_agent.loops.reports import ReportLoop
@@ -116,10 +117,10 @@ class AssembledAgent:
 def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, folder: Path) -> AssembledAgent:
     """Make all objects of an agent.
 
-    The caller must lock the state folder before, and start the threads after.
+    The caller must lock the state folder before this call, and start the threads after it.
 
     :param load_conf: reads the configuration again at a reload.
-    :param options: the options that ``load_conf`` returned first.
+    :param options: the options that the first call of ``load_conf`` returned.
     :param folder: the state folder.
     :raises ConfigError: the configuration does not fit this host, or contradicts itself.
     :raises cfg.Error: an option has an invalid value.
@@ -202,7 +203,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         # lowest limit.
         limits = LimitArbiter(pipeline)
         evictions = GuestEvictions(conf.settings, pipeline, driver, conf.client)
-        machine = read_machine_id(Path(options.host.root))
+        machine = read_host_id(Path(options.host.root))
         history = HistoryWatch(metrics, saved.history, state, recorder)
         claim_ends = ClaimEnds(
             in_force,
@@ -279,7 +280,15 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             ThrottleTelemetry(metrics.registry, recorder, reclaimed.count_blame),
             MemoryReclaimer(pipeline, driver).reclaim_memory,
         )
-        manual_throttling = ManualThrottling(limits, evictions, recorder)
+        manual_throttling = ManualThrottling(
+            limits,
+            evictions,
+            recorder,
+            pipeline,
+            EvictionStore(folder, machine),
+            read_boot_id(Path(options.host.root)),
+            driver.lost_guests,
+        )
         sources = MetricSources(conf, metrics.registry)
         watermarks = WatermarkLoop(
             conf.settings,
@@ -315,7 +324,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         cpu_use = CpuUse(conf, pipeline, driver)
         late: tuple[AgentLoop, ...] = (
             *(reports, sources, watermarks, interference, oom, cold, reclaimed, cpu_use, fleet),
-            *(promises, claim_ends),
+            *(promises, claim_ends, manual_throttling),
         )
         in_force.set_followers((*early, *late))
         # The start has not failed, so the callbacks that would close the driver are dropped.

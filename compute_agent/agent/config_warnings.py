@@ -1,7 +1,7 @@
 """Warns about valid options that have no effect, or an unexpected effect, on this host.
 
 Watermarks and interference sections are checked against the metrics that the host can measure, and against
-the levers that can throttle its guests.
+the levers (kinds of limits) that can throttle its guests.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _METRICS: Final[Mapping[str, tuple[str, ...]]] = {
     "memory_bandwidth": ("memory_bandwidth",),
     "llc_occupancy": ("memory_bandwidth", "llc_occupancy"),
 }
-"""By interference signal, the metrics of watermarks that need the same kernel features."""
+"""For each interference signal, the watermark metrics that need the same kernel features."""
 
 
 def interference_warnings(
@@ -210,7 +210,7 @@ def _asks_quiet(conf: cfg.ConfigOpts) -> bool:
 
 
 def claim_warnings(conf: cfg.ConfigOpts, driver: str) -> Iterator[str]:
-    """The warnings about claims and choices of containers that have no effect on this host.
+    """The warnings about options for claims, and for containers as guests, that have no effect on this host.
 
     :param driver: the name of the driver of guests; several names are separated by commas.
     """

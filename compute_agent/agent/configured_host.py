@@ -155,7 +155,7 @@ def pools_of(
     """Return the pools of the host, the CPUs of each pool by its name, and warnings about unusable pools.
 
     :param guest_classes: the names of the QoS classes that pools may name.
-    :param beside: whether nova-compute owns the root provider; pools have no effect then.
+    :param beside: whether nova-compute owns the root provider, so that pools have no effect.
     :raises ConfigError: a pool is wrong; the error names section and option.
     """
     pools = parse_cpu_pools(conf, guest_classes)
@@ -279,9 +279,9 @@ def build_host_state(
 ) -> HostState:
     """Build the host state from the configuration and the hardware, and log the warnings.
 
-    :param topology: the hardware; None means that it is read now.
-    :param root_uuid: the uuid of the agent's own root provider. By default, it is read from the state folder,
-        which is made if it does not exist.
+    :param topology: the hardware; None means that the function reads the hardware.
+    :param root_uuid: the uuid of the agent's own root provider. By default, the uuid is read from the state
+        folder; a missing folder is made.
     :param control: the mount of resctrl; None means that the host has no usable mount.
     :param root: the owner of the root provider; by default, the owner that the configuration names.
     :raises ConfigError: the configuration is wrong, or does not fit this host.
@@ -298,12 +298,12 @@ def build_host_state(
     topology = (learned_topology if acting else known_topology)(conf, topology)
     cpu_sets = resolve_cpu_sets(options.cpu_options(conf), topology)
     for warning in cpu_sets.warnings:
-        LOG.warning("%s", warning)
+        LOG.warning("The configured CPU sets need attention: %s", warning)
     name = options.root_name(conf)
     if root_uuid is None:
         root_uuid = provider_tree.load_or_create(Path(conf.state_path))
         if conf.compute.resource_provider_name and (notice := options.name_warning(conf)):
-            LOG.warning("%s", notice)
+            LOG.warning("The name of the root provider changes: %s", notice)
         provider_tree.keep_name(Path(conf.state_path), name)
     classes = parse_classes(conf)
     platform = offered_platform(control, classes.share_specs)
@@ -317,7 +317,7 @@ def build_host_state(
     status = kernel_files.read_optional("/proc/self/status") or ""
     warnings = [*offline, *derived.warnings, *class_warnings(classes.classes, limit, status)]
     for warning in warnings:
-        LOG.warning("%s", warning)
+        LOG.warning("The configuration needs attention: %s", warning)
     # Guests may still hold allocations on the providers of an earlier shape of the tree, so the host state
     # keeps these providers, without inventories.
     former = {
@@ -625,7 +625,7 @@ def configured_host(
     root_uuid: str | None = None,
     acting: bool = False,
 ) -> ConfiguredHost:
-    """Read this host according to ``options``, and check that the options fit it.
+    """Read this host according to ``options``, and check that the options fit the host.
 
     See :func:`build_host_state` for ``topology``, ``root`` and ``root_uuid``.
 

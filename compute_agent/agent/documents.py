@@ -58,7 +58,7 @@ def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[
     """The JSON document of a guest for the command line. CPU sets are strings such as ``0-3,8``.
 
     :param claim_expires: the time, in seconds since the epoch, at which the guest's claim expires; None means
-        that it does not expire.
+        that the claim does not expire.
     """
     assignment = view.assignment
     return {
@@ -206,7 +206,7 @@ def origin_document(settled: SettledInventory) -> dict[str, str]:
 
 
 def loss_document(loss: AllocationLoss, names: Mapping[str, str]) -> dict[str, Any]:
-    """The JSON document of the loss of a guest's allocation.
+    """The JSON document of a guest's allocation before and after a part of the allocation was lost.
 
     :param names: the names of providers by uuid.
     """
@@ -402,8 +402,8 @@ def _in_force(
 def _kept_away(status: WatermarkStatus, watermark: WatermarkSection, domain: str) -> Iterator[str]:
     """Yield a text if the agent keeps new guests away because of this watermark.
 
-    The causes are the watermarks with an exceeded threshold. If there are none, the causes are the watermarks
-    within their cool-down. Before the first measurement, each watermark counts as a cause.
+    The causes are the watermarks with an exceeded threshold. If no threshold is exceeded, the causes are the
+    watermarks within their cool-down. Before the first measurement, each watermark counts as a cause.
     """
     switch = WatermarkAction.DISABLE_SCHEDULING
     streak = status.streaks.get(WatermarkWatch(watermark.name, switch, domain))

@@ -1,8 +1,8 @@
 """Dry runs: list the changes that the agent would make at its next start, without writing anything.
 
-The same worker as in the agent decides, from the present state of the driver, the kernel and Placement. In
-place of each controller, a recorder notes the target values. The driver and Placement are only read.
-``try_configuration`` checks whether an agent would accept a configuration on this host.
+A worker makes the same decisions as in the agent, from the present state of the driver, the kernel and
+Placement. In place of each controller, a recorder notes the target values. The driver and Placement are only
+read. ``try_configuration`` checks whether an agent would accept a configuration on this host.
 """
 
 from __future__ import annotations
@@ -338,7 +338,7 @@ class RecordingController(KernelController):
         self._together: tuple[Sequence[GuestTarget], Sequence[ProviderNode]] = ((), ())
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Remember the targets and the zones. Each call replaces the targets and zones of the call before."""
+        """Remember the targets and the zones. Each call replaces those of the previous call."""
         self._together = targets, zones
 
     def describe_drift(self, target: GuestTarget) -> str | None:
@@ -365,7 +365,7 @@ class RecordingController(KernelController):
 
 
 class _KeptValues:
-    """Provides the former values of kernel files that an agent has saved, and saves no values."""
+    """Provides the former values of kernel files that an agent has saved, and never saves values itself."""
 
     def __init__(self, saved: state.AgentState) -> None:
         self.former_values = saved.former_values

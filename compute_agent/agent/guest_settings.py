@@ -35,7 +35,7 @@ class GuestConfigurator:
         self._in_force = in_force
 
     def load_settings(self, schema: Schema, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Check the parameters of a request, and return them as the schema converts them.
+        """Check the parameters of a request, and return their values after the schema has converted them.
 
         Named classes must be configured, and a memory type must exist on this host.
 

@@ -107,8 +107,8 @@ class HostResctrl:
 def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> HostResctrl:
     """Open the resctrl mount according to the configuration.
 
-    :param acting: whether the caller is the agent. The agent must be able to write to resctrl, and mounts it
-        if configured.
+    :param acting: whether the caller is the agent. The agent must be able to write to resctrl, and mounts
+        resctrl if the configuration says so.
     """
     root, options = Path(conf.host.root), conf.resctrl
     try:
@@ -205,7 +205,7 @@ def open_host_driver(
     names = split_names(choice.name)
     LOG.info("The agent manages guests of driver %s", " and ".join(names))
     if choice.notice:
-        LOG.warning("%s", choice.notice)
+        LOG.warning("The drivers of guests need attention: %s", choice.notice)
     locks = {name: lock_for(name, conf, holder) for name in names}
     try:
         driver = open_drivers(conf, folder, locks, host)
@@ -222,12 +222,12 @@ def open_host_driver(
         metrics.state_failures.inc()
     Gauge(
         "compute_agent_driver_up",
-        "Whether the service that runs the guests (libvirtd) answers (1) or not (0), of all drivers.",
+        "1 if the services that run the guests of all drivers (such as libvirtd) answer, else 0.",
         registry=metrics.registry,
     ).set_function(lambda: not driver.outage_reason)
     each = Gauge(
         "compute_agent_guest_driver_up",
-        "Whether the service that runs the guests of this driver answers (1) or not (0).",
+        "1 if the service that runs the guests of this driver answers, else 0.",
         ["driver"],
         registry=metrics.registry,
     )

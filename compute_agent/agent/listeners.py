@@ -56,7 +56,7 @@ class _MetricsHandler(WSGIRequestHandler):
             LOG.debug("The connection from %s ended: %s", self.client_address[0], error)
 
     def get_stderr(self) -> TextIO:
-        """Return a buffer that is never read. wsgiref writes to it only about clients that disconnected."""
+        """Return a buffer that is never read. wsgiref writes there only about clients that disconnected."""
         return io.StringIO()
 
     def log_message(self, format: str, *args: Any) -> None:

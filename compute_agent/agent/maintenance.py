@@ -35,7 +35,7 @@ class MaintenanceStore(Protocol):
     """Stores whether an operator last ordered to keep new guests away or to let them in."""
 
     def keep_maintenance(self, said: HostMaintenance) -> None:
-        """Store the order durably.
+        """Store the operator's request for maintenance durably.
 
         :raises OSError: the file cannot be written.
         """

@@ -1,21 +1,27 @@
 """Limits and evictions of guests by an operator's command.
 
-Each command is recorded as an event. Limits and evictions use the same code as those of watermarks.
+Each command is recorded as an event. The module uses the same code as limits and evictions by watermarks. A
+limit ends with the agent. An eviction does not: the next agent continues it.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
 from compute_agent.agent.protocol import RequestError
 from compute_agent.events.event import EventKind, EventOutcome, EventRecorder
+from compute_agent.loops.base import STOP_SECONDS, AgentLoop, ReloadedConfiguration
+from compute_agent.loops.note_files import EvictionStore
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import CPU_QUOTA, ThrottleControl
-from compute_agent.threads import ONCE, ThreadSpec, run_aside
+from compute_agent.report.eviction_notes import EvictionNote
+from compute_agent.threads import ONCE, PeriodicTask, ThreadSpec, log_failures, run_aside
+from compute_agent.throttling.evictions import EvictionInterruptedError
 from compute_agent.throttling.executor import LimitSetter
 
 LOG = logging.getLogger(__name__)
@@ -33,11 +39,36 @@ MANUAL_EVICTION_THREAD: Final = ThreadSpec(
 )
 
 
+_PAUSE: Final = 1.0
+"""Seconds between two checks whether all drivers have listed their guests after the start of the agent."""
+
+RESUME_THREAD: Final = ThreadSpec(
+    "evictions resumed",
+    _PAUSE,
+    "after the start of the agent, continues the evictions by hand of the last one, and ends",
+    "that of the guests that are evicted by hand",
+    "nothing",
+)
+
+
+class KnownGuests(Protocol):
+    """The guests of the host; :class:`compute_agent.pipeline.worker.GuestPipeline` implements it."""
+
+    @property
+    def has_taken_over(self) -> bool:
+        """Whether the running guests of all drivers are known."""
+        ...
+
+    def guests(self) -> Sequence[Guest]:
+        """All running guests."""
+        ...
+
+
 class GuestLeaving(Protocol):
     """Evicts guests; :class:`compute_agent.throttling.evictions.GuestEvictions` implements this protocol."""
 
     def stop_guest(self, uuid: str) -> None:
-        """Stop a guest, or run the operator's command that moves it, and check that it has left the host."""
+        """Stop a guest, or run the operator's command that moves it; then check that the guest has left."""
         ...
 
     def give_back(self, uuid: str) -> None:
@@ -45,18 +76,79 @@ class GuestLeaving(Protocol):
         ...
 
 
-class ManualThrottling:
+class ManualThrottling(AgentLoop):
     """Limits and evicts guests for an operator. Any thread may call the methods."""
 
-    def __init__(self, limits: LimitSetter, leaving: GuestLeaving, recorder: EventRecorder) -> None:
+    def __init__(
+        self,
+        limits: LimitSetter,
+        leaving: GuestLeaving,
+        recorder: EventRecorder,
+        known: KnownGuests,
+        store: EvictionStore,
+        boot: str,
+        lost_guests: Callable[[], Mapping[str, str]],
+    ) -> None:
+        """Begin with the evictions that the last agent has not finished.
+
+        :param boot: the id of the present boot.
+        :param lost_guests: returns guests that may run, of drivers that cannot list them now.
+        """
         self._limits = limits
         self._leaving = leaving
         self._recorder = recorder
+        self._known = known
+        self._store = store
+        self._boot = boot
+        self._lost_guests = lost_guests
+        # The lock is for the notes, too.
         self._lock = threading.Lock()
         self._evicting: set[str] = set()
+        self._unresumed = set(store.notes)
+        self._thread = PeriodicTask(
+            RESUME_THREAD,
+            self.resume_evictions,
+            lambda took: _PAUSE,
+            log_failures(LOG, "Unexpected error while the agent continued evictions"),
+            is_needed=lambda: bool(self._unresumed),
+        )
+
+    def start(self) -> None:
+        """Continue the evictions of the last agent, as soon as the running guests are known."""
+        self._thread.start()
+
+    def reload(self, conf: ReloadedConfiguration) -> None:
+        """Do nothing, because no option matters here."""
+
+    def stop(self) -> None:
+        """Stop the thread. The next agent continues evictions that are under way."""
+        self._thread.stop(STOP_SECONDS)
+
+    def resume_evictions(self) -> None:
+        """Continue the evictions of the last agent; do nothing before the running guests are known.
+
+        A guest that runs again, or that is preserved now, stays.
+        """
+        if not self._known.has_taken_over:
+            return
+        running, lost = {guest.uuid: guest for guest in self._known.guests()}, self._lost_guests()
+        for uuid in sorted(self._unresumed - lost.keys()):
+            self._unresumed.discard(uuid)
+            note, guest = self._store.notes.get(uuid), running.get(uuid)
+            if note is None or uuid in self._evicting:
+                continue
+            if guest is not None and ((note.pid, note.boot) != (guest.pid, self._boot)):
+                LOG.info("Guest %s was started again, so the agent does not continue its eviction", guest)
+                self._forget_eviction(uuid)
+            elif guest is not None and guest.settings.preserve:
+                LOG.info("Guest %s is preserved, so the agent does not continue its eviction", guest)
+                self._forget_eviction(uuid)
+            else:
+                LOG.info("The agent continues the eviction of guest %s after the restart", note)
+                self._begin_eviction(note)
 
     def limit_cpus(self, guest: Guest, cores: float | None) -> None:
-        """Limit the CPU use of a guest, or remove the limit that an operator set before.
+        """Limit the CPU use of a guest, or remove the limit that an operator set earlier.
 
         If a watermark has set a stricter limit, that limit stays in force.
 
@@ -82,18 +174,41 @@ class ManualThrottling:
         :raises RequestError: the guest is preserved, or is being evicted already.
         """
         _check_preserved(guest)
-        with self._lock:
-            if guest.uuid in self._evicting:
-                raise RequestError(f"guest {guest} is being evicted already")
-            self._evicting.add(guest.uuid)
-        LOG.info("A command evicts guest %s", guest)
-        # The eviction has its own thread, because it may take longer than the client waits for an answer.
-        run_aside(MANUAL_EVICTION_THREAD, partial(self._see_off, guest), f"-{guest.uuid}")
+        note = EvictionNote(guest.uuid, guest.name, guest.driver, guest.pid, self._boot)
+        if not self._begin_eviction(note):
+            raise RequestError(f"guest {guest} is being evicted already")
+        LOG.info("An operator evicts guest %s by a command", guest)
 
-    def _see_off(self, guest: Guest) -> None:
+    def _begin_eviction(self, note: EvictionNote) -> bool:
+        """Begin an eviction; return False if it has begun already."""
+        with self._lock:
+            if note.uuid in self._evicting:
+                return False
+            self._evicting.add(note.uuid)
+            # The note is on disk before the guest is asked to leave.
+            self._keep_notes({**self._store.notes, note.uuid: note})
+        # The eviction has its own thread, because it may take longer than the client waits for an answer.
+        run_aside(MANUAL_EVICTION_THREAD, partial(self._see_off, note), f"-{note.uuid}")
+        return True
+
+    def _forget_eviction(self, uuid: str) -> None:
+        with self._lock:
+            self._evicting.discard(uuid)
+            self._keep_notes({key: note for key, note in self._store.notes.items() if key != uuid})
+
+    def _keep_notes(self, notes: Mapping[str, EvictionNote]) -> None:
+        try:
+            self._store.keep_notes(notes)
+        except OSError as error:
+            # The operator may evict the guest because it has filled the disk.
+            LOG.warning("The notes of evictions cannot be written, and would not survive a crash: %s", error)
+
+    def _see_off(self, guest: EvictionNote) -> None:
         try:
             self._leaving.stop_guest(guest.uuid)
             self._leaving.give_back(guest.uuid)
+        except EvictionInterruptedError:
+            return  # the note stays for the next agent
         # Every failure is caught: this is a thread's outermost function, and the event needs an outcome.
         except Exception as error:
             message, outcome = "Guest %s cannot be evicted: %s", EventOutcome.FAILED
@@ -102,9 +217,7 @@ class ManualThrottling:
             )
         else:
             self._recorder.record_done(LOG.info, EventKind.EVICT, guest, "Guest %s was evicted", reason=OWNER)
-        finally:
-            with self._lock:
-                self._evicting.discard(guest.uuid)
+        self._forget_eviction(guest.uuid)
 
 
 def _check_preserved(guest: Guest) -> None:

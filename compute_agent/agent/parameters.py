@@ -200,7 +200,7 @@ class EmptySchema(Schema):
 
 
 def load(schema: Schema, params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Check the parameters of a request, and return them as the schema converts them.
+    """Check the parameters of a request, and return their values after the schema has converted them.
 
     :raises RequestError: parameters are wrong; the error names each.
     """

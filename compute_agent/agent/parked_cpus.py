@@ -73,7 +73,7 @@ def parking_rules(
 
     Shared CPUs, emulator CPUs and the CPUs of pools are never parked.
 
-    :param beside: whether nova-compute owns the root provider; the agent parks no CPUs then.
+    :param beside: whether nova-compute owns the root provider, so that the agent parks no CPUs.
     :raises ConfigError: a section ``[cpu_class:NAME]`` is wrong.
     """
     mode = park_mode(conf)
@@ -133,7 +133,7 @@ def learned_topology(conf: cfg.ConfigOpts, topology: HostTopology) -> HostTopolo
 
 
 def stopped_cpus(conf: cfg.ConfigOpts, topology: HostTopology, beside: bool) -> CpuSet:
-    """The offline CPUs that count as present, and that only an operator can bring online."""
+    """The offline CPUs that count as present, but need an operator to bring them online."""
     return topology.parked - parkable_cpus(conf, beside)
 
 

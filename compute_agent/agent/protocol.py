@@ -109,7 +109,11 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         if admitted:
             start_thread(CONNECTION_THREAD, partial(self.process_request_thread, request, client_address))
             return
-        LOG.warning("%s has %d connections and refuses another", type(self).__name__, self.max_connections)
+        LOG.warning(
+            "The listener %s already has %d connections, the maximum, and refuses another one",
+            type(self).__name__,
+            self.max_connections,
+        )
         # The thread that accepts connections must not wait for a client.
         request.setblocking(False)
         with contextlib.suppress(OSError):
@@ -207,7 +211,7 @@ class _SocketHandler(socketserver.StreamRequestHandler):
         try:
             self.wfile.write(self.server.answer_request(line, _user_of(self.connection)))
         except OSError:
-            LOG.info("A client ended its connection before the answer")
+            LOG.info("A command ended its connection to the agent before it got the answer")
 
 
 class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
@@ -261,7 +265,7 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
             return _answer_line({"error": str(error)})
         # A defect in a method is logged, and the client gets an answer.
         except Exception as error:
-            LOG.exception("Method %s failed", method)
+            LOG.exception("The agent failed to answer a command, which called the method %s", method)
             return _answer_line({"error": f"internal error: {type(error).__name__}: {error}"})
 
     def _parse_request(self, line: bytes, user: int) -> tuple[str, Method, dict[str, Any]]:

@@ -34,12 +34,12 @@ from compute_agent.controllers.base import FAILED, PINS, KernelController, Relea
 from compute_agent.controllers.realtime import RealtimeController
 from compute_agent.drivers.base import GuestDriver, RunningGuests
 from compute_agent.files import remove_durably, write_durably
-from compute_agent.host.kernel_files import read_machine_id
+from compute_agent.host.kernel_files import read_host_id
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory import provider_tree
 from compute_agent.locks import LockedError
 from compute_agent.loops.allocations import allocations_by_consumer
-from compute_agent.loops.guest_claims import ClaimStore
+from compute_agent.loops.note_files import ClaimStore
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError, full_name
 from compute_agent.pipeline.host_state import HostState
@@ -71,10 +71,10 @@ MARK_FILE: Final = "released"
 DONE, WOULD, STAYS = "given back", "would be given back", "stays"
 
 CLAIM: Final = "claim"
-"""The kind of the rows about allocations that the agent has claimed for guests."""
+"""The value of :attr:`ReleaseRow.kind` for an allocation that the agent has claimed for a guest."""
 
 SCHEDULING: Final = "scheduling"
-"""The kind of the row about the traits that keep new guests away."""
+"""The value of :attr:`ReleaseRow.kind` for the traits that keep new guests away."""
 
 BY_RELEASE: Final = "new guests kept away by this release until it ends"
 """The detail of a :data:`SCHEDULING` row that is not shown: only a release has kept new guests away."""
@@ -104,7 +104,7 @@ MAY_BE_OPEN: Final = (
 
 
 class ReleasedError(Exception):
-    """The host was released: no agent may start here until ``compute-agent release --undo``."""
+    """The host was released: no agent may start on it until ``compute-agent release --undo``."""
 
 
 def mark_released(folder: Path) -> None:
@@ -233,7 +233,7 @@ class HostRelease:
         return rows
 
     def carry_out(self) -> list[ReleaseRow]:
-        """Undo all requested settings, and list them with their outcomes; a failure does not stop the rest.
+        """Undo all requested settings, and list them with their outcomes. A failure stops no other step.
 
         Before the first change, new guests are kept away. After the last change, they are let in if nothing
         failed.
@@ -250,11 +250,11 @@ class HostRelease:
                 # The settings of a guest end with the guest, so there is nothing to undo.
                 continue
             except (DriverError, PlacementError, BadSchemataError, OSError) as error:
-                LOG.error("%s of %s cannot be released: %s", item.kind, item.name, error)
+                LOG.error("The release cannot undo a setting: %s of %s: %s", item.kind, item.name, error)
                 rows.append(_release_row(item, f"{FAILED}: {error}"))
                 open_again = False
             else:
-                LOG.info("%s of %s is released: %s", item.kind, item.name, item.detail)
+                LOG.info("The release has undone a setting: %s of %s: %s", item.kind, item.name, item.detail)
                 if item.detail != BY_RELEASE:
                     rows.append(_release_row(item, DONE))
         failed = {(row.kind, row.name) for row in rows if row.outcome != DONE}
@@ -531,7 +531,7 @@ def survey_host(
     made = HostRelease(
         *(driver, controllers, client, state, throttling, uuid, online, options),
         beside=host_state.tree.beside,
-        claims=ClaimStore(state.path.parent, read_machine_id(root)),
+        claims=ClaimStore(state.path.parent, read_host_id(root)),
     )
     return made.list_rows()
 
@@ -575,7 +575,7 @@ def open_release(conf: cfg.ConfigOpts, options: ReleaseOptions, lock_timeout: fl
                 read_topology(root).online,
                 options,
                 owner.beside,
-                ClaimStore(folder, read_machine_id(root)),
+                ClaimStore(folder, read_host_id(root)),
             )
         finally:
             opened.close()

@@ -113,7 +113,8 @@ class HostSignature:
         without an error, but its options are missing.
 
         :param now: the time in seconds since the epoch. A file that is newer than ``now`` counts as settled.
-            Otherwise, after the clock is set back, its changes would not be read for a long time.
+            Otherwise, the agent would not read changes of such a file for a long time after the clock was set
+            back.
         """
         return not any(stamp and 0 <= now - stamp.modified / 1e9 < SETTLE_SECONDS for _, stamp in self.files)
 
@@ -143,7 +144,7 @@ class DeviceSurvey:
     Only one thread may use the object.
 
     Devices come and go with hotplug, and virtual functions with ``sriov_numvfs``. A comparison of addresses
-    alone would miss that a device was replaced by another at the same address; an event reports the change.
+    would not notice another device at the same address. An event reports such a change.
     """
 
     def __init__(self) -> None:
@@ -263,7 +264,7 @@ class ConfigReloader:
         """Warnings about changed options that take effect only after a restart of the agent."""
         self._config_warnings = self._warnings_of(host)
         for warning in self._config_warnings:  # the choice of the driver has logged its own notice
-            LOG.warning("%s", warning)
+            LOG.warning("The configuration needs attention: %s", warning)
         self._devices = DeviceSurvey()
         self._signature = self._read_signature(host.options)
         self._accepted = self._signature.files
@@ -275,7 +276,7 @@ class ConfigReloader:
 
     @property
     def all_warnings(self) -> list[str]:
-        """The warnings about the driver, about options that need a restart, and about useless options."""
+        """The warnings about the driver, options that need a restart, and options without effect."""
         return [*filter(None, [self._driver.notice]), *self._waiting, *self._config_warnings]
 
     def reload_changes(self) -> None:
@@ -320,7 +321,7 @@ class ConfigReloader:
         changed = "the files have changed meanwhile, so the changed options are not known"
         if before is not None and now is not None:
             changed = "; ".join(changed_values(before, now)) or "no option has changed"
-        LOG.info("Changed options: %s", changed)
+        LOG.info("These options have changed since the agent read its configuration last: %s", changed)
         self._recorder.record_event(
             LOG.info, EventKind.RELOAD, None, "The configuration and the host were read again", reason=changed
         )
@@ -328,7 +329,7 @@ class ConfigReloader:
     def _take_up(self) -> str:
         """Read the configuration files and the hardware, and apply the new configuration.
 
-        :returns: the reason why the configuration is refused; empty if it is in force now.
+        :returns: the reason why the new configuration is refused; empty if the new configuration is in force.
         """
         before = file_stamps(self._in_force.current.options)
         try:
@@ -358,7 +359,7 @@ class ConfigReloader:
             self._config_warnings, self._waiting = warnings, waiting
             logs.set_level(options)
             for warning in self.all_warnings:
-                LOG.warning("%s", warning)
+                LOG.warning("The configuration needs attention: %s", warning)
             off = host.resctrl.off
             if off != self.resctrl.off:
                 LOG.info("Cache and bandwidth control is %s", f"off: {off}" if off else "on")

@@ -160,7 +160,7 @@ class HostAgent:
         )
         for loop in parts.late:
             loop.start()
-        LOG.info("The agent of %s is up", self.pipeline.host_state.tree.root.name)
+        LOG.info("The agent of host %s has started", self.pipeline.host_state.tree.root.name)
 
     def _stop_tracer(self) -> None:
         """End the kernel's osnoise tracer, if a killed ``compute-agent cpu noise`` has left it running.
@@ -243,7 +243,7 @@ class HostAgent:
         self._parts.reloader.reload()
 
     def reconcile(self) -> None:
-        """Queue a check of all guests for the worker: it compares the kernel with the targets."""
+        """Queue a check of all guests for the worker, which compares the kernel with the targets."""
         self.pipeline.submit(ReconcileGuests())
 
     @property

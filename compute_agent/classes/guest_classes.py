@@ -59,11 +59,11 @@ class QosClass:
     """A class of guests.
 
     - ``rank``: guests of a class with a lower rank are limited and evicted first.
-    - ``share`` is the share of caches and memory bandwidth.
-    - ``memory`` are the limits and protections of memory.
-    - ``cpu_class`` is the name of the class of dedicated CPUs; empty if there is none.
-    - ``isolation`` is the isolation level of dedicated CPUs.
-    - ``cpu`` are weight and scheduling of CPU time.
+    - ``share`` is the share of caches and memory bandwidth that the guests get.
+    - ``memory`` has the limits and the protection of the guests' memory.
+    - ``cpu_class`` is the name of the CPU class of the guests' dedicated CPUs; empty if the class names none.
+    - ``isolation`` is the isolation level of the guests' dedicated CPUs.
+    - ``cpu`` has the weight and the scheduling of CPU time.
     """
 
     name: str
@@ -250,7 +250,7 @@ def parse_annotation(text: str) -> ShareSpec:
 
     :raises BadShareError: the annotation is not JSON, or has an unknown key or a wrong value.
     """
-    # A removed annotation is written as an empty one.
+    # A removed annotation is written as an empty text.
     if not text.strip():
         return ShareSpec()
     try:

@@ -6,7 +6,7 @@ property.
 
 If flavor and image have different thread policies, the rule of Nova applies
 (``get_cpu_thread_policy_constraint`` of ``nova.virt.hardware``). The policy of the image counts only if the
-flavor has none. If the flavor has another policy than ``prefer``, a different policy of the image is a
+flavor has no policy. If the flavor has another policy than ``prefer``, a different policy of the image is a
 problem.
 """
 
@@ -66,7 +66,7 @@ Values = Mapping[str, Any]
 """Values by the name of the setting."""
 
 ManualValues = Mapping[SettingSource, Values]
-"""By source, the settings that operators set for a guest by hand, and the settings of the fleet."""
+"""Settings by their source: the settings that operators set for a guest by hand, and those of the fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class ResolvedSettings:
     - ``sources`` maps the name of each setting to the text of its source, such as ``flavor`` or ``rule
       night``.
     - ``problems`` are messages about values that cannot be used.
-    - ``rule`` is the name of the matching rule; empty if there is none.
+    - ``rule`` is the name of the matching rule; empty if no rule matches.
     """
 
     settings: GuestSettings
@@ -212,7 +212,7 @@ def _flavor_values(found: _SourceFindings, policy: ClassificationPolicy, facts: 
     values: dict[str, Any] = {}
     for key, text in facts.identity.extra_specs.items():
         if key in _NOVA_SPECS:
-            # An extra spec compute_agent:SETTING takes precedence over Nova's, whichever comes first.
+            # An extra spec compute_agent:SETTING takes precedence over Nova's, in any order of the two.
             values = {**found.read_value(f"flavor: {key}", _NOVA_SPECS[key], text), **values}
         elif key.startswith(NAMESPACE):
             setting, shown = key.removeprefix(NAMESPACE), printable_text(key[:_MAX_SHOWN])

@@ -29,8 +29,8 @@ from compute_agent.resctrl.share_spec import BadShareError
 class GuestFacts:
     """The properties of a guest that rules can match.
 
-    ``project_id``, ``user_id`` and ``consumer_type`` are those of the guest's consumer in Placement,
-    ``resource_classes`` those of its allocation. ``identity`` contains the flavor, image and owner that the
+    ``project_id``, ``user_id`` and ``consumer_type`` come from the guest's consumer in Placement, and
+    ``resource_classes`` from its allocation. ``identity`` contains the flavor, image and owner that the
     driver reports.
     """
 
@@ -140,7 +140,7 @@ class KnownClasses:
     cpu_class: frozenset[str] = frozenset()
 
     def missing_class(self, setting: str, value: Any) -> str:
-        """A text that says that the class in a setting does not exist; empty if it exists.
+        """An error text if the class in a setting does not exist; empty if the class exists.
 
         The text is also empty for a setting that does not name a class.
         """

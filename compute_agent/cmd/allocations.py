@@ -1,4 +1,4 @@
-"""``compute-agent allocations accept`` and ``allocations restore``."""
+"""Commands for allocations after Placement lost data: ``allocations accept`` and ``allocations restore``."""
 
 from __future__ import annotations
 

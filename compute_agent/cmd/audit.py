@@ -1,4 +1,4 @@
-"""``compute-agent audit``."""
+"""The command ``compute-agent audit``, which compares guests with their allocations."""
 
 from __future__ import annotations
 

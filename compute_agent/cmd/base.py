@@ -63,7 +63,7 @@ class ConfigMixin:
     def load_own_conf(self) -> cfg.ConfigOpts:
         """The configuration in the files of ``--config-file``, without fleet settings.
 
-        These files are enough to find the daemon's socket, because fleet settings cannot change it.
+        These files are enough to find the daemon's socket, because fleet settings cannot change the socket.
         """
         # the package is imported here, because this import takes half of the time of printing a help text,
         # which needs no options

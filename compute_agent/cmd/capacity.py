@@ -1,4 +1,4 @@
-"""``compute-agent capacity show``."""
+"""The command ``compute-agent capacity show``, which shows how the offered capacity is computed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _COLUMNS: Final = ("provider", "term", "amount", "unit")
 
 
 class CapacityShow(AgentLister):
-    """Show unused shared CPUs and memory, the part that the agent offers, and its computation."""
+    """Show unused shared CPUs and memory, how much of them the agent offers, and why."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Request the terms of the capacity from the daemon. Returns the columns, and a row for each term."""

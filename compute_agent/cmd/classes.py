@@ -52,7 +52,7 @@ def set_values(one: Any, besides: Iterable[str] = ("name",)) -> Iterator[str]:
 
 
 def guest_names(guests: Iterable[Mapping[str, Any]]) -> LinesColumn:
-    """The names of guests, sorted, and one on each line of a table."""
+    """The sorted names of guests; a table shows each name on a line of its own."""
     return LinesColumn(sorted(str(guest["name"]) for guest in guests))
 
 

@@ -1,4 +1,4 @@
-"""``compute-agent config show``."""
+"""The command ``compute-agent config show``, which shows the options in force."""
 
 from __future__ import annotations
 

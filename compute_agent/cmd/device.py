@@ -1,4 +1,4 @@
-"""``compute-agent device list``: the PCI devices that the host offers, with the guests that hold them."""
+"""The command ``compute-agent device list``, which shows the offered PCI devices and their guests."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class _EventLister(AgentLister):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """List the stored events, or follow new ones until interrupted. Returns the exit status."""
+        """List the stored events, or follow new events until interrupted. Returns the exit status."""
         if not parsed_args.follow:
             return super().run(parsed_args)
         with contextlib.suppress(KeyboardInterrupt):
@@ -167,7 +167,7 @@ def _followed_events(path: Path, wanted: argparse.Namespace) -> Iterator[AgentEv
 def _file_identity(path: Path) -> tuple[int, int] | None:
     """The inode and the size of a file; None if the file does not exist.
 
-    Each write changes at least one of the two.
+    Each write changes the inode or the size.
     """
     try:
         status = path.stat()

@@ -132,7 +132,7 @@ class TopologyShow(ShowOne):
 
     @property
     def formatter_default(self) -> str:
-        """The format without ``-f``: the tree, for people."""
+        """The output format without the option ``-f``: the tree, which people can read best."""
         return "tree"
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -173,7 +173,7 @@ class TopologyShow(ShowOne):
 
         Without a daemon, no CPU has a level.
 
-        :param seconds: the duration of the measurement of noise; None for none.
+        :param seconds: the duration of the measurement of noise; None means that noise is not measured.
         """
         try:
             holders = CpuHolders.parse_rows(self.ask_daemon("cpu.holders"))
@@ -322,7 +322,7 @@ class ConfigCheck(ShowOne):
         )
 
     def _check_guests(self, policy: ClassificationPolicy) -> list[dict[str, Any]]:
-        """The rule and the changed settings of each running guest; none if no agent answers."""
+        """The rule that matches each running guest, and its changed settings; none if no agent answers."""
         try:
             return check_guests(policy, self.ask_daemon("guest.inputs"))
         except (DaemonUnreachableError, RequestError):
@@ -411,7 +411,7 @@ class InventoryShow(AgentLister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Derive the inventories here, or request derived and reported ones from the daemon.
+        """Derive the inventories here, or request derived and reported inventories from the daemon.
 
         Returns the columns and rows.
         """

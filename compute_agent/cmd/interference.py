@@ -1,4 +1,4 @@
-"""``compute-agent interference list``."""
+"""The command ``compute-agent interference list``, which shows guests that disturb other guests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _COLUMNS: Final = ("section", "victim", "before", "level", "suspect", "correlati
 
 
 class InterferenceList(AgentLister):
-    """List the judged pairs of guests: the disturbed guest, and the guest that disturbs it.
+    """List pairs of guests: a disturbed guest, and the guest that disturbs it according to the agent.
 
     The columns show the reason, and whether the second guest is limited. `compute-agent event list` has
     earlier decisions.

@@ -1,4 +1,4 @@
-"""``compute-agent libvirt hook install``, ``remove`` and ``show``."""
+"""Commands that install, remove and show the agent's hook of libvirt: ``compute-agent libvirt hook ...``."""
 
 from __future__ import annotations
 

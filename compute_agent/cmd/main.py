@@ -175,12 +175,14 @@ class AgentShell(App):
             self.parser.error("a command is missing; --help lists all of them")
 
     def clean_up(self, cmd: Command, result: int, err: BaseException | None) -> None:
-        """Print the type of an error without a text.
+        """Print the type of an error that has no text.
 
         For an error without a text, cliff prints only an empty line.
         """
         if isinstance(err, Exception) and not str(err).strip():
-            self.LOG.error("%s failed with %s; --debug shows the place.", cmd.cmd_name, type(err).__name__)
+            self.LOG.error(
+                "%s failed with %s; --debug shows the traceback.", cmd.cmd_name, type(err).__name__
+            )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -189,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Exit status 0: the command succeeded. 1: the command failed or was refused, and standard error has the
     reason. 2: the command line is wrong.
 
-    :param argv: the arguments; None means those of the process.
+    :param argv: the arguments; None means the arguments of this process.
     """
     return AgentShell().run(list(sys.argv[1:] if argv is None else argv))
 

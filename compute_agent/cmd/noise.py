@@ -1,4 +1,4 @@
-"""The command ``compute-agent cpu noise``, and the noise of CPUs for pictures."""
+"""The command ``compute-agent cpu noise``, and the noise of CPUs (interruptions of guests) for pictures."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _COUNTING: Final = "the kernel reads counters of resctrl here, for all CPUs of t
 class CpuHolders:
     """The guests that hold dedicated CPUs, from an answer of the daemon.
 
-    :ivar guests: the name of the guest by CPU.
-    :ivar levels: the level of isolation by CPU.
+    :ivar guests: the name of the guest that holds each CPU.
+    :ivar levels: the isolation level of each CPU.
     :ivar threads: the ids of the threads of guest CPUs.
     """
 

@@ -1,4 +1,4 @@
-"""The command ``compute-agent release``."""
+"""The command ``compute-agent release``, which ends the agent for good and undoes its changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``compute-agent report``: an archive with the state of a host, for the report of a defect.
+"""The command ``compute-agent report``: it makes an archive with the state of a host for a bug report.
 
 The archive has the output of commands, the metrics, and the end of the log. A part that cannot be read has
 the reason as its text, because the host may be broken. Texts that look like passwords or tokens are
@@ -41,7 +41,7 @@ _COMMANDS: Final[Mapping[str, Sequence[str]]] = {
     "audit": ("audit",),
     "events": ("event", "list"),
 }
-"""The commands, by the name of the file in the archive that gets their output."""
+"""The commands of the archive, by the name of the file for their output."""
 
 _SECONDS: Final = 60
 """Maximum seconds for each part of the archive."""

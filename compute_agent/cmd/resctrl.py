@@ -1,4 +1,4 @@
-"""``compute-agent resctrl group list``."""
+"""The command ``compute-agent resctrl group list``, which shows the resctrl groups of this host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``compute-agent reshape``."""
+"""The command ``compute-agent reshape``, which moves allocations to the current providers."""
 
 from __future__ import annotations
 

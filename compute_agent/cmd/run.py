@@ -1,4 +1,4 @@
-"""``compute-agent run``."""
+"""The command ``compute-agent run``, which runs the agent in the foreground."""
 
 from __future__ import annotations
 

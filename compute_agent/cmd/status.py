@@ -1,4 +1,4 @@
-"""``compute-agent status``."""
+"""The command ``compute-agent status``, which shows the state of the running agent."""
 
 from __future__ import annotations
 

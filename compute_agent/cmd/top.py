@@ -1,4 +1,4 @@
-"""``compute-agent top``."""
+"""The command ``compute-agent top``, which shows guests and watermarks until a key is pressed."""
 
 from __future__ import annotations
 

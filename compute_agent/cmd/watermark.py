@@ -1,4 +1,4 @@
-"""``compute-agent watermark list`` and ``watermark test``."""
+"""Commands that show and test the thresholds of watermarks: ``watermark list`` and ``watermark test``."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class AmountColumn(AnyColumn):
         self._unit = MetricUnit(unit)
 
     def human_readable(self) -> str:
-        """The value with its unit; empty without a value."""
+        """The value with its unit; empty if there is no value."""
         if self._value is None:
             return ""
         if str(self._value).endswith("%"):
@@ -113,7 +113,8 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
 def _metric_row(metric: WatermarkMetric) -> tuple[Any, ...]:
     """The row of a metric.
 
-    The column ``computed`` lists the actions for which the agent can compute the freed amount.
+    The column ``computed`` lists the actions for which the agent can compute the amount that the action would
+    free.
     """
     computed = {"throttle": metric.throttle_quantified, "evict": metric.evict_quantified}
     return (

@@ -37,7 +37,7 @@ ENGINE_OPTS["podman"].append(
                 " containers of other pods are guests by themselves",
             ),
         ],
-        help="The guests that the agent makes of the containers of a pod.",
+        help="Whether each container of a pod is a guest, or the pod as a whole.",
     )
 )
 

@@ -7,7 +7,7 @@ from oslo_config import cfg
 GROUP = "fleet"
 
 GUEST: Final = "guest:"
-"""Prefix of the sections of single guests in revisions. The uuid of the guest follows."""
+"""Prefix of the sections for single guests in a revision of fleet settings. The uuid of the guest follows."""
 
 OPTS: Final = [
     cfg.StrOpt(

@@ -109,9 +109,10 @@ GUESTS_OPTS: Final = [
         default="run",
         choices=[
             ("run", "the guest runs without an allocation, as unallocated decides"),
-            ("stop", "the agent stops the guest when it has just started"),
+            ("stop", "the agent stops the guest if the guest has just started"),
         ],
-        help="Treatment of a guest for which a claim finds no room on this host. With either value, the"
+        help="Treatment of a guest that does not fit on this host when the agent claims for it. With either"
+        " value, the"
         " agent reports such guests. The agent repeats the claim after 30 seconds, and then at growing"
         " intervals of at most ten minutes.",
     ),

@@ -50,7 +50,7 @@ _OPTIONS: Final = {
 
 
 def mark_options(section: str, options: Iterable[Any]) -> list[Any]:
-    """Return the options of a section, with the level of each option, if it has one, in front of its help."""
+    """Return the options of a section. The help of a beta or experimental option begins with its level."""
     marked = []
     for option in options:
         level = _OPTIONS.get((section, option.dest), _SECTIONS.get(section))

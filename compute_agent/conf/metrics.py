@@ -9,7 +9,7 @@ ALL: Final = "all"
 
 
 class GuestCountType(types.ConfigType):
-    """The type of options for a number of guests, or ``all``, which is the value None."""
+    """The type of options that are a number of guests or ``all``. The value of ``all`` is None."""
 
     def __init__(self) -> None:
         super().__init__(type_name="number or all")

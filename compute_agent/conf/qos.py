@@ -39,24 +39,24 @@ OPTS: Final = [
         default=10.0,
         min=0.0,
         max=100.0,
-        help="Percent of the usage above the watermark that throttling and eviction free in addition to this"
-        " usage. The usage then falls well below the watermark, so that throttling does not start and stop"
-        " all the time.",
+        help="Percentage of the usage above the watermark. Throttling and eviction free the usage above the"
+        " watermark, and this percentage of it in addition. The usage then falls well below the watermark,"
+        " so that throttling does not start and stop all the time.",
     ),
     cfg.FloatOpt(
         "step",
         default=20.0,
         min=1.0,
         max=90.0,
-        help="Percent by which one step of throttling lowers the current limit of a guest. The agent"
-        " restores limits in the same steps.",
+        help="Percentage by which one step of throttling lowers the current limit of a guest. The agent"
+        " raises limits again in the same steps.",
     ),
     cfg.FloatOpt(
         "min_share",
         default=10.0,
         min=1.0,
         max=100.0,
-        help="Percent of its allotment (its fair share) that a guest always keeps while it is throttled.",
+        help="Percentage of its fair share (allotment) that a guest always keeps while it is throttled.",
     ),
     cfg.StrOpt(
         "highest_class",
@@ -174,17 +174,17 @@ WATERMARK_OPTS: Final = [
         "step",
         min=1.0,
         max=90.0,
-        help="Like [qos] step, for guests that this watermark throttles. If several watermarks set the"
+        help="Overrides [qos] step for guests that this watermark throttles. If several watermarks set the"
         " same kind of limit with different steps, the agent restores these limits by the smallest step.",
     ),
     cfg.FloatOpt(
         "min_share",
         min=1.0,
         max=100.0,
-        help="Like [qos] min_share, for guests that this watermark throttles.",
+        help="Overrides [qos] min_share for guests that this watermark throttles.",
     ),
     cfg.FloatOpt(
-        "evict_grace", min=0.0, help="Like [qos] evict_grace, for guests that this watermark evicts."
+        "evict_grace", min=0.0, help="Overrides [qos] evict_grace for guests that this watermark evicts."
     ),
     cfg.IntOpt(
         "evict_at_once",
@@ -231,16 +231,18 @@ QOS_CLASS_OPTS: Final = [
     ),
     cfg.StrOpt(
         "llc_range_per_cache",
-        help="Ranges for single last-level caches, each with the id of the cache, such as 0:0-50, 1:20-80.",
+        help="The option llc_range for individual last-level caches, each with the id of the cache, such as"
+        " 0:0-50, 1:20-80.",
     ),
     cfg.StrOpt(
         "mb_percent_per_cache",
-        help="Percents for single domains of memory bandwidth, each with the"
-        " id of the domain, such as 0:40, 1:80.",
+        help="The option mb_percent for individual domains of memory bandwidth, each with the id of the"
+        " domain, such as 0:40, 1:80.",
     ),
     cfg.StrOpt(
         "mb_mbps_per_cache",
-        help="Bandwidths in MB/s for single domains, such as 0:4000, 1:8000. The conditions of mb_mbps"
+        help="The option mb_mbps for individual domains, each with the id of the domain, such as 0:4000,"
+        " 1:8000. The conditions of mb_mbps"
         " apply.",
     ),
     cfg.IntOpt(
@@ -285,7 +287,8 @@ QOS_CLASS_OPTS: Final = [
         max=10_000,
         help="CPU weight of each VCPU and PCPU that a guest holds (cpu.weight). Guests on the same CPU"
         " share its time by their weights. Default: 1 for BE and all classes with at most its rank, else"
-        " 100. If the rank of a class is not above that of BE, its weight cannot be above that of BE.",
+        " 100. If the rank of a class is not above the rank of BE, its weight cannot be above the weight of"
+        " BE.",
     ),
     cfg.BoolOpt(
         "cpu_idle",

@@ -54,7 +54,7 @@ def keep_started(started: cfg.ConfigOpts, reloaded: cfg.ConfigOpts) -> list[str]
     """Restore, in a reloaded configuration, the options that take effect only at a start.
 
     :param started: the configuration in force, which the agent has read at its start or last reload.
-    :param reloaded: the new configuration, which is changed.
+    :param reloaded: the new configuration, which this function changes.
     :returns: a warning for each option that has another value in the files now.
     """
     warnings = []

@@ -14,8 +14,8 @@ Parts:
 Order of calls: after each event the worker's enforcer calls ``sync`` of each controller with the targets of
 all guests. After that, the enforcer calls ``apply`` for each guest with pending changes. The periodic
 reconcile calls ``describe_drift`` before ``apply``. A dry run calls only ``plan_changes``, and a release of
-the host calls only ``release``. The order of controllers is that of ``make_controllers`` in
-:mod:`compute_agent.agent.configured_host`.
+the host calls only ``release``. ``make_controllers`` in :mod:`compute_agent.agent.configured_host` decides
+the order of controllers.
 
 A controller changes the settings of a guest through the driver. The controller itself writes files that
 concern the whole host. No controller imports another one, and no module of ``pipeline`` imports this package.

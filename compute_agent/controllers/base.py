@@ -31,8 +31,8 @@ class GuestTarget:
     :ivar limits: the temporary limits that throttling has set, by control, such as the bandwidth of one
         cache.
     :ivar spare: the online CPUs on which the guest may run while all its own CPUs are offline.
-    :ivar starting_mems: the NUMA nodes for the memory of a guest that is still starting. Empty means any
-        node; it is also empty once the guest runs.
+    :ivar starting_mems: the NUMA nodes for the memory of a guest that is still starting. An empty set means
+        any node; the set is also empty once the guest runs.
     """
 
     guest: Guest
@@ -75,7 +75,7 @@ A release of the host always removes limits, but removes pins only if the operat
 
 @dataclass(frozen=True, slots=True)
 class ReleaseItem:
-    """One setting that the agent has made, and that a release of the host can undo.
+    """One setting of the agent, which a release of the host can undo.
 
     :ivar kind: the kind of the setting, such as :data:`PINS`.
     :ivar name: the guest, or the files of the host, that have the setting.
@@ -219,7 +219,7 @@ ControllerT = TypeVar("ControllerT", bound=KernelController)
 
 
 def find_controller(controllers: Iterable[KernelController], kind: type[ControllerT]) -> ControllerT | None:
-    """The controller of class ``kind`` in ``controllers``; None if there is none."""
+    """The controller of class ``kind`` in ``controllers``; None if the list has no such controller."""
     return next((one for one in controllers if isinstance(one, kind)), None)
 
 

@@ -83,7 +83,7 @@ class CoreCookieController(KernelController):
 
         If the kernel refuses a cookie for one guest, the other guests still get their cookies.
 
-        :raises OSError: the notes cannot be written; no cookie is changed then.
+        :raises OSError: the notes cannot be written, so no cookie is changed.
         """
         self.refused = {}
         groups = self._group_guests(targets)
@@ -100,7 +100,7 @@ class CoreCookieController(KernelController):
             self._has_siblings = True
 
     def _clear_own_cookie(self) -> None:
-        """Remove the cookie that the agent inherited when it was started.
+        """Remove the cookie that the agent has inherited from the process that started it.
 
         :raises NoSiblingsError: no core has two threads online.
         """
@@ -110,7 +110,11 @@ class CoreCookieController(KernelController):
         except OwnCookieError as error:
             problem = str(error)
             if problem != self._own_problem:
-                LOG.warning("Guests that the agent starts share its own core cookie at first: %s", problem)
+                LOG.warning(
+                    "The agent cannot clear its own core cookie, which new guests share until they get a"
+                    " cookie: %s",
+                    problem,
+                )
         except CookieError as error:
             LOG.debug("The agent's own core cookie is unknown: %s", error)  # each guest gets the same message
         self._own_problem = problem
@@ -266,7 +270,10 @@ class CoreCookieController(KernelController):
         return {target.guest.uuid: self.group_of(target.guest) for target in without_preserved(targets)}
 
     def group_of(self, guest: Guest) -> str:
-        """A text that names the guests with which a guest may share cores; empty if it may share with all."""
+        """The core scheduling group of a guest, as text.
+
+        The result is empty if the guest may share cores with all guests.
+        """
         name = guest.settings.qos_class
         scope = self._scopes.get(name, CoreScope.NONE)
         return {CoreScope.GUEST: f"guest {guest.uuid}", CoreScope.CLASS: f"class {name}"}.get(scope, "")
@@ -314,7 +321,7 @@ class CoreCookieController(KernelController):
 
 @contextlib.contextmanager
 def _noted_refusal(uuid: str, failed: dict[str, str]) -> Iterator[None]:
-    """If the kernel refuses a call in this context, record the refusal of the guest in ``failed``."""
+    """A context: if the kernel refuses a call in it, the refusal is recorded for the guest in ``failed``."""
     try:
         yield
     except CookieError as error:
@@ -329,7 +336,7 @@ def _log_changes(former: RunNotes, plan: CookiePlan) -> None:
     for grant in plan.grants:
         if not grant.guest.group:
             change = "gets its former core cookie" if grant.source else "loses its core cookie"
-            LOG.info("Guest %s %s", grant.guest.uuid, change)
+            LOG.info("Core scheduling has changed: guest %s %s", grant.guest.uuid, change)
 
 
 def _group_text(guest: CookieGuest) -> str:

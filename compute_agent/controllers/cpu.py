@@ -85,7 +85,7 @@ class CpusetController(GuestController):
         return f"{len(misplaced)} threads elsewhere, such as {tid} on CPUs {cpuset.format(cpus)}"
 
     def apply(self, target: GuestTarget) -> bool:
-        """Pin those threads that may run on other CPUs than wanted; return whether there were any."""
+        """Pin those threads that may run on other CPUs than wanted; return whether such threads existed."""
         # Pinning a domain costs calls of libvirtd, and in most rounds nothing has changed. So the pins are
         # compared first.
         if self.describe_drift(target) is None or target.assignment is None:
@@ -107,7 +107,7 @@ class CpusetController(GuestController):
         return f"{text}, emulator CPUs {cpuset.format(goes.emulator_cpus)}"
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The pins of each guest, except pins that another program wrote into its definition."""
+        """Yield the pins to remove from each guest; pins of other programs in its definition stay."""
 
         def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
             free = _unpinned_settings(guest, online)
@@ -216,13 +216,13 @@ class CpuController(GuestController):
         return None if has is None else f"CPU {_limits_text(has)} in place of {_limits_text(wanted)}"
 
     def apply(self, target: GuestTarget) -> bool:
-        """Set the CPU limits that differ; return whether any differed."""
+        """Set the CPU limits that differ; return whether any limit differed."""
         return self._driver.apply_cpu_limits(target.guest, self._wanted_limits(target))
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The quotas and the weights of guests.
+        """Yield the quotas and weights to remove from guests.
 
-        A release undoes a quota like a limit, and a weight like pins.
+        A release of the host always undoes a quota, but undoes a weight only if it also undoes pins.
         """
 
         def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
@@ -272,7 +272,7 @@ class CpuController(GuestController):
     def _saved_cores(self, target: GuestTarget, quota: float | None) -> float:
         """The burst of a guest in cores: the percentage of its quota that its class allows.
 
-        The result is 0 without a quota.
+        The result is 0 if there is no quota.
         """
         share = self._shares.get(target.guest.settings.qos_class, CpuShare())
         return (quota or 0.0) * (share.cpu_burst or 0) / 100

@@ -83,7 +83,7 @@ _DRIVER: Final = "sys/devices/system/cpu/cpufreq/policy0/scaling_driver"
 
 
 class FormerStore(Protocol):
-    """Stores the former content of kernel files on disk. The agent's state file implements it."""
+    """Stores the former content of kernel files on disk. The agent's state file implements this protocol."""
 
     @property
     def former_values(self) -> FormerValues:
@@ -193,7 +193,7 @@ class CpuClassController(KernelController):
 
         A failure in one folder does not stop the writes in other folders.
 
-        :raises OSError: the former content cannot be saved; nothing is written then.
+        :raises OSError: the former content cannot be saved, so nothing is written.
         """
         # The kernel has the files of frequencies and idle states for online CPUs only. So the files of CPUs
         # that come online in the first pass are written in the second.
@@ -257,7 +257,7 @@ class CpuClassController(KernelController):
         return False
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """One item for all files that the agent wrote, because their former values belong together."""
+        """One item for all files that the agent wrote, because their former values are restored together."""
         if values := self._store.former_values.values:
             detail = f"{len(values)} files of frequencies and idle states"
             if parked := parked_offline(self._store.former_values):
@@ -406,7 +406,13 @@ class CpuClassController(KernelController):
         # differences come from the plan.
         for path, text in self._in_force.items():
             if path in has and path in wanted and wanted[path].text == text != has[path]:
-                LOG.warning("%s was %s instead of %s, and the agent repaired it", path, has[path], text)
+                LOG.warning(
+                    "Another program changed a setting of CPUs, and the agent repaired it: %s was %s instead"
+                    " of %s",
+                    path,
+                    has[path],
+                    text,
+                )
                 self._count_drift()
 
     def _show_status(

@@ -85,7 +85,7 @@ class CpuClassClaim:
 
     @property
     def wanted_governor(self) -> str | None:
-        """The governor that the CPUs should have; None if they get back the governor that they had before."""
+        """The governor that the CPUs should have; None if they get their former governor back."""
         if self.cpu_class is None or self.cpu_class.park is not ParkMode.GOVERNOR:
             return None if self.cpu_class is None else self.cpu_class.governor
         return (self.cpu_class.governor or _PARKED_GOVERNOR) if self.parked else None
@@ -167,7 +167,7 @@ def bind_guest(
 ) -> ClassBinding:
     """The rank of a guest, and the CPU class of its dedicated CPUs.
 
-    The CPU class is that of the guest's own setting, or else that of its QoS class.
+    The guest's own setting names the CPU class. Without this setting, the guest's QoS class names it.
 
     :param otherwise: the result for guests of a QoS class that is not configured.
     """
@@ -258,7 +258,7 @@ class _PlanBuilder:
                 self._classes[claim.cpu_class.name] |= cpus
 
     def frequency_texts(self, domain: FrequencyDomain, claim: CpuClassClaim) -> Iterator[tuple[str, str]]:
-        """The file names of a frequency domain, each with the content that the claim asks for."""
+        """The content that a claim requests for each file of a frequency domain, by file name."""
         wanted = claim.cpu_class
         if wanted is None:
             return

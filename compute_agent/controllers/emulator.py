@@ -50,7 +50,7 @@ STAYING_EMULATORS: Final = EmulatorSettings()
 
 
 class EmulatorController(GuestController):
-    """Moves emulator threads, vhost workers and helpers from dedicated CPUs to shared ones."""
+    """Moves emulator threads, vhost workers and helpers from dedicated CPUs to shared CPUs."""
 
     name = "emulator"
 
@@ -86,7 +86,7 @@ class EmulatorController(GuestController):
                 yield target.guest.uuid, (f"{tell_misplaced(misplaced)}; {NO_PIN}",)
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """A text about movable threads on dedicated CPUs; None if there are none."""
+        """A text about movable threads on dedicated CPUs; None if no such thread exists."""
         return tell_misplaced(self._find_movable(target)) or None
 
     def apply(self, target: GuestTarget) -> bool:

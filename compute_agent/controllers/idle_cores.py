@@ -28,7 +28,7 @@ NO_CPUS: CpuSet = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class ParkingRules:
-    """How, when and which idle cores are parked.
+    """The rules that decide which idle cores are parked, when and how.
 
     :ivar mode: how CPUs are parked: offline, in a deep idle state, or with a slow governor.
     :ivar after: the seconds without use after which a core is parked.

@@ -114,7 +114,7 @@ class IsolationController(KernelController):
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Correct the CPU masks that let interrupts or kernel work run on quiet CPUs.
 
-        :raises OSError: the original masks cannot be saved; nothing is written then.
+        :raises OSError: the original masks cannot be saved, so nothing is written.
         """
         self._demand = self._make_demand(targets)
         self._realtime = self._realtime_cpus(targets)

@@ -246,7 +246,7 @@ class MemoryLimitController(GuestController):
         return None if has is None else f"memory {_limit_text(has)} in place of {_limit_text(wanted)}"
 
     def apply(self, target: GuestTarget) -> bool:
-        """Set the memory limits that differ; return whether any differed."""
+        """Set the memory limits that differ; return whether any limit differed."""
         return self._driver.limit_memory(target.guest, self._wanted_limits(target))
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:

@@ -118,7 +118,7 @@ class RealtimeController(KernelController):
         return None
 
     def apply(self, target: GuestTarget) -> bool:
-        """Set the schedules of a guest after it was pinned; return whether any changed."""
+        """Set the schedules of a guest after the guest was pinned; return whether any schedule changed."""
         if target.guest.settings.preserve:
             return False
         has_changed, reasons = self._bring_about(target)
@@ -172,11 +172,11 @@ class RealtimeController(KernelController):
         return decide_schedules(self._read_schedules(guest), (), USUAL, noted=True)
 
     def _bring_about(self, target: GuestTarget) -> tuple[bool, Sequence[str]]:
-        """Set the schedules of a guest that differ from the wanted ones.
+        """Set the schedules of a guest that differ from the wanted schedules.
 
-        :return: whether any differed, and messages about requests of the guest that cannot be met.
+        :return: whether any schedule differed, and messages about requests of the guest that cannot be met.
         :raises GuestGoneError: the guest has ended.
-        :raises OSError: the note cannot be written; no schedule is changed then.
+        :raises OSError: the note cannot be written, so no schedule is changed.
         """
         guest = target.guest
         priority, noted = self.priority_of(guest), self._is_noted(guest)
@@ -227,7 +227,12 @@ class RealtimeController(KernelController):
             present = self._driver.thread_ids(guest) if done else present
         for tid in done.keys() - present:
             if done[tid] != USUAL and self._schedules.read(tid) == done[tid]:
-                LOG.warning("Thread %d of guest %s has ended, and another one has its id", tid, guest)
+                LOG.warning(
+                    "Thread %d of guest %s has ended, and another thread with this id loses the priority of"
+                    " the guest",
+                    tid,
+                    guest,
+                )
                 self._write(tid, USUAL)
 
     def _is_noted(self, guest: Guest) -> bool:
@@ -238,7 +243,7 @@ class RealtimeController(KernelController):
         return main is not None and note_of(notes, guest.uuid, main) is not None
 
     def _keep_note(self, guest: Guest, priority: int | None) -> None:
-        """Record the realtime priority of a guest in its note; None records that it has no priority.
+        """Record the realtime priority of a guest in its note; None stands for no priority.
 
         :raises GuestGoneError: the guest has ended.
         :raises OSError: the note cannot be written.
@@ -301,7 +306,7 @@ class RealtimeController(KernelController):
         return read_schedules(self._schedules, self._driver.vcpu_threads(guest))
 
     def priority_of(self, guest: Guest) -> int | None:
-        """The realtime priority that a guest gets from its class; None if the class has none."""
+        """The realtime priority that a guest gets from its class; None if the class sets no priority."""
         return self._priorities.get(guest.settings.qos_class)
 
 

@@ -134,12 +134,12 @@ def _at_its_caches(demand: GuestDemand, cpus: CpuSet, domains: Mapping[int, CpuS
 def at_its_caches(amounts: Mapping[int, int], shares: Mapping[int, int]) -> dict[int, int]:
     """The amounts of a guest by L3 cache, moved to the caches on which it runs.
 
-    Amounts of caches on which the guest runs stay there. All other amounts move to one cache: among the
-    caches where the guest runs but has no amount, the one with most of its CPUs. If the guest runs on no
+    Amounts of caches on which the guest runs stay there. All other amounts move to one cache: the cache with
+    most of the guest's CPUs, among the caches where the guest runs but has no amount. If the guest runs on no
     known cache, nothing changes.
 
     :param amounts: the amounts of the allocation by cache.
-    :param shares: the number of the guest's CPUs by cache, without caches where it has no CPU.
+    :param shares: the number of the guest's CPUs by cache, without caches where the guest has no CPU.
     """
     found = {cache: amount for cache, amount in amounts.items() if cache in shares or not shares}
     if elsewhere := sum(amounts.values()) - sum(found.values()):
@@ -286,7 +286,7 @@ class ResctrlController(KernelController):
         self.membership: Mapping[str, str] = {}
         """The group of each guest at the last sync(), by uuid."""
         self.class_groups: Mapping[str, str] | None = None
-        """The group of each class at the last sync(); None before the first one."""
+        """The group of each class at the last sync(); None before the first sync()."""
         self.refused: Mapping[str, Sequence[str]] = {}
         """Reasons why requests were not met: of guests by uuid, and of classes by the name of the group."""
 
@@ -515,7 +515,7 @@ class ResctrlController(KernelController):
         return outside
 
     def _warn_once(self, plan: GroupPlan) -> None:
-        """Log new conflicts with other programs' groups, and new refusals of classes, once each."""
+        """Log each new conflict with another program's group, and each new refusal of a class, once."""
         texts = {
             f"resctrl group {printable_text(one.foreign)} of another program can fill ways of L3 cache"
             f" {one.cache} that only {one.group} may fill"
@@ -528,7 +528,7 @@ class ResctrlController(KernelController):
             for reason in reasons
         }
         for text in sorted(texts - self._warned):
-            LOG.warning("%s", text)
+            LOG.warning("A setting of caches or bandwidth is not in effect: %s", text)
         self._warned = frozenset(texts)
 
 

@@ -19,9 +19,10 @@ class CpuRole(StrEnum):
     DEDICATED = "dedicated"
     SHARED = "shared"
     BOTH = "dedicated or shared"
-    """The CPU is in both sets, as with Nova's legacy option ``vcpu_pin_set``."""
+    """The CPU is in the dedicated set and in the shared set, as with Nova's legacy option ``vcpu_pin_set``.
+    """
     HOST = "host"
-    """The CPU is in neither set, so no guest runs on it."""
+    """The CPU is neither in the dedicated set nor in the shared set, so no guest runs on it."""
 
 
 def cpus_by_role(cpus: frozenset[int], sets: CpuSets) -> Mapping[CpuRole, frozenset[int]]:
@@ -38,7 +39,7 @@ def cpus_by_role(cpus: frozenset[int], sets: CpuSets) -> Mapping[CpuRole, frozen
 HOST, PACKAGE, DIE, NUMA, L3, CORE = range(6)
 """Kinds of boxes, from the outermost to the innermost.
 
-Among boxes with the same CPUs, the lower number is outside.
+Among boxes with the same CPUs, the box with the lower number is outside.
 """
 
 _KINDS: Final = {"performance": "P", "efficiency": "E", "low-power": "LP"}

@@ -308,7 +308,7 @@ def tree_lines(
     conditions: CpuConditions = NO_CONDITIONS,
     devices: DeviceLines = NO_DEVICES,
 ) -> Iterator[str]:
-    """The lines of the host's tree for a terminal.
+    """The lines of a tree that shows the host on a terminal.
 
     :param sets: the CPUs of the host for dedicated and for shared use.
     :param guests: the CPUs of each guest, by its name; None means that these CPUs are unknown, so no CPU

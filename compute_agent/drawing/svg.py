@@ -124,7 +124,7 @@ class _TimeAxis:
         return _LEFT + (time - self.since) / (self.until - self.since) * _WIDTH
 
     def time_marks(self) -> Iterator[datetime]:
-        """Round times of the local time zone, at most nine."""
+        """The times at the marks of the axis: at most nine round times of the local time zone."""
         days = math.ceil((self.until - self.since) / 8 / 86400)
         wanted = (self.until - self.since) / 8
         step = next((step for step in _STEPS if step >= wanted), days * 86400)
@@ -164,7 +164,7 @@ class _ValueAxis:
 
     @classmethod
     def for_highest(cls, highest: float, top: float) -> _ValueAxis:
-        """The axis up to a highest value, with at most five steps of a round number."""
+        """The axis up to a highest value, with at most five steps. The step is a round number."""
         if highest <= 0:
             return cls(top, 1.0, 1.0)
         size = 10.0 ** math.floor(math.log10(highest / 5))
@@ -203,7 +203,7 @@ def _draw_panel(panel: ChartPanel, top: float, axis: _TimeAxis, gap: float) -> I
 
 
 def _curve_pieces(points: Sequence[Point], gap: float) -> Iterator[list[tuple[float, float]]]:
-    """The pieces of a curve. Values of None, and gaps of more than ``gap`` seconds, break it into pieces."""
+    """The pieces of a curve. Values of None, and gaps of more than ``gap`` seconds, break the curve."""
     piece: list[tuple[float, float]] = []
     for time, value in points:
         if piece and (value is None or time - piece[-1][0] > gap):

@@ -36,7 +36,7 @@ class AgentSnapshot:
     :ivar time: the time of the answers as text.
     :ivar groups: the resctrl groups.
     :ivar uses: the measured use of each guest, by its uuid.
-    :ivar trouble: the failed requests with their reasons; empty without failures.
+    :ivar trouble: the failed requests with their reasons; empty if there are no failures.
     """
 
     time: str
@@ -54,7 +54,7 @@ ORDERS: Final[Mapping[str, Callable[[Document, ShownUse], float]]] = {
     "bandwidth": lambda guest, use: -(use.bandwidth or 0.0),
     "name": lambda guest, use: 0.0,
 }
-"""The sort keys by the name of an order; rows with equal keys are sorted by the guest's name."""
+"""The sort key of each order of guests, by the order's name; guests with equal keys are sorted by name."""
 
 
 def screen_lines(seen: AgentSnapshot, order: str, width: int, height: int) -> list[str]:

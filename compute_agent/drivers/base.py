@@ -94,7 +94,7 @@ class RunningGuests(Protocol):
     def listed_guests(self) -> Sequence[Guest]:
         """The guests of all drivers that have listed their guests.
 
-        Only a caller that knows that other guests may be missing may use this list.
+        Only a caller that can handle missing guests may use this list.
 
         :raises DriverError: every driver is awaited.
         """
@@ -113,7 +113,7 @@ class RunningGuests(Protocol):
         ...
 
     def stop(self, guest: Guest, timeout: float) -> None:
-        """Ask the guest to stop, and force it to after ``timeout`` seconds.
+        """Ask the guest to stop, and end it by force after ``timeout`` seconds.
 
         A guest that has already ended is not an error.
         """
@@ -226,9 +226,9 @@ class CpuTuning(Protocol):
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
         """Pin the guest's threads to the CPUs in ``settings``, and read the pins back.
 
-        The guest's definition for its next start, if there is one, gets the same pins.
+        If the guest has a definition for its next start, the definition gets the same pins.
 
-        :return: how many threads had other pins before.
+        :return: how many threads had other pins before the call.
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: the kernel refuses the pins.
         """
@@ -256,7 +256,7 @@ class CpuTuning(Protocol):
         """The CPUs that the kernel allows to the guest's helpers, by thread id.
 
         Helpers are tasks outside the guest's own processes, such as swtpm or the kernel's vhost workers.
-        ``misplaced_threads`` reports helpers, too.
+        ``misplaced_threads`` also reports helpers with other CPUs.
 
         :raises GuestGoneError: the guest has ended.
         """
@@ -265,8 +265,8 @@ class CpuTuning(Protocol):
     def emulator_threads(self, guest: Guest) -> Mapping[int, frozenset[int]]:
         """The CPUs that the kernel allows to threads without a guest CPU and to helpers, by thread id.
 
-        Helpers are those of ``helper_affinity``. The guest's own threads are left out if the driver cannot
-        distinguish them from threads of guest CPUs.
+        The helpers are the tasks that ``helper_affinity`` returns. The guest's own threads are left out if
+        the driver cannot distinguish them from threads of guest CPUs.
 
         :raises GuestGoneError: the guest has ended.
         """
@@ -470,7 +470,7 @@ class BlockIoTuning(Protocol):
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
         """Write the values of block I/O that differ from ``wanted``, and read them back.
 
-        :param wanted: the settings; None means that the agent removes the values that it has set before.
+        :param wanted: the settings; None means that the agent removes the values that it set earlier.
         :return: whether a value was written.
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: the kernel or libvirt refuses a value.
@@ -506,7 +506,7 @@ class GuestFlavor:
 
 
 class FlavorSource(Protocol):
-    """A driver of guests that another program defines, such as Nova.
+    """A driver of guests that another program, such as Nova, defines.
 
     A definition stays when its guest stops.
     """

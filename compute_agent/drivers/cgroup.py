@@ -1,6 +1,6 @@
 """The cgroup v2 groups of guests, one for each guest, below a delegated group.
 
-File names and semantics are those of Documentation/admin-guide/cgroup-v2.rst. Methods raise the kernel's
+Documentation/admin-guide/cgroup-v2.rst describes the files and their meaning. Methods raise the kernel's
 errors unchanged, as OSError.
 """
 
@@ -32,7 +32,7 @@ _WANTED: Final = ("cpuset", "cpu", "memory", "io", "hugetlb")
 _PREFIX: Final = "guest-"
 
 PERIOD: Final = 100_000
-"""The period of ``cpu.max`` in microseconds over which the kernel counts a quota, which is the kernel's
+"""The period of ``cpu.max`` in microseconds, over which the kernel counts a quota. The value is the kernel's
 default.
 """
 
@@ -100,9 +100,7 @@ def limits_agree(has: CpuLimits, wanted: CpuLimits) -> bool:
 def burst_microseconds(wanted: CpuLimits) -> int:
     """The number to write to ``cpu.max.burst``, in microseconds.
 
-    The number is at most the quota, as the kernel demands.
-
-    0 without a quota.
+    The number is at most the quota, as the kernel demands. It is 0 if there is no quota.
     """
     if wanted.quota is None:
         return 0
@@ -130,7 +128,7 @@ def missing_parts(group: GuestCgroup, wanted: CpuLimits) -> list[str]:
 
 
 class CgroupRoot:
-    """The delegated group, with a group for each guest below it; :meth:`open` checks and prepares it."""
+    """The delegated group, which contains a group for each guest; :meth:`open` checks and prepares it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -194,7 +192,7 @@ class CgroupRoot:
                 root.limit_memory(name, whole)
 
     def owner_of(self, folder: Path) -> str:
-        """The uuid of the guest with a group that contains this folder; empty if there is none.
+        """The uuid of the guest with a group that contains this folder; empty if no guest has such a group.
 
         :param folder: a path without symbolic links.
         """
@@ -263,14 +261,14 @@ class GuestCgroup:
     def allowed_cpus(self) -> frozenset[int] | None:
         """The content of ``cpuset.cpus``, which is empty if it was never set.
 
-        The result is None without the controller cpuset.
+        The result is None if the group does not have the controller cpuset.
         """
         return self._read_numbers("cpuset.cpus")
 
     def memory_nodes(self) -> frozenset[int] | None:
         """The content of ``cpuset.mems``, which is empty if it was never set.
 
-        The result is None without the controller cpuset.
+        The result is None if the group does not have the controller cpuset.
         """
         return self._read_numbers("cpuset.mems")
 
@@ -292,7 +290,7 @@ class GuestCgroup:
     def memory_use(self) -> int | None:
         """The bytes of memory in use (``memory.current``), including page cache.
 
-        The result is None without the controller memory.
+        The result is None if the group does not have the controller memory.
         """
         text = self._read("memory.current")
         return None if text is None else int(text)
@@ -317,8 +315,8 @@ class GuestCgroup:
     def oom_events(self) -> tuple[int, int] | None:
         """The number of times the group reached its memory limit, and the number of processes killed.
 
-        Both numbers count since the group was made (``memory.events``). The result is None without the
-        controller memory, or if the group is gone.
+        Both numbers count since the group was made (``memory.events``). The result is None if the
+        group lacks the controller memory, or is gone.
         """
         # Read with one read(2) and without a file object, because each round reads this file for each guest.
         try:
@@ -347,7 +345,7 @@ class GuestCgroup:
         self._write(name, line)
 
     def cpu_limits(self) -> CpuLimits | None:
-        """Weight, quota, idleness and burst of the group; None without the controller cpu."""
+        """Weight, quota, idleness and burst of the group; None if the group lacks the controller cpu."""
         weight, maximum = self._read("cpu.weight"), self._read("cpu.max")
         if weight is None or maximum is None:
             return None

@@ -1,4 +1,4 @@
-"""Combines several drivers to one: each guest belongs to one driver, which gets the orders for the guest.
+"""Combines several drivers to one: each guest belongs to one driver, which gets all calls for the guest.
 
 The drivers are in the order of the option ``[guests] drivers``. If two drivers report the same uuid, the
 agent manages the guest of the first driver in this order. The guest of the other driver counts as lost, with
@@ -48,12 +48,13 @@ _GROUPS: Final = Path("/sys/fs/cgroup")
 
 
 class CombinedDriver:
-    """Passes each order to the driver to which the guest belongs."""
+    """Passes each call to the driver to which the guest belongs."""
 
     def __init__(self, drivers: Sequence[GuestDriver], groups: Path = _GROUPS) -> None:
         """Combine drivers.
 
-        :param drivers: the drivers, at least one, each with another name; the first one goes first.
+        :param drivers: the drivers, at least one, each with another name. If two drivers report one guest,
+            the earlier driver manages it.
         :param groups: the root of all control groups of version 2.
         """
         self.name = join_names([driver.name for driver in drivers])
@@ -68,7 +69,7 @@ class CombinedDriver:
 
     @property
     def outage_reason(self) -> str:
-        """The reasons of all drivers with a daemon that does not answer; empty if all answer."""
+        """A text with the reasons why daemons of drivers do not answer; empty if all daemons answer."""
         away = self.outage_reasons()
         there = [name for name in self._by_name if name not in away]
         if not away:
@@ -263,13 +264,13 @@ class CombinedDriver:
 
     @property
     def starting_driver(self) -> StartingDriver | None:
-        """The first driver through which the agent can start guests; None if there is none."""
+        """The first driver through which the agent can start guests; None if no driver can start guests."""
         found = (driver.starting_driver for driver in self.drivers)
         return next((one for one in found if one is not None), None)
 
     @property
     def flavor_source(self) -> FlavorSource | None:
-        """The source of flavors of the first driver that has one.
+        """The source of flavors of the first driver with such a source.
 
         Guests of other drivers have an empty flavor.
         """
@@ -280,7 +281,7 @@ class CombinedDriver:
 
     @property
     def expecting_driver(self) -> ExpectingDriver | None:
-        """The first driver with announcements of starts; None if there is none."""
+        """The first driver with announcements of starts; None if no driver has announcements."""
         found = (driver.expecting_driver for driver in self.drivers)
         return next((one for one in found if one is not None), None)
 
@@ -293,7 +294,7 @@ class CombinedDriver:
         return driver
 
     def _join_guests(self, listed: Mapping[str, Sequence[Guest]]) -> list[Guest]:
-        """Join the guests of several drivers, and record those with the uuid or processes of earlier guests.
+        """Join the guests of several drivers; record guests with the uuid or processes of an earlier guest.
 
         :param listed: the guests by the name of the driver, in the order of the drivers.
         """
@@ -325,7 +326,7 @@ class CombinedDriver:
                 )
         for guest_uuid, reason in doubles.items():
             if self._doubles.get(guest_uuid) != reason:
-                LOG.warning("%s%s", reason[0].upper(), reason[1:])
+                LOG.warning("Two guests have the same uuid: %s", reason)
         self._doubles = doubles
         return list(kept.values())
 
@@ -379,7 +380,7 @@ def _find_inner(guests: Iterable[Guest]) -> Mapping[str, Guest]:
 
 
 def _find_sharing(guest: Guest, others: Iterable[Guest], group_of: Callable[[int], str]) -> Guest | None:
-    """Return the guest of another driver that shares processes with this guest; None if there is none.
+    """Return the guest of another driver that shares processes with this guest; None if no guest does.
 
     Two guests with different groups of their own share no process, apart from those that _find_inner()
     returns. In all other cases one of the two guests has no group, and its main process is in the group of

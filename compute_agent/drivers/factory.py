@@ -51,7 +51,7 @@ _SOCKETS: Final = ("libvirt-sock", "virtqemud-sock")
 def socket_paths(uri: str) -> tuple[Path, ...]:
     """The UNIX sockets on which the libvirtd of a URI may listen; empty if the URI names another host.
 
-    The rules are those of https://libvirt.org/uri.html and of libvirt's remote driver.
+    https://libvirt.org/uri.html and libvirt's remote driver define the rules.
     """
     try:
         parts = urlsplit(uri)
@@ -83,14 +83,14 @@ _MARK: Final = "compute-agent.lock"
 
 @dataclass(slots=True)
 class DriverLock:
-    """The locks by which one agent excludes others from its guests.
+    """The locks by which one agent excludes other agents from its guests.
 
     :ivar holder: names this agent in the error message of a second agent that finds the lock taken.
     :ivar what: names the locked guests in that error message.
     :ivar remedy: the option that gives the two agents different guests, for that error message.
     :ivar lock: the file of the lock; None means that there is nothing to lock.
     :ivar mark: the file of a second lock, in the folder of libvirtd's socket; None means that no second lock
-        is needed. The agent goes on without the second lock if it cannot be taken there.
+        is needed. If the agent cannot take the second lock there, it continues without this lock.
     """
 
     holder: str
@@ -101,7 +101,7 @@ class DriverLock:
     _held: dict[Path, int] = field(default_factory=dict)
 
     def check_locks(self) -> None:
-        """Take each lock that this agent does not hold, and each lock of which the file was removed.
+        """Take each lock that this agent does not hold, and each lock with a file that was removed.
 
         :raises DriverError: another agent holds a lock, or the lock file cannot be made.
         """
@@ -123,9 +123,9 @@ class DriverLock:
                 self._take_lock(self.mark)
             except UnsafeFileError as error:
                 # Another user could replace the file and lock the agent out.
-                LOG.warning("The agent takes no lock in %s: %s", self.mark.parent, error)
+                LOG.warning("The agent continues without a lock in %s: %s", self.mark.parent, error)
             except OSError as error:
-                LOG.debug("The agent takes no lock in %s: %s", self.mark.parent, error)
+                LOG.debug("The agent continues without a lock in %s: %s", self.mark.parent, error)
 
     def release(self) -> None:
         """Release the locks.
@@ -239,8 +239,8 @@ def choose_driver(
 ) -> DriverChoice:
     """Choose the driver to use.
 
-    The last drivers of the host stay, unless the option names others. The agent changes from processes to
-    domains only on a host without process guests.
+    The last drivers of the host stay, unless the option names other drivers. The agent changes from processes
+    to domains only on a host without process guests.
 
     :param configured: ``[guests] drivers``; None if it is not set.
     :param usable: whether libvirtd is available.
@@ -310,7 +310,7 @@ def libvirtd_is_usable(uri: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DriverKind:
-    """The functions that lock and open one driver, and that tell beforehand whether it can limit guests.
+    """The functions that lock a driver, open it, and say before the opening whether it can limit guests.
 
     :ivar lock: makes the lock on the guests, from the options and the name of the agent.
     :ivar open: makes the driver from the options, the folder of records, the lock and the name of the host's
@@ -327,7 +327,7 @@ class DriverKind:
 def lock_for(name: str, conf: cfg.ConfigOpts, holder: str) -> DriverLock:
     """The lock on the guests of the named driver.
 
-    :param holder: names this agent in the error message of a second one.
+    :param holder: names this agent in the error message of a second agent.
     :raises DriverError: there is no driver of that name.
     """
     return _find_kind(name).lock(conf, holder)

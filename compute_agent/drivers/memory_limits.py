@@ -3,7 +3,7 @@
 If the agent did not write a file, a value other than the kernel's default in it belongs to another program,
 and stays. Before the agent writes to a file, it records the file in the guest's record. After that, the agent
 corrects any other value in this file. Limits of huge pages (controller ``hugetlb``) are in bytes, like all
-others.
+other limits.
 
 The kernel counts OOM kills in ``memory.events`` of the guest's group. A guest often ends when the kernel
 kills one of its processes, and the agent then removes its group. So the agent reads the counters a last time
@@ -70,7 +70,7 @@ class OomWatch:
                 self._counted[guest_uuid] = counts
 
     def look_at_group(self, guest: Guest, group: GuestCgroup, last: bool = False) -> None:
-        """Compare the counters of a guest's group with their last values, and record new kills.
+        """Compare the counters of a guest's group with the values of the last call, and record new kills.
 
         :param last: whether the guest has ended, and its group is about to be removed.
         """
@@ -115,9 +115,9 @@ def differing_limits(
 ) -> dict[str, int]:
     """The values (bytes or a score) to write, by file, so that the guest has the ``wanted`` limits.
 
-    :param group: the guest's own group; None if it has none.
+    :param group: the guest's own group; None if the guest has no own group.
     :param pids: the processes of the guest.
-    :param noted: the files that the agent has written before.
+    :param noted: the files that the agent has already written.
     """
     todo = {}
     for name, amount in _amounts_by_file(wanted, noted).items():
@@ -165,7 +165,7 @@ def attainable_amount(amount: int) -> int:
 
 
 def oom_score_adj(pid: int) -> int | None:
-    """The ``oom_score_adj`` of a process; None if it has ended."""
+    """The ``oom_score_adj`` of a process; None if the process has ended."""
     text = kernel_files.read_optional(f"/proc/{pid}/oom_score_adj")
     return int(text) if text else None
 

@@ -79,13 +79,13 @@ def process_age(pid: int) -> float | None:
 
 
 def parent_of(pid: int) -> int:
-    """The pid of the parent of a process; 0 if it has no parent or is gone."""
+    """The pid of the parent of a process; 0 if the process has no parent or is gone."""
     stat = _read_stat(pid)
     return 0 if stat is None else stat.parent
 
 
 def is_kernel_thread(pid: int) -> bool:
-    """Whether a process is a thread of the kernel; False when it is gone."""
+    """Whether a process is a thread of the kernel; False if the process is gone."""
     stat = _read_stat(pid)
     return stat is not None and stat.is_kernel_thread
 
@@ -108,7 +108,7 @@ def all_pids() -> list[int]:
 
 
 def thread_ids(pid: int) -> frozenset[int]:
-    """The ids of the threads that a process has now (/proc/PID/task); empty when it is gone."""
+    """The ids of the threads that a process has now (/proc/PID/task); empty if the process is gone."""
     try:
         return frozenset(int(name) for name in os.listdir(f"/proc/{pid}/task"))
     except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
@@ -116,7 +116,7 @@ def thread_ids(pid: int) -> frozenset[int]:
 
 
 def thread_name(pid: int, tid: int) -> str:
-    """The name of a thread (/proc/PID/task/TID/comm); empty when it is gone."""
+    """The name of a thread (/proc/PID/task/TID/comm); empty if the process is gone."""
     try:
         return read_text(f"/proc/{pid}/task/{tid}/comm").rstrip("\n")
     except OSError:
@@ -124,7 +124,7 @@ def thread_name(pid: int, tid: int) -> str:
 
 
 def users_of(pid: int) -> frozenset[int]:
-    """The real, effective, saved and file system user ids of a process; empty when it is gone."""
+    """The real, effective, saved and file system user ids of a process; empty if the process is gone."""
     try:
         status = read(f"/proc/{pid}/status")
     except OSError:
@@ -159,7 +159,7 @@ def nodes_with_memory() -> frozenset[int]:
 def cgroup_path(pid: int) -> str:
     """The path of a process's cgroup in the hierarchy that systemd uses.
 
-    Empty for the root or if it cannot be read.
+    The result is empty for the root group, or if the path cannot be read.
     """
     text = read_optional(f"/proc/{pid}/cgroup") or ""
     paths = {controllers: path for line in text.splitlines() for _, controllers, path in [line.split(":", 2)]}

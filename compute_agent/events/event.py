@@ -119,7 +119,7 @@ def from_line(line: bytes) -> AgentEvent | None:
 
 
 FIELDS: Final = "event"
-"""Name of the attribute of a log record that has the event; the handler of the systemd journal reads it."""
+"""Name of the attribute of a log record that contains the event, for the handler of the systemd journal."""
 
 
 class LogMethod(Protocol):
@@ -156,7 +156,7 @@ class NamedSubject:
 
 
 class EventRecorder:
-    """Logs decisions, and passes each to a function as an event. Several threads may use it at once."""
+    """Logs decisions, and passes each decision to a function as an event. Any thread may use the object."""
 
     def __init__(self, keep: Callable[[AgentEvent], None] = lambda event: None) -> None:
         """``keep`` is called with each event.
@@ -192,7 +192,7 @@ class EventRecorder:
         reason: str = "",
         outcome: EventOutcome = EventOutcome.DONE,
     ) -> None:
-        """Log ``message % args`` with ``log``, and pass it on as an event with printable text.
+        """Log ``message % args`` with ``log``, and pass the message on as an event with printable text.
 
         :param guest: the guest that the decision concerns; None means the decision concerns the host.
         :param reason: the reason for the decision or its failure.

@@ -31,8 +31,8 @@ class EventStore:
     def __init__(self, path: Path, max_events: int, max_bytes: int) -> None:
         """Set the limits; append() opens the file.
 
-        Both files together have at most ``max_events`` events and ``max_bytes`` bytes. Above that, the older
-        half is dropped.
+        Both files together have at most ``max_events`` events and ``max_bytes`` bytes. To stay below these
+        limits, append() drops the older file.
         """
         self.path = path
         self.max_events = max_events
@@ -127,7 +127,8 @@ def read_events(path: Path) -> list[AgentEvent]:
     :raises OSError: a file cannot be read, or is not a regular file.
     """
     # The newer file is read first. If the newer file becomes the older file between both reads, it is read
-    # twice. In the other order it would be missed. Events with equal ids count once.
+    # twice. If the older file were read first, the newer file would be missed. Events with equal ids count
+    # once.
     found: dict[int, AgentEvent] = {}
     for content in (_read_content(path), _read_content(older_file(path))):
         for line in content.splitlines():

@@ -6,8 +6,8 @@ Nouns
     ini file below a head with the group, a number (the *generation*) and optionally an expiry. The signature
     covers the whole revision.
 
-    A host *adopts* a revision, and keeps it in its state folder. The host also keeps the last *refused*
-    revision: one that the source offered and the host did not adopt.
+    A host *adopts* a revision: the host keeps the revision in its state folder and uses its settings. The
+    host also keeps the last *refused* revision: one that the source offered and the host did not adopt.
 
 An example
     A file ``edge.conf``::
@@ -27,7 +27,7 @@ An example
 Invariants
     - A revision has an effect only if it is signed by a key in the host's own configuration files.
     - The generation of a host never goes down, and two different revisions never have the same generation.
-    - A revision is adopted as a whole or not at all. A host tries a revision before it adopts it. After a
+    - A revision is adopted as a whole or not at all. A host tries a revision before the adoption. After a
       crash the host has either the whole old revision or the whole new revision.
     - The host's own files take precedence, so that the fleet can always be overruled on the host.
     - A revision cannot set the options that :mod:`compute_agent.fleet.rules` lists, so it cannot lead an

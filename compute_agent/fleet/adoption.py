@@ -38,10 +38,10 @@ def starting_with_fleet(
 ) -> Iterator[None]:
     """Make sure that an agent starts with a usable revision, and note whether the start failed.
 
-    A usable revision is taken from the state folder, or else from the source. Otherwise the agent would first
-    start without the settings of its fleet, and apply them only later. If the adopted revision no longer fits
-    the host, or the last start failed, the source is read for a newer revision, so that the fleet can repair
-    the host.
+    A usable revision is taken from the state folder, or else from the source. The agent does this before it
+    starts, because it would otherwise start without the settings of its fleet. If the adopted revision no
+    longer fits the host, or the last start failed, the source is read for a newer revision, so that the fleet
+    can repair the host.
 
     :param conf: the configuration of the host's own files.
     :param check: checks the configuration with a revision.
@@ -71,7 +71,7 @@ def _write_note(note: Callable[[Path], None], folder: Path) -> None:
         note(folder)
     except OSError as error:
         # Without the note only one thing is lost: a later start does not ask the source for other settings.
-        LOG.warning("The result of the agent's start cannot be written: %s", error)
+        LOG.warning("The agent cannot record whether its start has failed: %s", error)
 
 
 def _get_usable(
@@ -91,13 +91,13 @@ def _get_usable(
     try:
         follow_source(fleet, conf, check)
     except FleetError as error:
-        LOG.error("The source has no other settings of the fleet: %s", error)
+        LOG.error("The source has no usable settings of the fleet: %s", error)
 
 
 def follow_source(
     fleet: FleetSettings, conf: cfg.ConfigOpts, check: ConfigurationCheck
 ) -> FleetRevision | None:
-    """Read the source, and adopt its revision. Returns the revision; None if the host has adopted it before.
+    """Read the source, and adopt its revision. Returns the revision; None if the host has already adopted it.
 
     :param conf: the configuration of the host, with or without a revision.
     :param check: checks the configuration with the offered revision.

@@ -1,4 +1,4 @@
-"""The configuration of a host: the options of its own files, and below them those of the adopted revision."""
+"""The configuration of a host: the options of its own files, and the options of the adopted revision."""
 
 from __future__ import annotations
 
@@ -66,7 +66,10 @@ class FleetSettings:
         return self._read(kept.KEPT)
 
     def refused_revision(self) -> FleetRevision | None:
-        """The last offered revision that was not adopted; None without such a revision or a usable file."""
+        """The last offered revision that was not adopted.
+
+        The result is None if none was refused, or its file cannot be used.
+        """
         try:
             return self._read(kept.OFFERED)
         except FleetError:
@@ -125,7 +128,8 @@ def revision_problems(path: Path, conf: cfg.ConfigOpts) -> list[str]:
     """A sentence for each forbidden or unknown option of a revision.
 
     :param path: the file with the revision.
-    :param conf: the configuration of the host, which names the section with its credentials for Placement.
+    :param conf: the configuration of the host. It names the section with the agent's credentials for
+        Placement.
     :raises cfg.Error: the file is not an ini file.
     :raises FleetError: a setting of a guest is wrong.
     """

@@ -36,9 +36,8 @@ class GuestSettingsPlan:
 
     :ivar changes: the values to set.
     :ivar applied: the values that count as applied after the changes.
-    :ivar conflicts: a sentence for each setting that stays, because it was changed on the host.
-    :ivar unset: the names of settings to unset, by guest: a former revision had them, and the present one
-        does not.
+    :ivar conflicts: a sentence for each setting that does not change, because it was changed on the host.
+    :ivar unset: the names of settings to unset, by guest: the settings that only a former revision has.
     """
 
     changes: ByGuest

@@ -43,8 +43,8 @@ OPTIONS: Final[Mapping[tuple[str, str], str]] = {
 }
 """The options that no revision may set. Messages name the value: what the option would control.
 
-The key is the section and the name of the option. A name that ends with a colon stands for all sections with
-names that begin with this text.
+The key is the section and the name of the option. A section name that ends with a colon means all sections
+with names that begin with this text.
 """
 
 IN_DEFAULT: Final = frozenset(
@@ -96,7 +96,8 @@ def forbidden_options(
     """A sentence for each option that a revision must not set.
 
     :param options: all options of the agent by section, with their former names.
-    :param auth_section: another section with the credentials for Placement; None without one.
+    :param auth_section: another section with the credentials for Placement; None if there is no other
+        section.
     """
     former = dict(_former_places(options))
     found = []

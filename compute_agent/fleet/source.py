@@ -129,7 +129,7 @@ def _check_key(path: Path) -> None:
 def _read_within(deadline: float, source: str, read: Callable[[], bytes]) -> bytes:
     """The result of ``read``, which may hang.
 
-    The time limit is needed because lookups of names, connections and network folders have none of their own.
+    The time limit is needed because name lookups, connections and network folders have no time limit.
 
     :param deadline: the maximum seconds to wait.
     :param read: reads the source, in a thread of its own.

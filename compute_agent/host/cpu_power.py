@@ -34,7 +34,7 @@ processors.
 
 @dataclass(frozen=True, slots=True)
 class FrequencyDomain:
-    """A set of CPUs that always have the same frequency (a policy of cpufreq), and its possible settings.
+    """A set of CPUs that always have the same frequency (a policy of cpufreq), and the possible settings.
 
     :ivar folder: the folder of the policy, relative to the root.
     :ivar driver: the name of the cpufreq driver.
@@ -125,7 +125,7 @@ def _frequency_domains(files: SysFiles, info: CpuInfo) -> Iterator[FrequencyDoma
 
 
 def _table_base(files: SysFiles, folder: str) -> int | None:
-    """The base frequency from acpi-cpufreq's table, in kHz; None without a table.
+    """The base frequency from acpi-cpufreq's table, in kHz; None if there is no table.
 
     The highest entry of the table is the turbo frequency, if there is turbo; the base frequency is then the
     next entry. Without turbo, the base frequency is the highest entry.

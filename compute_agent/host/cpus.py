@@ -153,7 +153,10 @@ def read_states(files: SysFiles, info: CpuInfo) -> CpuStates:
         online = frozenset(cpu for cpu in folders if files.read_number(f"{CPU_FOLDER}/cpu{cpu}/online") != 0)
     if not online:
         online = frozenset(info.records)
-        LOG.warning("%s lists no CPUs: the agent uses those of /proc/cpuinfo", files.root / CPU_FOLDER)
+        LOG.warning(
+            "The folder %s lists no CPUs, so the agent uses the CPUs of /proc/cpuinfo",
+            files.root / CPU_FOLDER,
+        )
     return CpuStates(present=(folders if present is None else present) | online, online=online)
 
 
@@ -172,7 +175,9 @@ def read_packages(files: SysFiles, online: frozenset[int]) -> tuple[CpuPackage, 
         cpu: _known_id(files.read_number(f"{_topology_folder(cpu)}/physical_package_id")) for cpu in online
     }
     if unknown := [cpu for cpu, package in ids.items() if package is None]:
-        LOG.info("The package of %d CPUs is not known: they count as package 0", len(unknown))
+        LOG.info(
+            "The package of %d CPUs is not known, so the agent counts these CPUs as package 0", len(unknown)
+        )
     packages: list[CpuPackage] = []
     for package, cpus in sorted(_group_cpus(online, lambda cpu: ids[cpu] or 0).items()):
         packages += [
@@ -185,7 +190,7 @@ def read_packages(files: SysFiles, online: frozenset[int]) -> tuple[CpuPackage, 
 
 
 def read_dies(files: SysFiles, packages: Iterable[CpuPackage]) -> tuple[CpuDie, ...]:
-    """Read the dies; none before Linux 5.2."""
+    """Read the dies; the result is empty before Linux 5.2."""
     return tuple(
         CpuDie(die, package.id, cpus)
         for package in packages

@@ -66,7 +66,7 @@ class CycleCounters(Protocol):
 
 
 class PerfEvents:
-    """Counts cycles through perf events. Only one thread of the agent may use an object of this class."""
+    """Counts cycles through perf events. Only one thread at a time may use an object of this class."""
 
     def __init__(
         self, events: tuple[tuple[int, int], tuple[int, int]] = HARDWARE, most: int | None = None
@@ -84,7 +84,7 @@ class PerfEvents:
         self._last: Mapping[int, ThreadCycles] = {}
 
     def read(self, threads: Collection[int]) -> dict[int, ThreadCycles]:
-        """Count these threads and no others, and return their counts."""
+        """Count exactly these threads from now on, and return their counts so far."""
         most = _threads_allowed() if self._most is None else self._most
         if len(threads) > most:
             # The error is the same as for a refused file, because the remedy is the same: a higher limit of

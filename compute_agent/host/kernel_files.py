@@ -85,15 +85,19 @@ def read_boot_id(root: Path) -> str:
 _MACHINE_ID: Final = re.compile(r"[0-9a-f]{32}\Z")
 
 
-def read_machine_id(root: Path) -> str:
-    """A text that only the host below ``root`` has, also after a reboot; empty if the host has none.
+def read_host_id(root: Path) -> str:
+    """A text that only the host below ``root`` has, also after a reboot; empty if nothing identifies it.
 
-    The text is a hash of ``/etc/machine-id``, because machine-id(5) asks programs to keep the id secret.
+    The text is a hash of ``/etc/machine-id`` and ``/etc/hostname``. Hosts that were made from one image may
+    have the same machine id. Only a hash is used, because machine-id(5) asks programs to keep the id secret.
     """
     found = (read_optional(f"{root}/etc/machine-id") or "").strip()
-    if not _MACHINE_ID.match(found):
+    machine = found if _MACHINE_ID.match(found) else ""
+    # The name in the file stays when a DHCP server or the namespace of a container gives another one.
+    name = (read_optional(f"{root}/etc/hostname") or "").strip()
+    if not machine and not name:
         return ""
-    return hashlib.sha256(f"compute-agent {found}".encode()).hexdigest()[:32]
+    return hashlib.sha256(f"compute-agent {machine} {name}".encode()).hexdigest()[:32]
 
 
 def write_text(path: str, text: str) -> None:
@@ -133,8 +137,8 @@ class SysFiles:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.contradictions: list[str] = []
-        """The paths of files that should list a CPU and its peers but lack the CPU itself: an error of kernel
-        or firmware.
+        """The paths of files that should list a CPU and its peers, but do not list the CPU itself. This is an
+        error of the kernel or the firmware.
         """
 
     def text(self, path: str) -> str | None:
@@ -152,7 +156,7 @@ class SysFiles:
             return None
         except OSError as error:
             # A CPU that goes offline meanwhile gives ENODEV, and some files in containers give EACCES.
-            LOG.debug("Cannot read %s: %s", self.root / path, error)
+            LOG.debug("The file %s cannot be read, and counts as missing: %s", self.root / path, error)
             return None
         return content.strip("\0 \t\r\n")
 
@@ -164,7 +168,9 @@ class SysFiles:
         try:
             return int(text)
         except ValueError:
-            LOG.warning("%s holds %r instead of a number: ignored", self.root / path, text)
+            LOG.warning(
+                "The agent ignores the file %s, which has %r instead of a number", self.root / path, text
+            )
             return None
 
     def cpu_list(self, path: str) -> frozenset[int] | None:
@@ -212,7 +218,7 @@ class SysFiles:
         try:
             return sorted(os.listdir(f"{self.root}/{folder}"))
         except OSError as error:
-            LOG.debug("Cannot list %s: %s", self.root / folder, error)
+            LOG.debug("The folder %s cannot be listed, and counts as empty: %s", self.root / folder, error)
             return []
 
     def list_folders(self, folder: str) -> list[str]:
@@ -221,7 +227,7 @@ class SysFiles:
             with os.scandir(f"{self.root}/{folder}") as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         except OSError as error:
-            LOG.debug("Cannot list %s: %s", self.root / folder, error)
+            LOG.debug("The folder %s cannot be listed, and counts as empty: %s", self.root / folder, error)
             return []
 
     def read_link(self, path: str) -> str | None:
@@ -229,7 +235,7 @@ class SysFiles:
         try:
             return os.readlink(self.root / path)
         except OSError as error:
-            LOG.debug("Cannot read %s: %s", self.root / path, error)
+            LOG.debug("The file %s cannot be read, and counts as missing: %s", self.root / path, error)
             return None
 
     def _cpus(self, path: str, parse: cpuset.Parser) -> frozenset[int] | None:
@@ -239,5 +245,5 @@ class SysFiles:
         try:
             return parse(text)
         except cpuset.BadCpuSet as error:
-            LOG.warning("%s: %s: ignored", self.root / path, error)
+            LOG.warning("The file %s has no list of CPUs, and is ignored: %s", self.root / path, error)
             return None

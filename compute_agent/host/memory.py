@@ -11,7 +11,7 @@ the node:
   faster tier is HBM. Slower memory is CXL memory if the host has such devices.
 - A node with CPUs has DRAM.
 
-If no source knows a node without CPUs, its memory has no type.
+If a node has no CPUs and no source knows the node, its memory has no type.
 
 The file formats are those of Documentation/ABI/stable/sysfs-devices-node,
 Documentation/admin-guide/mm/numaperf.rst, Documentation/ABI/testing/sysfs-bus-dax,
@@ -53,7 +53,9 @@ def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
     """
     ids = list(files.list_numbers(NODE_FOLDER, "node"))
     if not ids:
-        LOG.info("%s lists no NUMA nodes: the host counts as one node", files.root / NODE_FOLDER)
+        LOG.info(
+            "The folder %s lists no NUMA nodes, so the host counts as one node", files.root / NODE_FOLDER
+        )
         huge_pages = _huge_pages(files, "sys/kernel/mm/hugepages")
         return (NumaNode(0, online, read_memory_kib(files), huge_pages),)
     nodes = []
@@ -61,7 +63,7 @@ def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
         folder = f"{NODE_FOLDER}/node{node}"
         cpus = files.cpus(folder, "cpulist", "cpumap")
         if cpus is None:
-            LOG.warning("The CPUs of NUMA node %d are not known", node)
+            LOG.warning("The CPUs of NUMA node %d are not known, so it counts as a node without CPUs", node)
         memory_kib = read_memory_kib(files, f"{folder}/meminfo")
         if len(ids) == 1:
             # If memory was plugged in while the machine ran, the node's own value may be too small.
@@ -69,7 +71,7 @@ def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
         huge_pages = _huge_pages(files, f"{folder}/hugepages")
         nodes.append(NumaNode(node, (cpus or frozenset()) & online, memory_kib, huge_pages))
     if nowhere := online.difference(*(node.cpus for node in nodes)):
-        LOG.warning("CPUs %s are on no NUMA node", sorted(nowhere))
+        LOG.warning("CPUs %s are on no NUMA node: they belong to the host as a whole", sorted(nowhere))
     return tuple(nodes)
 
 
@@ -98,7 +100,7 @@ def read_distances(files: SysFiles, nodes: tuple[NumaNode, ...]) -> Mapping[int,
         # A row has a column for each online node in ascending order, even if the node numbers have gaps.
         if len(row) != len(ids) or not all(column.isdecimal() for column in row):
             if len(ids) > 1:
-                LOG.info("The distances of NUMA node %d are not known: no distance is used", node)
+                LOG.info("The distances of NUMA node %d are not known, so the agent uses no distances", node)
             return {}
         matrix[node] = dict(zip(ids, map(int, row), strict=True))
     return matrix

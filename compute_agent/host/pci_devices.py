@@ -53,7 +53,7 @@ class PciLink:
 
     @property
     def share(self) -> float | None:
-        """The present bandwidth divided by the device's highest bandwidth, from 0 to 1; None if not known."""
+        """The present bandwidth divided by the device's highest bandwidth, from 0 to 1; None if unknown."""
         if not (self.speed and self.width and self.max_speed and self.max_width):
             return None
         return min(1.0, self.speed * self.width / (self.max_speed * self.max_width))
@@ -278,7 +278,7 @@ def _read_mdev_types(files: SysFiles, device: str) -> Iterable[MdevType]:
 
 
 def _read_model(files: SysFiles, folder: str) -> str:
-    """The model and serial number of the NVMe controller of a device; empty without such a controller."""
+    """The model and serial number of a device's NVMe controller; empty if there is no such controller."""
     controllers = files.list_names(folder)[:1]
     parts = (files.text(f"{folder}/{name}/{each}") or "" for name in controllers for each in _NVME_FILES)
     return printable_text(" ".join(" ".join(parts).split()))
@@ -307,7 +307,7 @@ def _link_name(files: SysFiles, path: str) -> str:
 
 
 def _link_target(files: SysFiles, path: str) -> str | None:
-    """The PCI address that a symbolic link points to; None without such a link."""
+    """The PCI address that a symbolic link points to; None if there is no such link."""
     name = _link_name(files, path)
     return name if PCI_ADDRESS.fullmatch(name) else None
 

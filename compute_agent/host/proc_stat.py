@@ -36,7 +36,7 @@ def parse_line(numbers: str) -> CpuTimes:
 
 
 def parse_cpu_times(text: str) -> dict[int, CpuTimes]:
-    """The times of each online CPU, by its number.
+    """The times of each online CPU, by the number of the CPU.
 
     :raises ValueError: the text does not have the format of /proc/stat.
     """

@@ -63,12 +63,14 @@ def read_caches(files: SysFiles, cores: Iterable[CpuCore]) -> tuple[CpuCache, ..
             )
             found[level, kind].append((cache, files.read_number(f"{folder}/id")))
     if not found:
-        LOG.info("%s lists no caches: cache domains are not known", files.root / CPU_FOLDER)
+        LOG.info(
+            "The folder %s lists no caches, so the agent knows no cache domains", files.root / CPU_FOLDER
+        )
     return tuple(cache for _, caches in sorted(found.items()) for cache in _with_ids(caches))
 
 
 def _with_ids(caches: list[tuple[CpuCache, int | None]]) -> list[CpuCache]:
-    """The caches of one level and type, ordered by id, with the kernel's ids if these are all different."""
+    """The caches of one level and type, ordered by id; with the kernel's ids if each cache has its own id."""
     ids = {known for _, known in caches if known is not None}
     if len(ids) == len(caches):
         named = [replace(cache, id=cache.id if known is None else known) for cache, known in caches]
@@ -84,7 +86,11 @@ def _size_kib(files: SysFiles, folder: str) -> int | None:
         return None
     match = _SIZE.fullmatch(text)
     if match is None:
-        LOG.warning("%s holds %r instead of a size: ignored", files.root / folder / "size", text)
+        LOG.warning(
+            "The agent ignores the file %s, which has %r instead of a size",
+            files.root / folder / "size",
+            text,
+        )
         return None
     return int(int(match[1]) * _KIB[match[2]]) or None
 
@@ -112,7 +118,7 @@ def read_topology(root: Path) -> HostTopology:
             odd[0],
         )
     for warning in memory.node_overlaps(nodes):
-        LOG.warning("%s", warning)
+        LOG.warning("The NUMA nodes of the host overlap: %s", warning)
     return HostTopology(
         packages=packages,
         dies=cpus.read_dies(files, packages),

@@ -1,9 +1,9 @@
 """The CPUs on which threads of the agent run while they read counters of caches.
 
-The kernel reads a counter of an L3 cache on a CPU of that cache. Until Linux 6.8 that is the reader's own CPU
-if it belongs to the cache. Otherwise the kernel interrupts any CPU of the cache, which may be a quiet CPU. So
-a thread that reads a counter first moves to shared CPUs of the cache. Later kernels always use the first CPU
-of the cache.
+The kernel reads a counter of an L3 cache on a CPU of that cache. Until Linux 6.8 the kernel uses the CPU of
+the reading thread, if this CPU belongs to the cache. Otherwise the kernel interrupts any CPU of the cache,
+which may be a quiet CPU. So a thread that reads a counter first moves to shared CPUs of the cache. Later
+kernels always use the first CPU of the cache.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CacheReaderPlace:
         self._has_moved = False
 
     def move_near(self, cache: int) -> None:
-        """Move the calling thread to shared CPUs of a cache. If the cache has none, the thread stays."""
+        """Move the calling thread to shared CPUs of a cache. Without shared CPUs, the thread stays."""
         cpus = self._cpus.get(cache)
         if cpus:
             # EINVAL: the agent's cgroup allows none of these CPUs.

@@ -98,7 +98,7 @@ class CpuCache:
 
 @dataclass(frozen=True, slots=True)
 class HostTopology:
-    """The topology of a host. Its parts are ordered by id, and caches by level, type and id."""
+    """The topology of a host. The parts are ordered by id, but caches by level, type and id."""
 
     packages: tuple[CpuPackage, ...]
     dies: tuple[CpuDie, ...]
@@ -136,8 +136,8 @@ class HostTopology:
     _node_of: Mapping[int, int] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
-        # Inner loops look these up, and a frozen class with slots cannot have a cached property. So they are
-        # computed here.
+        # Inner loops use these mappings, and a frozen class with slots cannot have a cached property. So the
+        # mappings are computed here.
         object.__setattr__(self, "_core_of", {cpu: core for core in self.cores for cpu in core.cpus})
         # If several nodes list the same CPU, the first node counts, as for inventories.
         nodes = {cpu: node.id for node in reversed(self.numa_nodes) for cpu in node.cpus}

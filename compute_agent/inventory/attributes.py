@@ -36,9 +36,9 @@ PCI_PATH: Final = "pci_path"
 FLEET_GROUP: Final = "fleet.group"
 """The fleet group of the host. All hosts of a group share their settings."""
 FLEET_GENERATION: Final = "fleet.generation"
-"""The generation of the fleet settings that the host has adopted; 0 if it has adopted none."""
+"""The generation of the fleet settings that the host has adopted; 0 if the host has adopted no settings."""
 FLEET_TROUBLE: Final = "fleet.trouble"
-"""The reason why the host does not follow its fleet; absent if it does."""
+"""The reason why the host does not follow its fleet; absent while the host follows it."""
 
 POSITION: Final = "position."
 """Prefix of the CPUs and cache ways of a guest, if the options ask for them. The consumer's uuid follows."""
@@ -49,7 +49,7 @@ NEIGHBOUR: Final = "neighbour."
 """Prefix of attributes with the use of caches and with limits of guests (:mod:`.neighbours`)."""
 
 BROKEN_PROMISES: Final = "agent.broken_promises"
-"""A text with the broken promises to guests, such as ``2 cpus, 1 quiet``; absent if there are none."""
+"""A text with the broken promises to guests, such as ``2 cpus, 1 quiet``; absent if all promises are kept."""
 
 REPORTED_AT: Final = "agent.reported_at"
 """The time of the last report, in seconds since the epoch, if the options ask for it."""
@@ -71,7 +71,7 @@ _OURS: Final = frozenset(
 _FULL_CAPACITY: Final = 1024
 # 3, so that two reports may fail before the agent counts as stopped.
 MISSED_INTERVALS: Final = 3
-"""Number of intervals without new values after which the last ones count as outdated."""
+"""Number of intervals without new values after which the last values count as outdated."""
 
 
 def is_ours(name: str) -> bool:
@@ -202,7 +202,7 @@ def guest_attributes(guests: Iterable[GuestCpuMap], watermarks: Mapping[str, str
 class HostZone:
     """A zone, which may have a provider: a NUMA node (``node``) or an L3 domain (``l3``).
 
-    :ivar parent: the name of the zone around this zone; None if the host itself is around it.
+    :ivar parent: the name of the zone that contains this zone; None if only the host itself contains it.
     :ivar cpus: all CPUs in the zone.
     :ivar home_of: the CPUs that the inventories of this zone offer. No other zone offers them.
     """

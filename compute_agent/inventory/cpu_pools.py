@@ -4,8 +4,8 @@ The CPUs of a pool follow from configuration and hardware alone (see the page on
 pool with named CPUs has these CPUs. Any other pool gets whole cores, as far as possible, from the end of its
 NUMA node.
 
-If the section of a pool is removed, guests with CPUs of the pool keep running on them. So the CPUs of pools
-are kept in a file of the state folder, which is written before guests are placed.
+If the section of a pool is removed, guests with CPUs of the pool keep these CPUs. So the CPUs of pools are
+kept in a file of the state folder, which is written before guests are placed.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _take_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, taken: 
 
 
 def _from_the_end(free: CpuSet, count: int, topology: HostTopology) -> CpuSet | None:
-    """Choose ``count`` of the free CPUs; None if there are fewer.
+    """Choose ``count`` of the free CPUs; None if too few CPUs are free.
 
     The last cores with all threads free are taken first, then the other cores, those with the most free
     threads first.
@@ -166,7 +166,8 @@ LOG = logging.getLogger(__name__)
 FILE_NAME: Final = "pools.json"
 
 _MAX_KEPT: Final = 1000
-"""Maximum number of providers of pools in the file. The oldest ones above this number are dropped."""
+"""Maximum number of providers of pools in the file. If the file has more, the oldest providers are dropped.
+"""
 
 
 def recall_pools(state_path: Path, tree: ProviderTree, topology: HostTopology) -> tuple[ProviderNode, ...]:
@@ -179,7 +180,11 @@ def recall_pools(state_path: Path, tree: ProviderTree, topology: HostTopology) -
     except FileNotFoundError:
         return ()
     except (OSError, UnsafeFileError, ValueError, KeyError, TypeError, AttributeError) as error:
-        LOG.warning("%s cannot be used, so former pools are not known: %s", state_path / FILE_NAME, error)
+        LOG.warning(
+            "The file %s cannot be used, so the CPUs of removed pools are not known: %s",
+            state_path / FILE_NAME,
+            error,
+        )
         return ()
     usable = topology.usable
     return tuple(_pool_node(uuid, one, usable) for uuid, one in kept.items() if tree.get(uuid) is None)

@@ -48,7 +48,7 @@ def better_sets(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> tu
 
 
 def split_warning(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> str:
-    """A warning for the operator about split cores; empty if there are none."""
+    """A warning for the operator about split cores; empty if there are no split cores."""
     cores = split_cores(dedicated, shared, topology)
     if not cores:
         return ""

@@ -86,7 +86,7 @@ def derive_provider_tree(
 
     :param platform: the capabilities of resctrl; None means that resctrl is not available.
     :param pools: the CPUs of each pool.
-    :raises ConfigError: the settings do not fit the host.
+    :raises ConfigError: the settings contradict the hardware of the host.
     """
     _check_settings(settings, root_name, pools)
     control = platform or CachePlatform()
@@ -201,7 +201,7 @@ def _zone_nodes(
 
 
 def _home_cpus(topology: HostTopology, zones: Sequence[HostZone]) -> list[tuple[str | None, CpuSet]]:
-    """The CPUs that belong to each zone, by its name, and to the root (None)."""
+    """The CPUs that belong to each zone, by the zone's name, and to the root (name None)."""
     homeless = topology.usable.difference(*(zone.home_of for zone in zones))
     return [(None, homeless), *((zone.name, zone.home_of) for zone in zones)]
 
@@ -253,7 +253,7 @@ def _host_inventories(
     if settings.huge_pages:
         check_reserved(settings.reserved_huge_pages, topology)
         pages = [page_inventories(here, settings.reserved_huge_pages) for here in nodes]
-        # Without memory in huge pages, which would otherwise be offered twice.
+        # Memory in huge pages is subtracted, because it would otherwise be offered twice.
         memory_mb = [max(0, mb - pages_mb(here)) for mb, here in zip(memory_mb, nodes, strict=True)]
     if settings.reserved_host_memory_mb > sum(memory_mb) > 0:
         raise ConfigError(
@@ -288,7 +288,8 @@ def spread_amount(amount: int, weights: Sequence[int]) -> list[int]:
     """Divide ``amount`` into whole parts in proportion to ``weights``.
 
     No part exceeds its weight. The sum of the parts is ``amount`` or, if less, the sum of the weights. Units
-    that remain after rounding down go to the largest remainders, and among equal ones to the first.
+    that remain after rounding down go to the parts with the largest remainders, and among equal remainders to
+    the first parts.
     """
     whole = sum(weights)
     amount = min(amount, whole)

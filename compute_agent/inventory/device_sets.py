@@ -2,7 +2,7 @@
 
 The functions are pure. A set is a provider with a trait, above the providers of its members. Two sets have no
 member in common, unless one contains the other. A request for a set has one request group for each member,
-all below a provider with the trait. So a set with a used member cannot serve the request.
+all below a provider with the trait. So the request finds no set with a used member.
 
 An example: the four GPUs of a NUMA node are one set of four, and two sets of two. The node's provider gets
 the trait of the set of four, and each pair gets a provider below it.

@@ -85,7 +85,7 @@ class AddressGlob:
 
     @property
     def single_address(self) -> str | None:
-        """The one address that the rule selects; None if it selects several."""
+        """The address that the rule selects; None if the rule can select several addresses."""
         if _ANY in self.fields:
             return None
         domain, bus, slot, function = self.fields
@@ -123,7 +123,8 @@ class DeviceSpec:
     :ivar neutrons: whether the devices belong to Neutron, so that the agent offers none of them.
     :ivar managed: whether libvirt binds the VFIO driver to the device; otherwise the operator must have bound
         it.
-    :ivar mdev_type: the type of mediated devices that the device offers; empty if it offers itself.
+    :ivar mdev_type: the type of mediated devices that the device makes for guests; empty if guests get the
+        device itself.
     :ivar max_instances: the maximum number of mediated devices of a card; None means as many as the driver
         makes.
     :ivar text: the entry as it is written in the ini file.

@@ -1,9 +1,9 @@
 """Finds switches and root complexes that several cards share. Pure functions.
 
 Two devices below one PCIe switch exchange data without the root complex. The *junction* of two devices is the
-last bridge or root complex that their paths have in common. A junction gets a provider in the tree if it has
-devices of at least two cards below it, and if it is the nearest junction of a device. Functions of one card
-share the port of the card, which is no junction.
+last bridge or root complex that their paths have in common. A junction with devices of at least two cards
+below it gets a provider, if it is the nearest junction of any device. Functions of one card share the port of
+the card, which is no junction.
 
 An example: a GPU has the path ``pci0000:80/80:01.0/81:00.0/82:00.0``, a NIC
 ``pci0000:80/80:01.0/81:00.0/82:01.0``, and another NIC ``pci0000:80/80:02.0``. The junction of the first two
@@ -40,6 +40,6 @@ def junctions_of(paths: Mapping[str, Path]) -> Mapping[str, tuple[Path, ...]]:
 
 
 def common_junction(chains: Sequence[tuple[Path, ...]]) -> Path | None:
-    """The outermost junction that all devices share; None if they share none."""
+    """The outermost junction that all devices share; None if there is no such junction."""
     first = {chain[0] if chain else None for chain in chains}
     return first.pop() if len(first) == 1 else None

@@ -74,18 +74,18 @@ def page_inventories(nodes: Iterable[NumaNode], reserved: Reserved) -> dict[str,
 def pages_mb(nodes: Iterable[NumaNode]) -> int:
     """The MiB of memory in huge pages of these nodes, rounded up."""
     kib = sum(size * count for node in nodes for size, count in node.huge_pages.items() if size in HUGE_PAGES)
-    # Rounded up, so that MEMORY_MB never includes a part of a huge page.
+    # The result is rounded up, so that MEMORY_MB never includes a part of a huge page.
     return -(-kib // 1024)
 
 
 SUFFIX: Final = "_RECLAIMED"
-"""The end of the name of a provider of reclaimed capacity, after the name of its parent."""
+"""The suffix in the name of a provider of reclaimed capacity. The name of its parent comes before."""
 
 
 def with_reclaimed(
     tree: ProviderTree, cpu_sets: CpuSets, memory: bool = False, root_memory_mb: int = 0
 ) -> ProviderTree:
-    """The tree with providers of reclaimed capacity below NUMA nodes, or below the root if there are none.
+    """The tree with providers of reclaimed capacity below NUMA nodes, or below the root without nodes.
 
     At first all units of their inventories are reserved; with_offers() frees some.
 

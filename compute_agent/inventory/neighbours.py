@@ -1,7 +1,7 @@
-"""Attributes with the use of caches and memory bandwidth of a host, and with its limited guests.
+"""Attributes of a host: the use of its caches and memory bandwidth, and its limited guests.
 
-The console shows these attributes. To bound their number, a host has them only for its L3 caches, for the few
-guests that use most, and for limited guests.
+The console shows these attributes. A host has a bounded number of these attributes: for its L3 caches, for
+the few guests that use most, and for limited guests.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _amount_text(amount: float | None, whole: float | None, unit: float, name: s
 
 @dataclass(frozen=True, slots=True)
 class GuestLoad:
-    """The use of all L3 caches by a guest, with the guest's QoS class."""
+    """The cache use and memory bandwidth of a guest, summed over all L3 caches, with its QoS class."""
 
     consumer: str
     qos_class: str
@@ -97,7 +97,7 @@ def neighbour_attributes(
     guests: Iterable[GuestLoad],
     limits: Mapping[str, Sequence[RequestedLimit]],
 ) -> dict[str, str | float]:
-    """The attributes of a host; empty without caches and limits.
+    """The attributes of a host; empty if the host has neither caches nor limits.
 
     :param measured_at: the time of the measurement, in seconds since the epoch.
     :param interval: the longest usual time between two measurements, in seconds.
@@ -135,7 +135,7 @@ def _largest_guests(
 
 
 def _limit_text(guest: str, limits: Sequence[RequestedLimit]) -> str:
-    """The guest and as many of its limits as fit into one attribute. No uuid is cut off."""
+    """The guest and its first limits, as many as the length of an attribute allows. No uuid is cut off."""
     text, separator = guest, " "
     for part in map(str, sorted(limits)):
         if len(longer := text + separator + part) <= MAX_TEXT:

@@ -6,10 +6,11 @@ them: nova-compute with ``cpu_power_management``, or the agent with ``[cpu_class
 *parked*: they count as present, so their core, caches and node must be known.
 
 An example: cores ``0-1`` and ``2-3`` were online before. If CPUs 2 and 3 are offline now, the remembered
-topology adds the core ``2-3``. If only CPU 3 is offline, it adds CPU 3 to the core of CPU 2.
+topology adds the core ``2-3``. If only CPU 3 is offline, the remembered topology adds CPU 3 to the core of
+CPU 2.
 
-Invariants: the remembered topology only adds parked CPUs to cores, caches and nodes. If it contradicts the
-online CPUs (another machine, other firmware settings), it is not used.
+Invariants: the remembered topology only adds parked CPUs to cores, caches and nodes. If the remembered
+topology contradicts the online CPUs (another machine, other firmware settings), it is not used.
 
 The remembered topology is kept in a file of the state folder. Without the file, an offline CPU does not count
 as present until it has been online again.
@@ -179,7 +180,7 @@ def recall_topology(folder: Path) -> HostTopology | None:
         return None
     except (OSError, UnsafeFileError, ValueError) as error:
         LOG.warning(
-            "%s cannot be used, so offline CPUs do not count until they are online: %s",
+            "The file %s cannot be used, so the inventory lacks offline CPUs until they are online: %s",
             folder / FILE_NAME,
             error,
         )
@@ -187,7 +188,7 @@ def recall_topology(folder: Path) -> HostTopology | None:
 
 
 def remember_topology(folder: Path, topology: HostTopology) -> HostTopology:
-    """Update the remembered topology from a new one, write it to its file, and return it.
+    """Update the remembered topology from the present topology, write it to its file, and return it.
 
     If the file cannot be written, a restarted agent does not know CPUs that go offline before the next call.
     """

@@ -27,7 +27,7 @@ def cpu_options(conf: cfg.ConfigOpts) -> CpuOptions:
 
 
 DEFAULT_SHAPE: Final = "numa"
-"""The shape of the tree if the ini file names none and the root belongs to the agent."""
+"""The shape of the tree if the ini file names no shape and the root belongs to the agent."""
 
 
 def settings(conf: cfg.ConfigOpts) -> InventorySettings:
@@ -86,8 +86,9 @@ def host_name() -> str:
 def hypervisor_name(conf: cfg.ConfigOpts) -> str:
     """The name of this host's provider in Nova: from the option, or else the name of the hypervisor.
 
-    The hypervisor's name follows libvirt's virConnectGetHostname. That is the host's name if it contains a
-    domain. If not, the name is the canonical name from the resolver, unless that is localhost.
+    The hypervisor's name follows libvirt's virConnectGetHostname. This function returns the host's name if
+    the name contains a domain. If not, the name is the canonical name from the resolver, unless that is
+    localhost.
     """
     if conf.compute.resource_provider_name:
         return str(conf.compute.resource_provider_name)

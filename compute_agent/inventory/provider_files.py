@@ -2,7 +2,7 @@
 
 The agent refuses files that Nova refuses (Nova's guide "Managing Resource Providers Using Config Files"), and
 values that Placement would refuse. In one case it is stricter than Nova: it refuses a file that lists a class
-twice for one provider, of which Nova would use the last value.
+twice for one provider. Nova would use the last value.
 """
 
 from __future__ import annotations

@@ -49,9 +49,9 @@ class ProviderNode:
     :ivar cpus: the online CPUs of the provider's zone, including CPUs in no CPU set.
     :ivar numa_nodes: the NUMA nodes that the zone contains or lies in.
     :ivar l3_ids: the L3 caches that the zone contains or lies in.
-    :ivar pool: the name of the pool if the provider stands for the CPUs of a pool in a zone; ``cpus`` are
+    :ivar pool: the name of the pool if the provider represents the CPUs of a pool in a zone; ``cpus`` are
         then the pool's CPUs.
-    :ivar device: the address of the PCI device, switch or root complex that the provider stands for. Such a
+    :ivar device: the address of the PCI device, switch or root complex that the provider represents. Such a
         provider has no CPUs.
     :ivar device_class: the resource class of the PCI device; empty for other providers. Provider files may
         add other classes.
@@ -101,7 +101,7 @@ class ProviderTree:
         return self.nodes[1:] if self.beside else self.nodes
 
     def get(self, provider_uuid: str) -> ProviderNode | None:
-        """The provider of this host with that uuid; None without such a provider."""
+        """The provider of this host with that uuid; None if there is no such provider."""
         return next((node for node in self.nodes if node.uuid == provider_uuid), None)
 
     def providers_of(self, resource_class: str) -> tuple[ProviderNode, ...]:
@@ -137,7 +137,7 @@ def nodes_below(root: ProviderNode, parent: ProviderNode) -> frozenset[int]:
 
 
 def child_uuid(root_uuid: str, zone: str) -> str:
-    """The uuid of the provider of a zone (``NUMA_0``, ``L3_2``); it is the same at each start."""
+    """The uuid of the provider of a zone (``NUMA_0``, ``L3_2``). Each start gives the same uuid."""
     # The uuid depends on the zone and not on the provider's name, so that a renamed host keeps its providers.
     return str(uuid.uuid5(uuid.UUID(root_uuid), zone))
 
@@ -156,7 +156,7 @@ def mdev_name(root_name: str, address: str) -> str:
 
 
 def device_of(name: str) -> str:
-    """The address of the PCI device that a provider of that name stands for.
+    """The address of the PCI device that a provider of that name represents.
 
     Empty for names of other providers.
     """

@@ -18,7 +18,7 @@ from compute_agent.resctrl.share_spec import ShareSpec
 class CacheDomain:
     """The capabilities of resctrl for one L3 cache.
 
-    :ivar l3_id: the id of the cache. Ids of bandwidth domains may differ from it.
+    :ivar l3_id: the id of the cache. The id of the bandwidth domain of the cache may be another one.
     :ivar ways: the number of all ways; 0 if ways cannot be controlled.
     :ivar reserved_ways: the number of ways that are not offered.
     :ivar min_ways: the smallest number of ways that a group may have.

@@ -18,7 +18,7 @@ decides about partitions in the same way. The module :mod:`irqbalance` makes irq
 originals on disk, and :mod:`shell` writes the difference and reads it back.
 
 Invariants. No mask is written before its original is on disk. The agent never moves work to CPUs that a guest
-holds. If another program changes a mask, the new content becomes the original. A mask that contains no quiet
-CPU has its original content. After a write the agent reads the mask back, because a successful write may have
-no effect.
+holds. If another program changes a mask, the new content becomes the original. If the original of a mask
+contains no quiet CPU, the mask has its original content. After a write the agent reads the mask back, because
+a successful write may have no effect.
 """

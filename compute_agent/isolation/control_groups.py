@@ -38,7 +38,7 @@ _GUEST_PREFIXES: Final = ("machine-", "guest-")
 """Names of the groups of domains and of process guests, including guests that the agent does not know."""
 
 MAX_GROUPS: Final = 4000
-"""Maximum number of host groups that are listed. A user with a delegated group may make any number
+"""Maximum number of host groups that are listed. A user with a delegated group may make any number of groups
 below it.
 """
 
@@ -48,8 +48,8 @@ _OWN_GROUP: Final = re.compile(r"(?P<domain>/.+)/libvirt/[^/]+")
 
 _SYSTEMD_SECONDS: Final = 10.0
 _SYSTEMD_PAUSE: Final = 60.0
-"""Seconds for which systemctl is not called after it has hung; otherwise each group of a round would wait for
-it.
+"""Seconds for which systemctl is not called after it has hung; otherwise a round would wait for systemctl
+once for each group.
 """
 
 _APPLY_SECONDS: Final = 0.5
@@ -85,8 +85,8 @@ class GroupReader:
             found = tuple(itertools.islice(self._list_foreign("", guests), MAX_GROUPS + 1))
             if len(found) > MAX_GROUPS:
                 LOG.warning(
-                    "The host has more than %d control groups without guests. The agent restricts no"
-                    " further ones, and their processes may use quiet CPUs",
+                    "The host has more than %d control groups without guests. The agent restricts no further"
+                    " groups, and their processes may use quiet CPUs",
                     MAX_GROUPS,
                 )
             yield from found[:MAX_GROUPS]
@@ -125,7 +125,7 @@ class GroupReader:
     def find_group(self, pid: int) -> str:
         """The control group of a guest's main process.
 
-        For a libvirt domain, it is the group with all its threads.
+        For a libvirt domain, the result is the group that contains all threads of the domain.
 
         The result is empty if the process has ended or is in the root group.
         """
@@ -188,11 +188,19 @@ class GroupReader:
                 command, capture_output=True, text=True, timeout=_SYSTEMD_SECONDS, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            LOG.warning("systemctl cannot set the CPUs of %s: %s", unit, error)
+            LOG.warning(
+                "systemctl cannot set the CPUs of %s, so the agent writes them to the control group: %s",
+                unit,
+                error,
+            )
             self._systemd_due = time.monotonic() + _SYSTEMD_PAUSE
             return False
         if done.returncode:
-            LOG.debug("systemctl cannot set the CPUs of %s: %s", unit, done.stderr.strip())
+            LOG.debug(
+                "systemctl cannot set the CPUs of %s, so the agent writes them to the control group: %s",
+                unit,
+                done.stderr.strip(),
+            )
             return False
         if not text:
             # The property is removed and not emptied, because an empty one at run time would hide a later

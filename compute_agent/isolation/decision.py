@@ -139,7 +139,7 @@ def decide_masks(
 
 
 class _MaskPlanner:
-    """Decides one mask after the other, and spreads interrupts that need a single CPU over the sinks."""
+    """Decides about the masks one by one, and spreads interrupts that need a single CPU over the sinks."""
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ def find_misplaced(threads: Mapping[int, CpuSet], place: CpuAssignment, held: Cp
 
 
 def tell_misplaced(misplaced: Mapping[int, CpuSet]) -> str:
-    """A message about threads on CPUs where they do not belong; empty without such threads."""
+    """A message about threads on CPUs where they do not belong; empty if there are no such threads."""
     if not misplaced:
         return ""
     cpus = cpuset.format(frozenset().union(*misplaced.values()))

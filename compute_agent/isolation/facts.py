@@ -218,7 +218,8 @@ class IsolationFacts:
     :ivar loose_processes: the number of host processes in the root group, which cannot be restricted; None
         means that the host has no groups with cpusets.
     :ivar partitioned: the CPUs of cpuset partitions, from which the kernel keeps other work.
-    :ivar possible: the CPUs that the host can ever have. A control group with all of them has no mask.
+    :ivar possible: the CPUs that the host can ever have. A control group with all these CPUs counts as a
+        group without a mask.
     """
 
     boot: str
@@ -247,7 +248,7 @@ class MaskReader:
 
     @property
     def boot_id(self) -> str:
-        """The identifier of the boot; empty where the kernel has none."""
+        """The kernel's identifier of the current boot; empty if it cannot be read."""
         return kernel_files.read_boot_id(self.root)
 
     @property
@@ -468,7 +469,7 @@ class MaskReader:
         return self._files.cpu_list(f"{folder}/effective_affinity_list") or frozenset()
 
     def _read_counts(self) -> dict[int, int]:
-        """Interrupts since boot, by number: the sum of the columns of /proc/interrupts."""
+        """Interrupts since boot, by number of the interrupt: the sums over all CPUs in /proc/interrupts."""
         found: dict[int, int] = {}
         for line in (self._files.text("proc/interrupts") or "").splitlines():
             number, colon, rest = line.partition(":")

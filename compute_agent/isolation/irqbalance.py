@@ -74,8 +74,8 @@ class KeptBan:
 class SeenBan:
     """The CPUs that an irqbalance has banned.
 
-    :ivar sent: the CPUs that this agent process last wrote. Empty means that it lifted the ban, and None that
-        it wrote nothing.
+    :ivar sent: the CPUs that this agent process last wrote. Empty means that the agent lifted the ban, and
+        None that it wrote nothing.
     :ivar is_pending: whether irqbalance has not scanned since the last write.
     """
 

@@ -33,7 +33,7 @@ class OriginalMask:
     """The original of a mask: its text, the actions of its interrupt, and the value that the agent wrote.
 
     ``written`` has the sets of CPUs that the mask may have because of the agent: the set of the last write.
-    Until the agent has read this write back, ``written`` also has the set of the write before.
+    Until the agent has read this write back, ``written`` also has the set of the previous write.
     """
 
     cpus: CpuSet
@@ -72,7 +72,7 @@ class OriginalStore(Protocol):
         ...
 
     def keep_originals(self, originals: OriginalMasks) -> None:
-        """Replace the stored original contents of masks, and wait until they are on disk.
+        """Replace the stored original contents of masks, and wait until the new contents are on disk.
 
         :raises OSError: the file cannot be written. The former originals are still stored.
         """

@@ -13,7 +13,7 @@ from compute_agent.model.cpuset import CpuSet
 
 
 class OwnThreads:
-    """Binds the threads of this process. New threads have the CPUs of the thread that starts them."""
+    """Binds the threads of this process to CPUs. New threads have the CPUs of the thread that starts them."""
 
     def __init__(self) -> None:
         #: The CPUs that the main thread had before; None: the agent has not changed them.

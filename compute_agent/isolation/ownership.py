@@ -26,7 +26,7 @@ class MaskOwnership:
         """Use a lock in ``folder``; None if the host has no other agent."""
         self._path = None if folder is None else folder / LOCK_FILE
         self._held: int | None = None
-        #: The reason why no lock can be taken; empty without a problem.
+        #: The reason why no lock can be taken; empty if there is no problem.
         self.problem = ""
 
     def find_objection(self) -> str:

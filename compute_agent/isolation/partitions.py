@@ -99,7 +99,7 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """The originals to save first, and the writes after that, in their order.
+    """The originals to save first, and the ordered writes to make after that.
 
     :ivar refused: reasons why guests get no partition, by uuid of the guest.
     :ivar valid: the CPUs of the valid partitions in the kernel.

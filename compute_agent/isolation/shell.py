@@ -1,7 +1,7 @@
 """Sets the masks of a host as guests demand: reads them, saves originals, writes and reads back.
 
 Partitions are made after masks are written. The reason is that the kernel removes the CPUs of partitions from
-the mask of workqueues, so the original of this mask must be read before. For the same reason, partitions are
+the mask of workqueues, so the original of this mask must be read first. For the same reason, partitions are
 removed before masks are restored.
 """
 
@@ -142,7 +142,7 @@ class HostIsolator:
     def bring_about(self, demand: IsolationDemand) -> IsolationStatus:
         """Set masks, partitions and bans as a demand says; return the status, which lists all failures.
 
-        :raises OSError: originals cannot be kept; nothing is written then.
+        :raises OSError: originals cannot be kept, so nothing is written.
         """
         if (demand.quiet_cpus or self._has_originals) and (objection := self._ownership.find_objection()):
             quiet = [guest.uuid for guest in demand.guests if guest.quiet]
@@ -183,7 +183,7 @@ class HostIsolator:
     def _set_bans(self, quiet: CpuSet) -> tuple[str, ...]:
         """Make each irqbalance also ban the quiet CPUs; return messages about processes that do not.
 
-        :raises OSError: bans cannot be kept; nothing is written then.
+        :raises OSError: bans cannot be kept, so nothing is written.
         """
         if not quiet and not self.kept_originals.bans:
             return ()
@@ -268,7 +268,7 @@ class HostIsolator:
     def _set_partitions(self, targets: Sequence[PartitionTarget]) -> tuple[PartitionPlan, bool]:
         """Make the wanted partitions and remove all others; return the plan, and whether it wrote anything.
 
-        :raises OSError: originals cannot be kept; nothing is written then.
+        :raises OSError: originals cannot be kept, so nothing is written.
         """
         failures: dict[str, str] = {}
         has_changed = False
@@ -369,7 +369,7 @@ class HostIsolator:
                 else:
                     failures[path] = os.strerror(error.errno or 0)
                     if error.errno not in _PASSING:
-                        LOG.debug("%s: %s", path, error)
+                        LOG.debug("The kernel refuses the new mask of %s: %s", path, error)
                 continue
             stored = self._reader.read_cpus(path)
             if stored is not None and stored != write.cpus:
@@ -390,7 +390,7 @@ class HostIsolator:
                 cpuset.format(plan.changed[0].cpus),
             )
             for sentence in writer_warnings(self._reader.root):
-                LOG.warning("%s", sentence)
+                LOG.warning("The isolation of quiet CPUs may be undone again: %s", sentence)
 
     def _show_status(self, status: IsolationStatus) -> None:
         if status.quiet != self.status.quiet:
@@ -402,7 +402,7 @@ class HostIsolator:
             LOG.info("The quiet CPUs in cpuset partitions are now: %s", cpuset.format(status.alone) or "none")
         if status.balancers != self.status.balancers:
             for sentence in status.balancers:
-                LOG.warning("%s", sentence)
+                LOG.warning("Quiet CPUs may get interrupts: %s", sentence)
         self.status = status
 
 

@@ -110,7 +110,7 @@ def writer_warnings(root: Path) -> list[str]:
 
 
 def _read_profile(root: Path) -> str:
-    """The active profiles of TuneD; empty without an active profile."""
+    """The active profiles of TuneD; empty if there is no active profile."""
     try:
         content = kernel_files.read(f"{root}/{ACTIVE_PROFILE}", _PROFILE_BYTES)
     except OSError:

@@ -13,6 +13,6 @@ guests with Placement.
 All loops keep three rules:
 
 - A failure ends a round of a loop, but not the loop.
-- A stopped loop leaves guests, limits and files as they are.
+- A loop that is stopped changes no guests, limits or files.
 - State that must outlive the process is written before it takes effect.
 """

@@ -1,4 +1,4 @@
-"""Reads the allocations of this host's consumers, and protects them after a restore and from expiry.
+"""Reads the allocations of this host's consumers, and protects them from a restore and from expiry.
 
 If an operator restores Placement's database from a backup, the older copy may lack allocations of running
 guests. The guests then keep their last known allocations until all of these are in Placement again, or until
@@ -92,7 +92,7 @@ class HistoryWatch:
 
     @property
     def older_copy(self) -> OlderCopy | None:
-        """When and why Placement was found to use an older copy of its database; None if it does not."""
+        """When and why Placement was found to use an older copy of its database; None if it uses none."""
         return self._history.older
 
     @property
@@ -118,7 +118,7 @@ class HistoryWatch:
         """Decide whether to ignore lost allocations, because Placement has an older copy of its database.
 
         :param losses: all guests that lost an allocation between the last read and this one.
-        :param holding: the number of guests that had an allocation before.
+        :param holding: the number of guests that had an allocation at the previous read.
         :raises OSError: the decision cannot be saved.
         """
         with self._lock:
@@ -208,7 +208,7 @@ class ClaimWatch:
         self._unknown: Mapping[str, str] = {}
 
     def claim_end(self, uuid: str) -> float | None:
-        """The time at which a guest's claim expires, in seconds since the epoch; None if it never does."""
+        """The time at which a guest's claim expires, in seconds since the epoch; None means never."""
         return self._expiring.get(uuid)
 
     @property
@@ -267,7 +267,7 @@ class ClaimWatch:
     def _confirm_claim(self, client: PlacementClient, view: GuestView, claim: ExpiringClaim) -> bool:
         """Confirm a claim; return False if another client has changed it meanwhile.
 
-        The next read examines it.
+        The next read examines such a claim again.
         """
         try:
             client.confirm_claim(view.guest.uuid, claim.generation)
@@ -310,7 +310,7 @@ def allocations_read(
     """Read the allocations on this host's providers; return the changes, or None if nothing changed.
 
     :param offering: the uuids of this host's providers with inventories.
-    :param listing: the allocations that a report has just read; None means that they are read here.
+    :param listing: the allocations that a report has just read; None means that this function reads them.
     :param watch: decides whether a missing allocation is lost, or only missing in an older copy of the
         database. None means that each missing allocation is lost.
     :raises PlacementError: Placement does not answer, or refuses a request.
@@ -368,7 +368,7 @@ def allocations_read(
 
 
 def hand_over(pipeline: GuestPipeline, event: AllocationsRead) -> None:
-    """Submit the allocations that were read to the worker, and wait until it has handled them.
+    """Submit the allocations that were read to the worker, and wait until the worker has handled them.
 
     :raises DriverError: the worker does not answer in time.
     """
@@ -405,7 +405,7 @@ def _find_holdings(
     held: Held,
     known: Held,
 ) -> dict[str, GuestHolding]:
-    """Find the allocation of each guest in ``records``. A migration may hold it in place of the guest.
+    """Find the allocation of each guest in ``records``, which its migration may hold in place of the guest.
 
     :param records: the records of guests' own consumers, by uuid.
     :param held: all allocations on this host's providers, by consumer.
@@ -449,7 +449,7 @@ def _record_owner(record: ConsumerAllocations) -> Owner | None:
 
 
 def _suitable_claims(host_state: HostState, view: GuestView, claims: Held) -> frozenset[str]:
-    """Find the consumers in ``claims`` with an allocation that fits a guest and the CPUs that it uses now."""
+    """Find the consumers in ``claims`` with an allocation that matches a guest and its present CPUs."""
     return frozenset(
         consumer for consumer, allocation in claims.items() if _suits_guest(host_state, view, allocation)
     )

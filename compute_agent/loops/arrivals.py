@@ -116,7 +116,7 @@ class PreStartHook:
 
         :param description: the XML definition of the guest's domain.
         :param seconds: the maximum time to wait for the cache group of the guest.
-        :raises ValueError: the description is invalid, or the driver has no announced guests.
+        :raises ValueError: the description is invalid, or the driver does not support announcements.
         :raises TimeoutError: the group was not made in time. The worker still makes the group later.
         """
         if self._expecting is None:
@@ -132,7 +132,7 @@ class PreStartHook:
     def _held_by(self, uuid: str, seconds: float) -> tuple[Allocation | None, ConsumerOwner | None]:
         """Read the allocation of a guest on this host, and its owner, within ``seconds``.
 
-        If Placement does not answer, the result is the last known allocation, or None (unknown).
+        If Placement does not answer, the result is the last known allocation, or None if it is unknown.
         """
         held: Allocation | None
         owner = None
@@ -196,7 +196,7 @@ def _log_start(guest: Guest, done: Future[Any]) -> None:
 
 
 class GuestEvents:
-    """Turns changes of guests that the driver reports into events of the worker, in their order."""
+    """Turns changes of guests that the driver reports into events of the worker, in the same order."""
 
     def __init__(
         self,
@@ -207,8 +207,8 @@ class GuestEvents:
     ) -> None:
         """Begin without changes.
 
-        :param missed: requests a report to Placement, after a guest with an allocation has started.
-        :param is_awaited: whether a report claims for a guest that has no allocation.
+        :param missed: called to request a report to Placement, after a guest with an allocation has started.
+        :param is_awaited: tells whether the next report claims for a guest that has no allocation.
         """
         self._is_awaited = is_awaited
         self._pipeline = pipeline
@@ -232,7 +232,7 @@ class GuestEvents:
         self._client = conf.client
 
     def report_change(self, change: GuestChange) -> None:
-        """Queue a change that the driver reports. The threads of the driver call it."""
+        """Queue a change that the driver reports. The threads of the driver call this method."""
         # The time of the report is queued, too, because the time until a guest is pinned is measured from it.
         self._changes.put((change, time.monotonic()))
         self._thread.wake()

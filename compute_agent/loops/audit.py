@@ -1,9 +1,9 @@
 """Audits: compare the guests of the host with allocations in Placement, and repair differences on request.
 
-An allocation without a guest may belong to a guest that is starting, or is stopped for some time. An audit
-therefore deletes an allocation only if it has stayed unchanged and without a guest for some time. Just before
-the deletion, the audit reads the consumer and the guests again. The request has the generation of the
-consumer, so that Placement refuses the deletion after a concurrent change.
+An allocation without a running guest may belong to a guest that is starting, or is stopped for some time. An
+audit therefore deletes an allocation only if the allocation has been unchanged and without a guest for some
+time. Just before the deletion, the audit reads the consumer and the guests again. The request has the
+generation of the consumer, so that Placement refuses the deletion after a concurrent change.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ def locate_guests(driver: GuestDriver, host_state: HostState) -> dict[str, CpuLo
 
 
 def by_consumer(locations: Mapping[str, CpuLocation], views: Iterable[GuestView]) -> dict[str, CpuLocation]:
-    """Return the CPUs of guests by consumer: the guest or, while it migrates, its migration.
+    """Return the CPUs of guests by consumer: the guest's own or, during a migration, the migration's.
 
     While a guest migrates or is resized on its host, its migration holds the allocation that is in use. The
-    allocation of the guest itself is for the time afterwards.
+    guest's own allocation is then for the time after the migration or resize.
     """
     through = {view.guest.uuid: view.migration.consumer for view in views if view.migration is not None}
     return {through.get(uuid, uuid): location for uuid, location in locations.items()}
@@ -104,7 +104,7 @@ def from_affinities(
     """Derive the dedicated and shared CPUs that guests use from the CPU sets of their threads.
 
     If a thread may run on dedicated CPUs only, these CPUs belong to its guest. If threads of two guests are
-    bound to the same CPU, it belongs to neither guest. Threads that may also run on other CPUs, such as
+    bound to the same CPU, the CPU belongs to neither guest. Threads that may also run on other CPUs, such as
     emulator threads, count as floating.
 
     :param affinities: the different CPU sets of the threads of each guest, by uuid.
@@ -166,7 +166,7 @@ class AuditOutcome:
 
 
 class HostAuditor:
-    """Audits the host once."""
+    """Compares the guests of the host with allocations once, and repairs differences on request."""
 
     def __init__(
         self,
@@ -246,7 +246,7 @@ class HostAuditor:
                     outcome = AuditOutcome(finding, _MOVE_EMULATOR)
                 case _:
                     outcome = AuditOutcome(finding)
-            LOG.debug("Audit: %s", outcome)
+            LOG.debug("An audit of guests and allocations has this result: %s", outcome)
             outcomes.append(outcome)
         return outcomes
 

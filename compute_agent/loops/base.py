@@ -29,7 +29,7 @@ class ReloadedConfiguration:
     - ``client`` calls Placement.
     - ``settings`` are the settings of throttling.
     - ``controllers`` are the controllers of the worker.
-    - ``control`` is the resctrl mount; None without a mount.
+    - ``control`` is the resctrl mount; None if there is no mount.
     - ``reader_cpus`` are the CPUs from which counters of caches are read, by L3 cache id.
     """
 
@@ -42,7 +42,7 @@ class ReloadedConfiguration:
 
 
 class AgentLoop(Protocol):
-    """A part of the agent with a thread of its own."""
+    """A periodic task of the agent with a thread of its own, which follows changes of the configuration."""
 
     def start(self) -> None:
         """Start the thread."""
@@ -124,7 +124,7 @@ class TreeAddition(Protocol):
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
         """Return the tree of providers with the additions.
 
-        The thread of reports and the commands that show the tree call it.
+        The thread of reports, and commands that show the tree, call this method.
         """
         ...
 
@@ -132,15 +132,15 @@ class TreeAddition(Protocol):
 FIRST_PAUSE: Final = 1.0
 """Seconds of the pause after the first failed report, before the random part."""
 _SPREAD: Final = 0.1
-"""An interval is randomly shorter or longer by up to this part, so that reports of hosts drift apart."""
+"""An interval is randomly shorter or longer by up to this share, so that reports of hosts drift apart."""
 _LEAST: Final = 0.5
-"""The smallest part of the full pause that the random pause after a failure may have."""
+"""The shortest random pause after a failure, as a share of the full pause."""
 
 
 def pause(failures: int, interval: float, longest: float, draw: Callable[[], float]) -> float:
     """Draw at random the seconds until the next report; the pause is longer after failed reports.
 
-    Without failures, the result differs from ``interval`` by at most a tenth. Each failure in a row doubles
+    Without failures, the result differs from ``interval`` by at most a tenth. Each further failure doubles
     the pause, from one second up to ``longest`` seconds. The result is then between half of this pause and
     the whole pause.
 

@@ -1,8 +1,8 @@
-"""Acts at the ends of claims: announces ends, evicts guests, and reports guests that still run.
+"""Acts at the end times of claims: announces ends, evicts guests, and reports guests that still run.
 
-The thread of reports reads the claims that have an end, after it has read the allocations. A thread of this
-module acts at the ends, even while Placement does not answer. Shortly before an eviction, this thread reads
-the claims again, because a client may have extended the claim after the last report.
+The thread of reports reads the claims that have an end time, after it has read the allocations. A thread of
+this module acts at the ends, even while Placement does not answer. Shortly before an eviction, this thread
+reads the claims again, because a client may have extended the claim after the last report.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from compute_agent import kept_json
 from compute_agent.drivers.base import RunningGuests
 from compute_agent.events.event import EventKind, EventOutcome, EventRecorder
-from compute_agent.files import write_durably
 from compute_agent.loops.base import STOP_SECONDS, AgentLoop, ConfigurationInForce, ReloadedConfiguration
+from compute_agent.loops.note_files import EndStore
 from compute_agent.model.messages import named_few
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
@@ -37,40 +35,35 @@ from compute_agent.report.claim_ends import (
     EndRules,
     EndStage,
     EndStep,
-    Notes,
     OnEnd,
     clock_drift,
     due_steps,
-    dump_notes,
     follow_clock,
     is_eviction_due,
     merge_list,
     needs_read,
     next_time,
-    parse_notes,
     time_text,
 )
 from compute_agent.report.client import PlacementClient
 from compute_agent.threads import ONCE, PeriodicTask, ThreadSpec, log_failures, run_aside
-from compute_agent.throttling.evictions import StopGuest
+from compute_agent.throttling.evictions import MAX_ENDS, StopGuest
 from compute_agent.throttling.executor import EvictionStarter
 
 LOG = logging.getLogger(__name__)
 
-FILE_NAME: Final = "claim_ends.json"
-
 READ_AHEAD: Final = 5.0
-"""The greatest age in seconds of the last attempt to read the claims when an eviction begins. The attempt
-begins one second less than this time before the eviction, and may take until then.
+"""When an eviction begins, the last attempt to read the claims is at most this number of seconds old. So an
+attempt begins this number of seconds, minus one, before the eviction, and may last until the eviction begins.
 """
 
 _LIST_SECONDS: Final = 300.0
-"""The longest time between two reads on a host where no claim has an end. The agent normally finds such a
-claim when it finds the allocation of the guest.
+"""The longest time between two reads on a host where no claim has an end time. The agent normally finds
+such a claim when it finds the allocation of the guest.
 """
 
 _UNREAD_SECONDS: Final = 30.0
-"""Seconds after the start of the agent, before it warns that Placement has not answered yet."""
+"""Seconds from the start of the agent to its warning that Placement has not answered yet."""
 
 _MAX_WAIT: Final = 5.0
 """The longest pause in seconds between two rounds, because a guest may start after the time of its
@@ -102,56 +95,11 @@ READ_THREAD: Final = ThreadSpec(
 )
 
 
-class EndStore:
-    """The file with the notes about ends of claims, in the state folder of the agent.
-
-    Only one thread at a time may use the object.
-    """
-
-    def __init__(self, folder: Path, machine: str) -> None:
-        """Read the notes from the file. A file that cannot be read is renamed.
-
-        :param machine: this host, as ``read_machine_id()`` has it. The notes of other hosts are left out.
-        :raises UnsafeFileError: another user may have made the file.
-        :raises OSError: the file cannot be renamed.
-        """
-        self._path = folder / FILE_NAME
-        self._failure = ""
-        self._machine = machine
-        read = partial(parse_notes, machine=machine)
-        self.notes: Notes = kept_json.load_state(self._path, read, {}, _report_damage)
-        # The first change of the notes is written, because the file may be without this host.
-        self._saved = b"" if self.notes else dump_notes({})
-
-    def keep_notes(self, notes: Notes) -> None:
-        """Store the notes in the file. A failure is logged once; the notes then stay in memory only."""
-        self.notes, content = dict(notes), dump_notes(notes, self._machine)
-        if content == self._saved:
-            return
-        try:
-            write_durably(self._path, content)
-        except OSError as error:
-            if str(error) != self._failure:
-                LOG.error("The notes of ends of claims cannot be written: %s; the agent tries again", error)
-            self._failure = str(error)
-        else:
-            self._failure, self._saved = "", content
-
-
-def _report_damage(path: Path, error: Exception) -> None:
-    LOG.error(
-        "The notes of ends of claims cannot be used and are kept as %s: %s. The agent does not evict guests"
-        " whose claims ended while no agent ran",
-        path,
-        error,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class LastEviction:
     """The last eviction of a guest.
 
-    :ivar reason: the reason why the guest still runs; empty if it has left.
+    :ivar reason: the reason why the guest still runs; empty if the guest has left.
     :ivar pause: the number of seconds until the next attempt, if the guest still runs, or runs again.
     :ivar until: the time of the next attempt, in monotonic seconds.
     :ivar is_back: whether the agent has said that the guest was started again.
@@ -226,11 +174,14 @@ class ClaimEnds(AgentLoop):
         self._began = clock()
         self._said_unread = False
         self._tried = 0.0
+        self._said_many = False
         self._evicting: dict[str, tuple[EndNote, float]] = {}
         """The evictions under way by uuid of the guest, and the times of the database at which they began."""
         self._ended: Mapping[str, LastEviction] = {}
         self._waiting: frozenset[str] = frozenset()
-        """The uuids of guests that wait for their eviction. The threads of evictions remove them."""
+        """The uuids of guests that wait for their eviction. A thread that begins an eviction removes the
+        guest.
+        """
         self._thread = PeriodicTask(
             ENDS_THREAD,
             self.run_round,
@@ -243,7 +194,7 @@ class ClaimEnds(AgentLoop):
     # For other threads
 
     def start(self) -> None:
-        """Start the thread, if any claim has an end."""
+        """Start the thread, if any claim has an end time."""
         self._thread.start()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
@@ -255,7 +206,7 @@ class ClaimEnds(AgentLoop):
         self._thread.stop(STOP_SECONDS)
 
     def is_needed(self) -> bool:
-        """Whether any claim has an end, or any eviction is under way."""
+        """Whether any claim has an end time, or any eviction is under way."""
         return bool(self._store.notes or self._evicting)
 
     def is_leaving(self, uuid: str) -> bool:
@@ -279,7 +230,7 @@ class ClaimEnds(AgentLoop):
     # For the thread of reports
 
     def read_ends(self, client: PlacementClient) -> bool:
-        """Read the claims that have an end; return False if they cannot be read.
+        """Read the claims that have an end time; return False if they cannot be read.
 
         If no guest has such a claim, most reports send no request for them.
         """
@@ -299,7 +250,7 @@ class ClaimEnds(AgentLoop):
         return True
 
     def _accept_failure(self, client: PlacementClient, error: PlacementError) -> bool:
-        """Log an error of a read, unless it only means that there is nothing to read."""
+        """Log an error of a read, unless the error only means that there are no claims to read."""
         if isinstance(error, NotFoundError):
             with contextlib.suppress(PlacementError):
                 if not client.lists_timed_claims():
@@ -309,7 +260,7 @@ class ClaimEnds(AgentLoop):
             if not self._store.notes:
                 return True
         if str(error) != self._read_failure:
-            # While Placement is away, the report has said so already.
+            # If Placement does not answer, the loop of reports has already logged that.
             log = LOG.info if isinstance(error, UnavailableError) else LOG.warning
             log("The claims that end cannot be read, and the last known ends apply: %s", error)
         self._read_failure = str(error)
@@ -345,7 +296,7 @@ class ClaimEnds(AgentLoop):
     # For both threads that read
 
     def _read_list(self, client: PlacementClient) -> None:
-        """Read the claims that have an end.
+        """Read the claims that have an end time.
 
         For guests with a note that have no such claim, read the allocations.
 
@@ -400,7 +351,7 @@ class ClaimEnds(AgentLoop):
         self._unread = unread
 
     def _present_guests(self, notes: Iterable[str]) -> frozenset[str]:
-        """The uuids of guests that run on this host, or that may run on it."""
+        """The uuids of guests that run, or may run, on this host."""
         # As long as a driver has not listed its guests, any guest may run.
         if not self._pipeline.has_taken_over:
             return frozenset(notes)
@@ -446,6 +397,7 @@ class ClaimEnds(AgentLoop):
             for uuid, note in self._store.notes.items():
                 if uuid in running:
                     self._take_steps(note, running[uuid], now)
+        self._warn_of_queue()
         self._overdue.set(len(self.overdue_guests()))
 
     def _take_steps(self, note: EndNote, view: GuestView, now: float) -> None:
@@ -455,6 +407,20 @@ class ClaimEnds(AgentLoop):
             # A guest that has to leave now is named only if it stays.
             if step is not EndStep.OVER or EndStep.EVICT not in steps:
                 self._take_step(step, note, view, now)
+
+    def _warn_of_queue(self) -> None:
+        """Say once that some guests have to wait until others have left."""
+        count = len(self._evicting)
+        if count > MAX_ENDS and not self._said_many:
+            LOG.warning(
+                "%d guests have to leave at the ends of their claims, and at most %d are stopped at the same"
+                " time. If each of them needs the whole [qos] evict_grace, the last ones leave %.0f s late:"
+                " choose a shorter evict_grace, or leave at least this time until the next window",
+                count,
+                MAX_ENDS,
+                (count - 1) // MAX_ENDS * self._end_rules.grace,
+            )
+        self._said_many = count > MAX_ENDS
 
     def _watch_returns(self, running: Mapping[str, GuestView]) -> None:
         """Forget evictions that no longer matter, and name guests that were started again."""
@@ -523,10 +489,12 @@ class ClaimEnds(AgentLoop):
             answer.result(READ_AHEAD - 1)
         except (FutureTimeoutError, PlacementError) as error:
             reason = str(error) or "no answer in time"
-            LOG.info("The claims cannot be read again before an eviction: %s", reason)
+            LOG.info(
+                "The claims cannot be read again before an eviction, so the last known ends apply: %s", reason
+            )
 
     def _stop_guest(self, uuid: str) -> None:
-        """Stop a guest at its turn. The threads of evictions call this method.
+        """Stop a guest if it still has to leave. The threads of evictions call this method.
 
         :raises EvictionWithdrawnError: the guest need not leave any more.
         """
@@ -572,7 +540,9 @@ class ClaimEnds(AgentLoop):
                 )
                 self._keep_stage(note, EndStage.SOON)
             case EndStep.EVICT:
-                LOG.info("Guest %s is asked to leave, because its claim ends at %s", guest, end)
+                LOG.info(
+                    "The agent asks guest %s to stop, because the claim of the guest ends at %s", guest, end
+                )
                 self._evicting[guest.uuid] = note, now
                 with self._lock:
                     self._waiting |= {guest.uuid}
@@ -599,14 +569,19 @@ class ClaimEnds(AgentLoop):
     def _settle_evictions(self) -> None:
         """Record the results of evictions that have finished.
 
-        An eviction is repeated after a pause, if it failed, or if the guest was started again.
+        An eviction that has failed is repeated after a pause, and so is the eviction of a guest that was
+        started again.
         """
         for uuid, error in self._evictor.finished_evictions().items():
             note, _ = self._evicting.pop(uuid)
             with self._lock:
                 self._waiting -= {uuid}
             if isinstance(error, EvictionWithdrawnError):
-                LOG.info("Guest %s stays, because its claim or its settings have changed", note)
+                LOG.info(
+                    "The agent does not evict guest %s, because the claim or the settings of the guest have"
+                    " changed",
+                    note,
+                )
                 continue
             last, reason = self._ended.get(uuid), "" if error is None else str(error) or repr(error)
             pause = _FIRST_PAUSE if last is None else min(2 * last.pause, _MAX_PAUSE)

@@ -75,12 +75,13 @@ class ColdMemoryLoop(SingleThreadLoop):
         """The guests for which the kernel has refused to reclaim memory; each guest is logged once."""
         self._gauge = Gauge(
             "compute_agent_cold_memory_bytes",
-            "Swapped memory of guests that they have not missed for ten minutes.",
+            "Memory of guests that has been in swap for ten minutes, while the guests did not wait for"
+            " memory.",
             registry=registry,
         )
         self._reclaimed = Counter(
             "compute_agent_cold_memory_reclaimed_bytes",
-            "Memory of guests that probes for cold memory have reclaimed.",
+            "Memory of guests that the search for cold memory has moved to swap.",
             registry=registry,
         )
         self._thread = PeriodicTask(

@@ -1,7 +1,8 @@
 """Calls collectors, and offers the amounts that they have measured. Installed packages bring the collectors.
 
-A collector that hangs blocks only its own thread, and its values expire. But collectors run in the process of
-the agent: a collector that uses all memory, or never releases the interpreter's lock, stops the agent.
+A collector that hangs blocks only its own thread, and the values of the collector expire. But collectors run
+in the process of the agent: a collector that uses all memory, or never releases the interpreter's lock, stops
+the agent.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class _CollectorRunner:
 
     @property
     def failure_text(self) -> str:
-        """The failure of the collector as text, such as a call that hangs; empty without a failure."""
+        """The failure of the collector as text, such as a call that hangs; empty if there is no failure."""
         # The start of the call is read once, because the thread may end the call between two reads.
         began = self._began
         if began is not None and (seconds := time.monotonic() - began) > HANGING_SECONDS:
@@ -155,7 +156,7 @@ def _error_text(error: BaseException) -> str:
 class CollectorLoops:
     """The collectors of ``[capacity] collectors``, and the offered amounts of their resource classes.
 
-    One thread may use it; any thread may call add_to_tree().
+    Only one thread may use the object, but any thread may call add_to_tree().
     """
 
     def __init__(
@@ -171,8 +172,9 @@ class CollectorLoops:
         self._clock = clock
         self.runners: dict[str, _CollectorRunner] = {}
         self.known: Mapping[str, CollectedClasses] = {}
-        """The resource classes of each collector with their amounts, by the collector's name; each round
-        replaces it."""
+        """The resource classes of each collector with their amounts, by the collector's name. Each round
+        replaces the mapping.
+        """
         self._troubles: Mapping[str, str] = {}
         self._failing = Gauge(
             "compute_agent_collector_failing",
@@ -278,10 +280,10 @@ class CollectorLoops:
         return changed
 
     def _note_failure(self, name: str, trouble: str) -> None:
-        """Log the failure of a collector when it begins, and set its gauge."""
+        """Log a new failure of a collector, and set the collector's gauge."""
         self._failing.labels(name).set(bool(trouble))
         if trouble and name not in self._troubles:
-            LOG.warning("[capacity] collectors: %s: %s", name, trouble)
+            LOG.warning("The collector %s of [capacity] collectors fails: %s", name, trouble)
         others = {one: what for one, what in self._troubles.items() if one != name}
         self._troubles = {**others, name: trouble} if trouble else others
 
@@ -347,7 +349,7 @@ def _merge_answer(
 
 
 def _find_misplaced(tree: ProviderTree, classes: frozenset[str], heard: _CollectorAnswer) -> str:
-    """Describe a measurement that cannot be true on this host; empty without such a measurement.
+    """Describe a measurement that cannot be true on this host; empty if there is no such measurement.
 
     The host has no inventory of the class there, or the amount exceeds the inventory.
     """
@@ -365,7 +367,7 @@ def _find_misplaced(tree: ProviderTree, classes: frozenset[str], heard: _Collect
 
 
 def with_kept(tree: ProviderTree, names: Sequence[str], state_path: Path, now: float) -> ProviderTree:
-    """Return the provider tree without the amounts that an agent withholds at its start, from its file."""
+    """Return the provider tree without the amounts that a starting agent withholds because of its file."""
     kept = (_kept_file(state_path).peek_content() or {}) if names else {}
     return withhold_classes(tree, {name: one for name, one in kept.items() if name in names}, now)
 

@@ -60,8 +60,9 @@ def list_devices(
 ) -> list[DeviceUse]:
     """List the PCI devices in the provider tree, sorted by PCI address.
 
-    :param read_device: reads the facts of a device by its address; None if it is gone.
-    :param holdings: pairs of a holder's name and its allocation; several holders may have one name.
+    :param read_device: reads the facts of a device by its address, or returns None if the device is gone.
+    :param holdings: pairs of a holder's name and the holder's allocation. Several holders may have the same
+        name.
     """
     known, found = list(holdings), []
     for node in tree.device_providers:
@@ -115,13 +116,14 @@ class DeviceSource:
         )
         links = GaugeMetricFamily(
             "compute_agent_pci_link_share",
-            "Present bandwidth of a PCI Express link, divided by the maximum of its device; idle devices"
-            " may lower it.",
+            "Present bandwidth of a PCI Express link, divided by the maximum of its device; idle devices may"
+            " have slower links.",
             labels=["device"],
         )
         lanes = GaugeMetricFamily(
             "compute_agent_pci_degraded_links",
-            "PCI Express links with fewer lanes than their devices have; `compute-agent status` names them.",
+            "PCI Express links with fewer lanes than their devices support; `compute-agent status` names"
+            " them.",
         )
         sums: dict[tuple[str, str], int] = {}
         degraded = 0

@@ -22,7 +22,7 @@ from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failure
 LOG = logging.getLogger(__name__)
 
 MAX_PENDING: Final = 1000
-"""Maximum number of events that are kept in memory while none can be written; further events are lost."""
+"""Maximum number of events in memory while the file cannot be written; further events are lost."""
 
 RETRY_SECONDS: Final = 30.0
 """Seconds between a failed write of events and the next attempt."""
@@ -57,11 +57,11 @@ class EventLog:
         """The monotonic second of the next attempt after a failure, for which new events also wait."""
         self._lost = Counter(
             "compute_agent_events_lost",
-            "Events that could not be kept, as their file could not be written.",
+            "Events that were lost, because their file could not be written.",
             registry=registry,
         )
         self.trouble = ""
-        """The reason why events cannot be written now; empty if they can."""
+        """The reason why events cannot be written now; empty while they can be written."""
 
     def add(self, event: AgentEvent) -> None:
         """Queue an event without waiting. Any thread may call this method."""
@@ -96,7 +96,9 @@ class EventLog:
             kept = self._store.append(events)
         except OSError as error:
             if str(error) != self.trouble:
-                LOG.warning("Events cannot be stored for now: %s", error)
+                LOG.warning(
+                    "Events cannot be stored, so the agent keeps the latest of them in memory: %s", error
+                )
             self.trouble = str(error)
             return
         with self._lock:
@@ -186,7 +188,7 @@ class OomEvents:
         self._kills = Counter(
             "compute_agent_oom_kills",
             "Processes of guests that the kernel killed for lack of memory: at the limit of the guest, or"
-            " because the host had none left.",
+            " because the host had no memory left.",
             ["limit"],
             registry=registry,
         )

@@ -317,7 +317,7 @@ class _FleetState:
     """The state of the fleet on this host.
 
     :ivar group: the name of the group of hosts; empty if the host has no fleet.
-    :ivar revision: the stored revision; None without a stored revision.
+    :ivar revision: the stored revision; None if there is no stored revision.
     :ivar overruled: options of the revision for which the host's own configuration files have another value.
     :ivar trouble: the reason as text why the host does not follow its fleet; empty if the host follows it.
     :ivar reasons: the kinds of trouble for which the host does not follow its fleet.
@@ -331,7 +331,7 @@ class _FleetState:
 
     @property
     def generation(self) -> int:
-        """The generation of the stored revision of the present group; 0 without such a revision."""
+        """The generation of the stored revision of the present group; 0 if there is no such revision."""
         return self.revision.generation if self.revision and self.revision.group == self.group else 0
 
 

@@ -1,8 +1,8 @@
-"""Claims allocations for guests that have none, and gives them back when the guests are gone for good.
+"""Claims allocations for guests without allocations, and gives the claims back when guests are gone for good.
 
-The guests are those that other programs start, such as containers. The thread of reports
-calls :meth:`GuestClaims.settle_claims` after each read of allocations, so failures of Placement cost a report
-and its usual pauses.
+The guests are those that other programs start, such as containers. The thread of reports calls
+:meth:`GuestClaims.settle_claims` after each read of allocations, so a failure of Placement also fails the
+report, which is repeated after the usual pause.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Final, Protocol
 
-from compute_agent import kept_json
 from compute_agent.drivers import procfs
 from compute_agent.events.event import EventKind, EventOutcome, EventRecorder, NamedSubject
-from compute_agent.files import write_durably
 from compute_agent.loops.base import ConfigurationInForce
+from compute_agent.loops.note_files import ClaimStore
 from compute_agent.model.guest import Allocation, ConsumerAllocations, Guest
 from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import AllocationsRead
@@ -39,18 +37,13 @@ from compute_agent.report.guest_claims import (
     ClaimNote,
     claim_query,
     claimed_amounts,
-    dump_notes,
     is_own_claim,
-    parse_notes,
-    split_notes,
     total_amounts,
 )
 from compute_agent.report.history import ConsumerOwner
 from compute_agent.threads import NO_LOCK, ONCE, ThreadSpec, run_aside
 
 LOG = logging.getLogger(__name__)
-
-FILE_NAME: Final = "claims.json"
 
 # The first and the longest pause in seconds after a refusal.
 _FIRST_PAUSE: Final = 30.0
@@ -69,11 +62,11 @@ class ClaimableGuests(Protocol):
     """A driver of guests that other programs start."""
 
     def wanted_memory(self, guest: Guest) -> int:
-        """The memory to claim for a guest in MiB, or 0 if it wants none."""
+        """The memory to claim for a guest in MiB, or 0 for no memory."""
         ...
 
     def subject_key(self, guest: Guest) -> str:
-        """The key by which the program that runs the guest knows it."""
+        """The key by which the program that runs the guest knows the guest."""
         ...
 
     def is_gone(self, key: str, guest_uuid: str) -> bool:
@@ -92,7 +85,7 @@ class ClaimableGuests(Protocol):
 class ClaimRefusal:
     """A claim that Placement has refused.
 
-    :ivar pid: the main process of the guest; another run of the guest is tried at once.
+    :ivar pid: the main process of the guest in the refused run. For a later run, the agent claims at once.
     :ivar pause: the seconds until the next attempt, and ``until`` its time in monotonic seconds.
     """
 
@@ -100,48 +93,6 @@ class ClaimRefusal:
     reason: str
     pause: float
     until: float
-
-
-class ClaimStore:
-    """The file with the notes of claims in the state folder. Only one thread may use the object."""
-
-    def __init__(self, folder: Path, machine: str) -> None:
-        """Read the notes. A file that cannot be used is put aside.
-
-        :param machine: this host, as ``read_machine_id()`` has it. Notes of another host are in a copy of its
-            state folder, or the host has got another id. They stay in the file and have no effect.
-        :raises UnsafeFileError: another user may have made the file.
-        :raises OSError: the file cannot be put aside.
-        """
-        self._path = folder / FILE_NAME
-        self.machine = machine
-        found: Mapping[str, ClaimNote] = kept_json.load_state(self._path, parse_notes, {}, _report_damage)
-        self.notes: Mapping[str, ClaimNote]
-        self.foreign: Mapping[str, ClaimNote]
-        """The notes of other hosts."""
-        self.notes, self.foreign = split_notes(found, machine)
-        self._is_stored = {**self.notes, **self.foreign} == found
-
-    def keep_notes(self, notes: Mapping[str, ClaimNote]) -> None:
-        """Store the notes, which are on disk when this returns.
-
-        :raises OSError: they cannot be written.
-        """
-        if notes == self.notes and self._is_stored:
-            return
-        # A guest with the uuid of another host's guest gets a note of its own.
-        foreign = {uuid: note for uuid, note in self.foreign.items() if uuid not in notes}
-        write_durably(self._path, dump_notes([*notes.values(), *foreign.values()]))
-        self.notes, self.foreign, self._is_stored = dict(notes), foreign, True
-
-
-def _report_damage(path: Path, error: Exception) -> None:
-    LOG.error(
-        "The notes of claims cannot be used and are kept as %s: %s. The agent does not give back the"
-        " allocations that it has claimed before",
-        path,
-        error,
-    )
 
 
 class GuestClaims:
@@ -181,13 +132,13 @@ class GuestClaims:
         self._since: float | None = None
         """The time of the first claims in seconds since boot; None means that there were no claims so far."""
         self._failure = ""
-        """The reason why notes cannot be written; empty if the last one was written."""
+        """The reason why notes cannot be written; empty if the last notes were written."""
         if store.foreign:
             LOG.warning(
                 "The state folder has claims of another host, such as that of guest %s (%d in all), and the"
                 " agent gives none of them back. If the folder was copied, give this host a name, a state"
-                " folder and a /etc/machine-id of its own. If this host replaces the other one, see"
-                " compute-agent audit, and remove the allocations by hand",
+                " folder and a /etc/machine-id of its own. If this host replaces the other one or was"
+                " renamed, see compute-agent audit, and remove the allocations by hand",
                 next(iter(store.foreign.values())),
                 len(store.foreign),
             )
@@ -279,7 +230,7 @@ class GuestClaims:
     def _is_over(self, note: ClaimNote) -> bool:
         """Whether a guest is gone for good.
 
-        If a program does not answer, the claim of its guest stays unchanged.
+        While the program of a guest does not answer, the guest does not count as gone.
         """
         driver = self._drivers.get(note.driver)
         try:
@@ -330,7 +281,7 @@ class GuestClaims:
         return True
 
     def _find_wish(self, view: GuestView) -> ClaimNote | None:
-        """The note of the claim that a guest needs now; None if it needs no claim."""
+        """The note of the claim that a guest needs now; None if the guest needs no claim."""
         guest, options = view.guest, self._in_force.current.options.guests
         driver = self._drivers.get(guest.driver)
         known, refusal = self._store.notes.get(guest.uuid), self._refusals.get(guest.uuid)
@@ -354,17 +305,17 @@ class GuestClaims:
         owner = ConsumerOwner(
             options.claim_project or UNKNOWN_OWNER, options.claim_user or UNKNOWN_OWNER, CLAIM_TYPE
         )
-        key, machine = driver.subject_key(guest), self._store.machine
-        note = ClaimNote(guest.uuid, guest.name, guest.driver, key, owner, amounts, machine=machine)
+        note = ClaimNote(guest.uuid, guest.name, guest.driver, driver.subject_key(guest), owner, amounts)
         return note if known is None or not view.allocation else replace(note, owner=known.owner)
 
     def _adjust_claim(
         self, client: PlacementClient, view: GuestView, wish: ClaimNote, known: ClaimNote
     ) -> None:
-        """Change the claim of a guest if it does not fit the guest's wishes.
+        """Change the claim of a guest if it differs from the guest's wishes.
 
         :param wish: the note that the claim should have.
-        :param known: the present note. After a crash, the claim may be the one before a change, or after it.
+        :param known: the present note. After a crash, the claim in Placement may be the one before the noted
+            change, or the one after it.
         """
         if known == wish:
             self._note_success(view)
@@ -400,7 +351,7 @@ class GuestClaims:
         """Claim for a guest, or change its claim.
 
         :param known: the note of an earlier claim of the guest.
-        :param generation: the generation of the consumer; None for a new one.
+        :param generation: the generation of the consumer; None for a new consumer.
         """
         as_of = time.monotonic()
         try:
@@ -495,7 +446,7 @@ class GuestClaims:
         try:
             self._drivers[guest.driver].stop(guest, timeout)
         except DriverError as error:
-            LOG.error("Guest %s has no room and cannot be stopped: %s", guest, error)
+            LOG.error("Guest %s does not fit on this host, and cannot be stopped: %s", guest, error)
             return
         self._recorder.record_done(
             LOG.warning, EventKind.STOP, guest, "Guest %s was stopped, because Placement has no room for it"

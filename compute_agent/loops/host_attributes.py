@@ -34,7 +34,7 @@ cache."""
 class PositionReporter:
     """Adds CPUs and cache ways of guests, and thresholds of watermarks, to the tree of a report.
 
-    The thread of reports calls it.
+    Only the thread of reports uses the object.
     """
 
     def __init__(self, in_force: ConfigurationInForce, views: Callable[[], Iterable[GuestView]]) -> None:

@@ -1,4 +1,4 @@
-"""Reads metrics from outside the kernel, each in a thread of its own, so that none delays the others."""
+"""Reads metrics from outside the kernel, each in its own thread, so that a slow source delays no other."""
 
 from __future__ import annotations
 
@@ -89,18 +89,18 @@ class _SourceRunner:
                 )
         else:
             if was_away:
-                LOG.info("[%s%s] has a value again", METRIC_SOURCE, self.source.name)
+                LOG.info("The metric of section [%s%s] has a value again", METRIC_SOURCE, self.source.name)
         self._latest = latest
 
     @property
     def current_value(self) -> float | None:
-        """The value of the last read; None if this read failed or is too long ago."""
+        """The value of the last read; None if this read has failed or was too long ago."""
         latest = self._latest
         return None if latest is None or self._is_late(latest.time) else latest.value
 
     @property
     def failure_text(self) -> str:
-        """The reason why the source has no value; empty if it has one, or if its first read still runs."""
+        """The reason why the source has no value; empty with a value, or while the first read still runs."""
         latest = self._latest
         if self._is_late(self._began if latest is None else latest.time):
             return "it does not answer"
@@ -111,7 +111,10 @@ class _SourceRunner:
 
 
 class MetricSources(Collector):
-    """The metric sources of the configuration. One thread may use it; any thread may call read_value()."""
+    """The metric sources of the configuration.
+
+    Only one thread may use the object, but any thread may call read_value().
+    """
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ class MonitorTargets:
         guests: Sequence[Guest],
         snapshot: UsageSnapshot | None = None,
     ) -> tuple[MonitorTarget, ...] | None:
-        """Build the targets, or return the last ones if nothing has changed.
+        """Build the targets, or return the last targets if nothing has changed.
 
         Without a controller of resctrl, all guests are in the default group. While a new controller has not
         made its groups, the result is None.
@@ -112,7 +112,8 @@ class CacheMonitoring:
         """Prepare monitoring.
 
         :param targets: returns the guests and classes to monitor, or None while they are not known. The
-            thread calls this function in each round. A guest that is not returned loses its monitoring group.
+            thread calls this function in each round. A guest that the function does not return loses its
+            monitoring group.
         """
         settings = MonitoringSettings.from_options(conf.options)
         store = SampleStore(Path(conf.options.state_path) / FILE, settings.retention, settings.store_bytes)
@@ -138,7 +139,7 @@ class CacheMonitoring:
         self.loop.stop()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Use another configuration and its mount."""
+        """Use another configuration and the mount of that configuration."""
         control = conf.control
         usable = control is not None and control.writable and control.platform.monitoring is not None
         measured = (*_monitor_key(control), conf.reader_cpus) if control is not None and usable else None

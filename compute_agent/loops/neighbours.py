@@ -34,7 +34,7 @@ class NeighbourReporter:
     ) -> None:
         """Prepare the reports.
 
-        :param newest: returns the newest reading of monitoring; None without one.
+        :param newest: returns the newest reading of monitoring; None if nothing was read.
         :param limits: returns the requested limits by trigger, guest and control.
         :param cases: returns the open cases of interference.
         :param clock: returns the seconds since the epoch.
@@ -122,14 +122,14 @@ def guest_loads(before: MonitorReading | None, now: MonitorReading | None) -> li
 
 
 def _is_later(before: MonitorReading | None, now: MonitorReading) -> bool:
-    """Whether the same monitor took both readings. Only then the transferred bytes between them are known."""
+    """Whether the same monitor took both readings. Otherwise the bytes moved between them are not known."""
     return before is not None and before.begun == now.begun and before.time < now.time
 
 
 def limits_of_guests(
     requested: Mapping[str, GuestLimits], cases: Iterable[InterferenceCase]
 ) -> dict[str, list[RequestedLimit]]:
-    """The limited resources of each guest. Limits by interference also name the guests that they protect."""
+    """The limited resources of each guest. Limits by interference name the protected guests, too."""
     victims: dict[tuple[str, str], set[str]] = {}
     for case in cases:
         if case.limit is not None:

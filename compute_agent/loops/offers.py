@@ -1,6 +1,6 @@
 """Offers CPUs and memory that guests leave unused, and withholds VCPU because of steal time.
 
-A zone is the host, NUMA node or cache with a provider of its own.
+A zone is a part of the host with a provider of its own: a NUMA node, a cache, or the whole host.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ReclaimedResource:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredZone:
-    """A host, NUMA node or cache with a provider of its own, with its capacity and its measured use.
+    """A zone (host, NUMA node or cache with a provider of its own) with its capacity and its measured use.
 
     :ivar capacity: the whole amount in the unit of the resource.
     :ivar reading: the measured CPU or memory use of the zone; None if it is unknown.
@@ -74,8 +74,9 @@ class ReclaimGauges:
         labels = ["provider", "resource"]
         self.broken = Counter(
             "compute_agent_reclaimed_broken",
-            "Times at which offered unused capacity was missing. The cause is use if its owners needed"
-            " it. Otherwise the cause is the metric, or the signal of a waiting guest (run_delay,"
+            "How often capacity that was offered as unused was missing. The cause is use if its owners"
+            " needed the capacity. Otherwise the cause is the metric, or the signal of a waiting guest"
+            " (run_delay,"
             " cpu_pressure, cpi), for which a guest on this capacity was throttled or evicted.",
             [*labels, "cause"],
             registry=registry,
@@ -112,8 +113,9 @@ class ReclaimEstimator:
         self._gauges = gauges
         self._file = KeptFile(resource.file, parse, f"The history of the use of {resource.unit}")
         self.zones: Mapping[str, ZoneState] = {}
-        """The history, offer and broken promises of each zone, by uuid of its provider; replaced as a
-        whole."""
+        """The history, offer and broken promises of each zone, by uuid of the zone's provider. Each round
+        replaces the whole mapping.
+        """
         self._estimates: Mapping[str, UseEstimate] = {}
         self._on = False
         self._began = 0.0
@@ -126,7 +128,7 @@ class ReclaimEstimator:
         cause."""
 
     def switch_on(self, on: bool, now: float) -> None:
-        """Begin to offer with the saved history; or save the history and end all offers.
+        """If ``on``, begin to offer with the saved history. Otherwise save the history, and end all offers.
 
         :param now: the present time in seconds since the epoch.
         """
@@ -165,7 +167,8 @@ class ReclaimEstimator:
     ) -> bool:
         """Update estimates and offers from one round of measurements; return whether an offer has changed.
 
-        :param acts: whether offers are reported to Placement; otherwise commands only show them (preview).
+        :param acts: whether offers are reported to Placement. Otherwise only commands show the offers
+            (preview).
         :param now: the present time in seconds since the epoch.
         """
         zones, estimates, published, broken = {}, {}, False, False
@@ -293,7 +296,7 @@ class ReclaimEstimator:
 def _is_of_now(zone: ZoneState, now: float) -> bool:
     """Whether the readings behind an offer are recent.
 
-    After a start of the agent, the readings may come from a former agent.
+    After a start of the agent, the readings may come from an earlier run.
     """
     # If the readings are too old, guests and capacity may have changed, so the estimate cannot be used.
     return not estimate_use(zone.history, {}, 0.0, EstimateLimits(), now).untold
@@ -313,7 +316,7 @@ VCPU: Final = "VCPU"
 class StolenTime:
     """Withholds VCPU for steal time: CPU time that a hypervisor takes from this host, a virtual machine.
 
-    One thread may use it; any thread may call add_to_tree() and list_rows().
+    Only one thread may use the object, but any thread may call add_to_tree() and list_rows().
     """
 
     def __init__(
@@ -422,15 +425,15 @@ class StolenTime:
 
 
 def with_kept(tree: ProviderTree, mode: str, state_path: Path) -> ProviderTree:
-    """Return the provider tree without the VCPU that an agent withholds at its start.
+    """Return the provider tree without the VCPU that a starting agent withholds.
 
-    The amount comes from a file with the steal time that a former agent has measured.
+    The amount comes from a file with the steal time that an earlier run of the agent has measured.
     """
     return withhold_cpus(tree, (_kept_file(state_path).peek_content() or {}) if mode == ACT else {})
 
 
 def withhold_cpus(tree: ProviderTree, zones: Mapping[str, StolenReserve]) -> ProviderTree:
-    """Return the provider tree with VCPU reserved at the providers in ``zones``, which has their uuids."""
+    """Return the provider tree with VCPU reserved; ``zones`` has the reserves by uuid of the provider."""
     return replace(
         tree,
         nodes=tuple(

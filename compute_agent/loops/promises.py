@@ -83,7 +83,7 @@ class PromiseWatch(SingleThreadLoop):
         self._thread.wake()
 
     def check_promises(self) -> None:
-        """Verify all promises once. An event is recorded when a promise breaks, and when it is kept again."""
+        """Verify all promises once. Record an event when a promise breaks or is kept again."""
         verdicts = self._verify() if self._verify_interval else []
         broken = {(one.guest, one.kind): one.found for one in verdicts if one.state is PromiseState.BROKEN}
         names = {one.guest: one.name for one in verdicts}

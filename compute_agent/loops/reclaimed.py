@@ -56,8 +56,9 @@ CAPACITY_THREAD: Final = ThreadSpec(
 _MIB: Final = 1 << 20
 
 MEMORY_PRESSURE: Final = "memory_pressure"
-"""A metric of memory. All other metrics of memory are recognised by their order of guests, which this metric
-does not have."""
+"""A metric of memory. The agent recognises all other metrics of memory by their order of guests. This metric
+does not have that order.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class ReclaimSettings:
 
 
 class ReclaimLoop:
-    """Measures unused capacity each minute. An offer ends 15 minutes after the last measurement."""
+    """Measures unused capacity each minute. An offer expires 15 minutes after the last measurement."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class ReclaimLoop:
     ) -> None:
         """Prepare the loop.
 
-        :param changed: called after an offer has changed, so that it is reported.
+        :param changed: called after an offer has changed, so that the change is reported.
         :param cold: returns the bytes of cold memory by uuid of the guest; see ColdMemoryLoop.
         :param clock: returns seconds since the epoch, for times in the saved history.
         :param monotonic: returns monotonic seconds, for the time between two measurements.
@@ -212,8 +213,8 @@ class ReclaimLoop:
     def read_oversold(self, resource_class: str) -> OversoldCapacity | None:
         """The amount of a reclaimed class that guests hold beyond the present offers, in cores or bytes.
 
-        The result is None if nothing is offered, or if no measurement is recent. The offer has expired then,
-        so it cannot be too small.
+        The result is None if nothing is offered, or if no measurement is recent. Any offer has then expired,
+        and so cannot be too small.
         """
         found = [one for one in self._active_estimators if one.resource.name == resource_class]
         if self._settings.mode != ACT or not found:
@@ -236,7 +237,7 @@ class ReclaimLoop:
         :param guest: the uuid of the guest that was throttled or evicted.
         :param metric: the metric because of which the guest was throttled or evicted. A metric of CPUs counts
             only for guests on reclaimed CPUs, and a metric of memory only for guests on reclaimed memory. The
-            metric of oversold capacity never counts, because a smaller offer raises the metric, so it says
+            metric of oversold capacity never counts: a smaller offer raises this metric, so the metric says
             nothing about the offer.
         :param cause: the signal of another guest that was the cause; empty if the metric was the cause.
         """
@@ -363,7 +364,7 @@ class ReclaimLoop:
 def oversold_capacity(
     offers: Mapping[str, int], held: Mapping[str, Mapping[str, int]], unit: float
 ) -> OversoldCapacity | None:
-    """Compute the amount that guests hold beyond the offers; None without an offer.
+    """Compute the amount that guests hold beyond the offers; None if ``offers`` is empty.
 
     :param offers: the offered amounts, by uuid of the provider.
     :param held: the amounts that guests hold, by uuid of the guest and of the provider.
@@ -389,7 +390,7 @@ def oversold_capacity(
 
 
 def first_tree(tree: ProviderTree, conf: cfg.ConfigOpts) -> ProviderTree:
-    """Return the tree without the amounts that a starting agent withholds by files of its last run."""
+    """Return the tree without the amounts that a starting agent withholds, by the files of its last run."""
     found, folder = conf.capacity, Path(conf.state_path)
     tree = offers.with_kept(tree, found.steal, folder)
     return collectors.with_kept(tree, found.collectors, folder, time.time())

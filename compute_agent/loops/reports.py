@@ -86,7 +86,7 @@ _AFTER_CLAIM: Final = 0.5
 differ."""
 
 _ENDS_SECONDS: Final = 20.0
-"""The longest time in seconds for the requests for claims that end."""
+"""Maximum seconds for all requests that read the claims with an end time."""
 
 REPORT_THREAD: Final = ThreadSpec(
     "report",
@@ -155,7 +155,7 @@ class ReportLoop:
         :param max_pause: maximum number of seconds between two reports after failures.
         :param locate: reads the CPUs on which guests may run, for reshapes.
         :param causes: for each cause that can keep new guests away: whether it is active at the start.
-        :param root: finds the root provider; None means that the root is the agent's own.
+        :param root: finds the root provider; None means that the root belongs to the agent.
         :param root_user: makes the agent work below the root provider that ``root`` finds.
         :param additions: objects that add something, such as offers, to the provider tree of each report, in
             this order.
@@ -164,8 +164,8 @@ class ReportLoop:
         :param claims: confirms claims that expire, or warns of them.
         :param guest_claims: claims for guests without an allocation; None means that the agent claims
             nothing.
-        :param claim_ends: acts at the ends of claims; None means that the agent does nothing then.
-        :param signal: wakes the thread; other objects share it.
+        :param claim_ends: acts at the end times of claims; None means that the agent ignores end times.
+        :param signal: wakes the thread. Other objects use the same signal.
         """
         self.history = history or HistoryWatch(metrics)
         self.claims = claims or ClaimWatch()
@@ -182,7 +182,7 @@ class ReportLoop:
         self.status = ReportStatus()
         self._next_client: PlacementClient | None = None
         self._failures = 0
-        """The number of failed reports since the last successful one."""
+        """The number of failed reports since the last successful report."""
         self._locate = locate
         self._additions = tuple(additions)
         self._causes = dict(causes or {})
@@ -224,7 +224,7 @@ class ReportLoop:
         self.wake()
 
     def wait_for_switch(self, timeout: float) -> bool:
-        """Wait at most ``timeout`` seconds for Placement to have the switch; return whether it has.
+        """Wait at most ``timeout`` seconds until Placement has the switch; return whether Placement has it.
 
         The switch is the trait that keeps new guests away, as set by switch_scheduling().
         """
@@ -409,16 +409,19 @@ class ReportLoop:
         if report.sent:
             LOG.info("Placement applied %d changes", report.sent)
         if not self.status.up:
-            LOG.info("Placement answers")
+            LOG.info("Placement answers the agent")
         sent = self.status.sent + report.sent
         adjustments = self._reporter.adjustments
         if self.status.waiting:
-            LOG.info("The root provider %s exists now", self._pipeline.host_state.tree.root.name)
+            LOG.info(
+                "The root provider %s exists now, so the agent reports the host",
+                self._pipeline.host_state.tree.root.name,
+            )
         now, before = self._reporter.waiting, self.status.not_offered
         self._pipeline.foreign_devices = now.foreign_devices
         for sentence in now.all_sentences:
             if sentence not in before.all_sentences:
-                LOG.warning("%s", sentence)
+                LOG.warning("Some amounts are not offered in Placement yet: %s", sentence)
         self.status = ReportStatus(True, time.time(), "", report.refusals, sent, adjustments, not_offered=now)
         return not report.refusals
 
@@ -440,7 +443,7 @@ class ReportLoop:
         Guests keep their settings.
         """
         if reason != self.status.waiting:
-            LOG.warning("Nothing can be reported: %s", reason)
+            LOG.warning("Nothing can be reported to Placement yet: %s", reason)
         # Placement has answered, and only the root is missing.
         self._metrics.placement_up.set(1)
         self._metrics.last_report.set_to_current_time()
@@ -459,7 +462,7 @@ class ReportLoop:
 
     @property
     def overdue_guests(self) -> Mapping[str, str]:
-        """The guests that still run although their claims have ended: what to do, by uuid."""
+        """For guests that still run after the ends of their claims, by uuid: a text that says what to do."""
         return {} if self._claim_ends is None else self._claim_ends.overdue_guests()
 
     @property
@@ -476,7 +479,7 @@ class ReportLoop:
         causes = self._causes
         beside = self._pipeline.host_state.tree.beside
         if beside and any(causes.values()) and causes != self._granted:
-            LOG.warning("New guests cannot be kept away by the agent: %s", DISABLE_SERVICE)
+            LOG.warning("The agent cannot keep new guests away from this host: %s", DISABLE_SERVICE)
         # If nova-compute owns the root, it removes this trait when another program sets it.
         if causes and not beside:
             self._reporter.switch_scheduling(self._pipeline.host_state.tree.root.uuid, causes)
@@ -488,8 +491,8 @@ class ReportLoop:
     def _note_failure(self, reason: str, away: bool) -> None:
         """Log a new failure.
 
-        While Placement is away, a connection may be refused, then reset, then hang. Another error message
-        does not count as a new failure then.
+        While Placement does not answer, a connection may be refused, then reset, then hang. During such an
+        outage, another error message does not count as a new failure.
         """
         if away and self.status.away:
             if reason != self.status.last_error:
@@ -501,7 +504,7 @@ class ReportLoop:
         self.status = replace(self.status, up=False, last_error=reason, away=away)
 
     def _read_allocations(self) -> None:
-        """Read allocations, pass the changed ones to the worker, and then read claims."""
+        """Read allocations, pass changed allocations to the worker, and then read claims."""
         listing = self._reporter.take_listing()
         evidence, generations = self._reporter.take_evidence()
         self.history.note_evidence(evidence)
@@ -522,18 +525,18 @@ class ReportLoop:
         self.claims.read_claims(self._client, self._pipeline.guest_views())
 
     def _read_ends(self) -> bool:
-        """Read the claims that end; return False if they cannot be read."""
+        """Read the claims with an end time; return False if the claims cannot be read."""
         if self._claim_ends is None:
             return True
         try:
             with round_deadline(_ENDS_SECONDS):
                 return self._claim_ends.read_ends(self._client)
         except Exception:
-            LOG.exception("Unexpected error while the claims that have an end were read")
+            LOG.exception("Unexpected error while the claims that have an end time were read")
             return False
 
     def _current_holders(self) -> dict[str, ConsumerOwner]:
-        """The owners of all consumers with an allocation on this host. Only unknown owners are read again."""
+        """The owners of all consumers with an allocation on this host. Only unknown owners are read."""
         known = self.history.known_owners
         holding = {view.guest.uuid for view in self._pipeline.guest_views() if view.allocation}
         found = {

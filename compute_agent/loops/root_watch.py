@@ -45,7 +45,7 @@ class RootUser(Protocol):
     def use_root(self, owner: RootOwner) -> None:
         """Work below the owner's root from now on. The worker has the new tree when this method returns.
 
-        :raises ConfigError: the configuration does not fit this root.
+        :raises ConfigError: the configuration cannot be used with this root.
         :raises TimeoutError: the worker does not answer in time.
         """
         ...
@@ -58,7 +58,7 @@ HypervisorName = Callable[[], str]
 class RootWatch:
     """Finds the root provider before each report, and warns if nova-compute writes the agent's root, too.
 
-    The thread of reports uses it; any thread may read ``owner``.
+    Only the thread of reports uses the object, but any thread may read ``owner``.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class RootWatch:
 
         :param own: the uuid of the root provider that the agent makes if there is no nova-compute.
         :param last: the root of nova-compute that was saved last in ``store``.
-        :param decided: whether the agent has reported a root of its own before.
+        :param decided: whether the agent has already reported a root of its own.
         """
         self._options = options
         self._own = own

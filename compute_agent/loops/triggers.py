@@ -99,7 +99,7 @@ class WatermarkLoop:
         moment: Callable[[], WeekMoment] = local_moment,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare the loop, and pass the limits that a former agent saved to the arbiter.
+        """Prepare the loop, and pass the limits that the previous run of the agent saved to the arbiter.
 
         :param root: the folder that contains ``proc``, usually ``/``.
         :param cache: reads the counters of caches; None means that caches are not measured.
@@ -147,7 +147,7 @@ class WatermarkLoop:
     def reload(self, conf: ReloadedConfiguration) -> None:
         """Use another configuration from the next round on.
 
-        The next round keeps its time, because rates over a shorter time would mean little.
+        The next round does not begin earlier, because rates over a short time would be inexact.
         """
         self.use_options(conf)
         self._thread.start()
@@ -266,10 +266,10 @@ class InterferenceLoop:
         arbiter: LimitArbiter,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare the loop, and pass the limits that a former agent saved to the arbiter.
+        """Prepare the loop, and pass the limits that the previous run of the agent saved to the arbiter.
 
         :param reader: reads the measured values of guests. The loop passes the guests' cache allotments to
-            it.
+            the reader.
         """
         self._conf = conf
         self._file = file
@@ -384,7 +384,7 @@ class InterferenceLoop:
         self._keep_limits()
 
     def _warn_missing_signals(self, sample: GuestSamples) -> None:
-        """Log when a signal has no value for any guest that uses CPU time, and when it has one again."""
+        """Log when a signal has no value for any guest that uses CPU time, and when it has a value again."""
         if not any((one.cpu or 0.0) >= MIN_CPU for one in sample.readings.values()):
             return  # idle guests have no values of signals, which is no fault
         signals = {watch.signal.name: watch.signal for watch in self._conf.settings.watches}
@@ -402,5 +402,5 @@ class InterferenceLoop:
                 unmet and f"; {unmet}",
             )
         for name in sorted((self._missing_signals - missing) & signals.keys()):
-            LOG.info("Guests have the signal %s again", name)
+            LOG.info("The signal %s can be measured again", name)
         self._missing_signals = missing

@@ -99,7 +99,9 @@ class CpuUse(SingleThreadLoop):
         self._weeks: WeekUses | None = None
         """The use by hour of the week; None while the option is off."""
         self._profiles: Mapping[str, LoadProfile] = {}
-        """The profiles of guests that were measured for at least a day; they are made after each hour."""
+        """The profiles of guests that were measured for at least a day; the profiles are made after each
+        hour.
+        """
         self._told: Mapping[str, LoadProfile] = {}
         """The mean use of guests as last reported to the worker."""
         self._told_use: Mapping[str, LoadProfile] = {}
@@ -113,7 +115,7 @@ class CpuUse(SingleThreadLoop):
     def measure_use(self, now: float, wall: float) -> None:
         """Measure the CPU use of guests since the last call, and report it to the worker.
 
-        A guest without a known use by hour is reported when it was measured for ``load_minutes``.
+        A guest without a known use by hour is reported after it was measured for ``load_minutes``.
 
         :param now: the present time in monotonic seconds.
         :param wall: the present time in seconds since the epoch.
@@ -168,7 +170,7 @@ class CpuUse(SingleThreadLoop):
 # A change of the use by this amount changes the cost of a core by 0.2 points, a tenth of the default of
 # [policy] rebalance_gain.
 MIN_CHANGE: Final = 0.05
-"""Cores by which the mean use of a guest changes before it is reported again."""
+"""Minimum change, in cores, of a guest's mean use before the use is reported again."""
 
 MAX_SECONDS: Final = 300.0
 """Maximum number of seconds between two readings, because a mean over a longer time hides peaks."""
@@ -176,7 +178,7 @@ MAX_SECONDS: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class _CounterReading:
-    """One read of all counters. ``reclaimed`` are the uuids of guests that held only reclaimed CPUs then."""
+    """One read of all counters. ``reclaimed`` has the guests that then held only reclaimed CPUs, by uuid."""
 
     round: MeasuringRound
     reclaimed: frozenset[str]
@@ -196,7 +198,7 @@ class HostUseReader:
         root: str = "/",
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``root`` is the folder that contains ``proc``; the driver's paths of cgroups are not below it."""
+        """``root`` is the folder that contains ``proc``; it is not a prefix of cgroup paths."""
         self._pipeline = pipeline
         self._subjects = SubjectFactory(driver)
         self._classes = classes
@@ -205,7 +207,7 @@ class HostUseReader:
         self._before: _CounterReading | None = None
 
     def read(self, wall: float) -> HostUse | None:
-        """Measure the use since the last read; return None at the first read, or if the last is too long ago.
+        """Measure the use since the last read; return None at the first read, or if the last one is too old.
 
         :param wall: the present time in seconds since the epoch.
         """
@@ -259,7 +261,7 @@ def lives_on_rest(view: GuestView) -> bool:
 
 
 def holds_of_rest_alone(view: GuestView, rest: str, own: Set[str]) -> bool:
-    """Whether a best-effort guest holds the reclaimed class ``rest``, and no normal class of ``own``."""
+    """Whether a best-effort guest holds the reclaimed class ``rest``, and no class in ``own``."""
     held = {
         name for amounts in (view.allocation or {}).values() for name, amount in amounts.items() if amount
     }
@@ -272,7 +274,7 @@ class _MemoryHeld:
 
     :ivar mib: the memory of the host that the guest uses, in MiB; None if unknown.
     :ivar swapped: the part of the guest's memory that is in swap, in MiB.
-    :ivar parts: the part of the guest's memory on each NUMA node, from 0 to 1.
+    :ivar parts: the share of the guest's memory on each NUMA node, from 0 to 1.
     """
 
     mib: float | None = None
@@ -297,9 +299,9 @@ class MemoryReader:
     ) -> None:
         """Read the memory of the guests of ``pipeline``.
 
-        :param root: the folder that contains ``proc`` and ``sys``; paths of cgroups are not below it.
-        :param cold: returns the bytes of swap that a guest does not use any more and that do not count, by
-            uuid of the guest.
+        :param root: the folder that contains ``proc`` and ``sys``; it is not a prefix of cgroup paths.
+        :param cold: returns, by uuid of the guest, the bytes of swap that do not count, because the guest
+            does not use them any more.
         """
         self._cold = cold
         self._pipeline = pipeline

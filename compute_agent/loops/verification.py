@@ -54,8 +54,8 @@ from compute_agent.schedules.realtime import KernelSchedules, read_schedules
 _NO_NODE: Final = frozenset({-1})
 """A set of NUMA nodes that no guest is bound to.
 
-Asked for a binding, a driver returns None if memory is bound so, and otherwise the actual binding. Asked for
-this set, it therefore always returns the actual binding.
+A driver that is asked about a binding returns None if the memory has this binding, and otherwise the actual
+binding. For this set, the driver therefore always returns the actual binding.
 """
 
 SECOND_LOOK: Final = 0.3
@@ -211,7 +211,7 @@ def _read_refusals(
 
 
 class PromiseVerifier:
-    """Verifies the promises to all guests. Any thread may use it; only one thread reads at a time."""
+    """Verifies the promises to all guests. Any thread may use it; only one at a time reads the kernel."""
 
     def __init__(
         self,

@@ -7,5 +7,5 @@ Modules
     - ``resource``: resource classes, block I/O, shares of memory, and controls of throttling
     - ``messages``: errors that cross folders, and how messages show names and foreign text
 
-All objects here are frozen values: threads pass them on without locks. Each folder may import them.
+All objects here are frozen values: threads pass them on without locks. Each folder may import these modules.
 """

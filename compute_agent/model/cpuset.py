@@ -39,7 +39,7 @@ class BadCpuSet(ValueError):
 
 
 def parse(text: str) -> frozenset[int]:
-    """Parse a list of CPUs such as ``0-3,^2,8,^4-5``. An exclusion (``^``) also applies to parts before it.
+    """Parse a list of CPUs such as ``0-3,^2,8,^4-5``. An exclusion (``^``) applies to all parts.
 
     Blanks around parts and empty parts are allowed, as in the kernel. An empty text is the empty set.
 
@@ -112,11 +112,12 @@ class CpuSets:
     :ivar dedicated: CPUs that back PCPU. None of them is in ``shared``, except with the legacy option
         ``vcpu_pin_set`` alone.
     :ivar shared: CPUs that back VCPU.
-    :ivar emulator: CPUs for emulator threads, unless a guest has a dedicated CPU for them; empty without
-        shared CPUs.
+    :ivar emulator: CPUs for emulator threads, unless a guest has a dedicated CPU for them; empty if there
+        are no shared CPUs.
     :ivar reserved_vcpus: the number of VCPU that are reserved for the host.
     :ivar warnings: sentences for operators about the options.
-    :ivar pooled: dedicated and shared CPUs that belong to pools. Only members of its pool may use such a CPU.
+    :ivar pooled: dedicated and shared CPUs that belong to pools. Only guests in the pool of such a CPU may
+        use it.
     :ivar offline: CPUs of ``[compute] cpu_dedicated_set`` that are offline and were never seen online. Such
         CPUs are in no set until they are online.
     """
@@ -131,7 +132,7 @@ class CpuSets:
 
     @property
     def offline_warning(self) -> str:
-        """A message about the CPUs in ``offline``; empty without such CPUs."""
+        """A message about the CPUs in ``offline``; empty if there are no such CPUs."""
         if not self.offline:
             return ""
         return (

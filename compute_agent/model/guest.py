@@ -17,7 +17,7 @@ from compute_agent.model.messages import full_name
 
 @dataclass(frozen=True, slots=True)
 class GuestCell:
-    """A cell of a guest: its guest CPUs, and the NUMA nodes of the host from which its memory must come."""
+    """A NUMA cell of a guest: guest CPUs, and the host's NUMA nodes from which the cell gets its memory."""
 
     vcpus: frozenset[int]
     nodes: frozenset[int]
@@ -28,7 +28,7 @@ class PlacementConstraints:
     """The demands in a guest's definition. If a policy cannot meet them, it leaves the guest on its CPUs.
 
     :ivar nodes: NUMA nodes of the host from which all memory of the guest must come; empty means any node.
-    :ivar cells: groups of guest CPUs, each with the NUMA nodes from which its memory must come.
+    :ivar cells: groups of guest CPUs, each with the NUMA nodes from which the memory of the group must come.
     :ivar pins: pairs of the number of a guest CPU and the host CPUs that it may use. A guest CPU without an
         entry may use any host CPU.
     :ivar emulator: host CPUs that all other threads may use; empty means any CPU.
@@ -124,7 +124,7 @@ class GuestMigration:
 
 @dataclass(frozen=True, slots=True)
 class GuestHolding:
-    """The allocation of a guest on this host. If ``migration`` is set, the migration's consumer holds it."""
+    """The allocation of a guest on this host, held by the migration's consumer if ``migration`` is set."""
 
     allocation: Allocation
     migration: GuestMigration | None = None
@@ -161,8 +161,8 @@ class Guest:
     :ivar settings: all settings, as the worker of the pipeline has resolved them.
     :ivar cgroup: path of the guest's own cgroup v2 folder; empty if the guest shares a group with others.
     :ivar details: further facts of the driver by name, for messages only.
-    :ivar dedicated: the number of guest CPUs that the flavor wants dedicated; 0 if the flavor wants no
-        dedicated ones, or if the number is unknown.
+    :ivar dedicated: the number of guest CPUs that the flavor wants dedicated; 0 if the number is unknown or
+        no guest CPU should be dedicated.
     :ivar constraints: demands of the guest's definition.
     :ivar dedicated_vcpus: numbers of the dedicated guest CPUs, if only some are dedicated.
     :ivar declared: settings that the driver found in the guest's definition; ``declared_by`` is their source.

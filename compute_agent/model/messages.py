@@ -65,7 +65,7 @@ def printable_text(text: str) -> str:
 def missing_package(wanted: str, package: str, extra: str) -> ConfigError:
     """Build the error for a missing Python package that a feature needs; the text says how to install it.
 
-    :param wanted: the feature or option that needs the package. The error message begins with it.
+    :param wanted: the feature or option that needs the package. The error message begins with this text.
     :param package: the name of the Python package.
     :param extra: the optional dependency group (extra) of the agent's distribution that installs the package.
     """

@@ -45,7 +45,8 @@ class ResourceClass:
         inventory of other classes belongs to the agent only if a file records that the agent made it.
     :ivar movable: whether inventories and allocations move to other providers when the shape of the tree
         changes. Cache ways and bandwidth do not move, because they always belong to one L3 domain.
-    :ivar exclusive: whether a consumer has its amount alone, so that the class cannot be overcommitted.
+    :ivar exclusive: whether no other consumer shares an allocated amount, so that the class cannot be
+        overcommitted.
     :ivar cpu: whether amounts are CPUs, which the agent assigns.
     :ivar stock_name: the custom class that is used instead on an OpenStack Placement that does not know this
         class; empty means that all releases know the class.
@@ -178,7 +179,7 @@ class BlockIoClass:
 
 @dataclass(frozen=True, slots=True)
 class MemoryShare:
-    """Settings of memory of a class of guests. Amounts are percent of a guest's allocation of ``MEMORY_MB``.
+    """The memory settings of a guest class. Amounts are percent of a guest's allocation of ``MEMORY_MB``.
 
     :ivar high: above this amount, the kernel slows the guest down and reclaims its memory; None means no
         limit.

@@ -137,7 +137,7 @@ def _cache_order(sample: StoredSample) -> int:
 
 
 MAX_CACHES: Final = 6
-"""Maximum number of caches with a curve of their own. All other caches share one curve with their sum."""
+"""Maximum number of caches with a curve of their own. One more curve shows the sum of all other caches."""
 
 # Up to two missing samples do not break a curve, because a round may be late.
 BREAK: Final = 3.5

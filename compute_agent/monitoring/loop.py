@@ -47,7 +47,7 @@ class MonitoringCollector(Collector):
 
     A series with an empty ``guest`` has the values of a whole class.
 
-    A guest has no series any more after its end, because all values come from the newest reading.
+    The series of a guest disappear when the guest ends, because all values come from the newest reading.
     """
 
     def __init__(self, loop: MonitorLoop) -> None:
@@ -142,8 +142,9 @@ MONITORING_THREAD: Final = ThreadSpec(
 )
 
 Targets = Callable[[], Sequence[MonitorTarget] | None]
-"""A function that lists the targets to measure. The result is None while the targets are not known; the last
-list then stays in use."""
+"""A function that lists the targets to measure. The result is None while the targets are not known; the loop
+then uses the last known list.
+"""
 
 
 class MonitorLoop:
@@ -355,9 +356,14 @@ class MonitorLoop:
         reason = "" if error is None else f"{type(error).__name__}: {error}"
         if reason and reason != self._troubles.get(what):
             # Other errors than OSError are defects of the code, for which the log has the stack.
-            LOG.warning("%s: %s", what, error, exc_info=None if isinstance(error, OSError) else error)
+            LOG.warning(
+                "Monitoring of caches has a problem: %s: %s",
+                what,
+                error,
+                exc_info=None if isinstance(error, OSError) else error,
+            )
         elif self._troubles.get(what) and not reason:
-            LOG.info("%s: no longer the case", what)
+            LOG.info("Monitoring works again after this problem: %s", what)
         self._troubles[what] = reason
 
 

@@ -179,7 +179,7 @@ class CacheMonitor:
 
 
 def _add_sample(meter: TargetMeter, group: str, samples: Mapping[str, CounterSample]) -> GroupCounters | None:
-    """Add the counters of a group to a meter; return them with their rates, or None without counters."""
+    """Add the counters of a group to a meter; return them with their rates, or None if none were read."""
     sample = samples.get(group)
     return None if sample is None else meter.add_sample(group, sample)
 
@@ -187,7 +187,7 @@ def _add_sample(meter: TargetMeter, group: str, samples: Mapping[str, CounterSam
 def _guests_of(
     targets: Sequence[MonitorTarget], paths: Mapping[tuple[str, str], str]
 ) -> dict[tuple[str, str], list[tuple[str, str]]]:
-    """For each class without counters of its own, by its key: the keys of its guests.
+    """The keys of the guests of each class without counters of its own, by the key of the class.
 
     A class has no counters of its own if it shares its control group with another class.
     """
@@ -290,7 +290,7 @@ class MonitoringGroups:
             try:
                 groups.remove_group(self._files, path)
             except ResctrlError as error:
-                LOG.warning("A monitoring group cannot be removed: %s", error)
+                LOG.warning("The monitoring group of an ended guest cannot be removed: %s", error)
         # The most important guests come first: the kernel may not reuse a freed RMID at once, so the last
         # groups may fail.
         for guest in chosen:
@@ -299,7 +299,9 @@ class MonitoringGroups:
                 try:
                     make_monitoring_group(self._files, group, name)
                 except ResctrlError as error:
-                    LOG.warning("A monitoring group cannot be made: %s", error)
+                    LOG.warning(
+                        "A guest is not monitored, because its monitoring group cannot be made: %s", error
+                    )
 
     def _fill_group(self, group: str, target: MonitorTarget) -> bool:
         """Move all threads of a guest into its monitoring group; return whether the group exists."""
@@ -309,7 +311,7 @@ class MonitoringGroups:
             if not set(target.threads()) <= inside:
                 groups.move_tasks(self._files, group, lambda: self._movable_threads(target))
         except DriverError as error:
-            LOG.debug("Guest %s is gone: %s", target.guest, error)
+            LOG.debug("Guest %s has ended, so its threads are not monitored: %s", target.guest, error)
         except ResctrlError as error:
             if error.errno == errno.ENOENT:
                 return False
@@ -340,7 +342,7 @@ class MonitoringGroups:
             except ResctrlError as error:
                 # Another program may have taken the counter or removed the group. The next comparison tries
                 # again.
-                LOG.debug("A counter cannot be assigned: %s", error)
+                LOG.debug("A counter cannot be assigned to a group; the agent tries again later: %s", error)
 
     def _report_unmonitored(self, guests: set[str]) -> None:
         if guests and not self.unmonitored_guests:
@@ -355,7 +357,7 @@ class MonitoringGroups:
 def own_groups(targets: Sequence[MonitorTarget], present: ResctrlGroups) -> dict[tuple[str, str], str]:
     """The control groups that only one target (a class or a guest) uses, by the key of the target.
 
-    The control group's counters measure such a target, so it needs no monitoring group.
+    The control group's counters measure such a target, so the target needs no monitoring group.
     """
     users = Counter(target.group for target in targets)
     classes = Counter(group for group, _ in {(target.group, target.qos_class) for target in targets})

@@ -167,7 +167,7 @@ class TargetUse:
 
     @cached_property
     def caches(self) -> Mapping[int, CacheUse]:
-        """The use of each cache by the target, by cache id; empty without monitoring."""
+        """The use of each cache by the target, by cache id; empty if the target is not monitored."""
         return add_up(group.cache_uses() for group in self.groups)
 
     @cached_property
@@ -254,7 +254,7 @@ class TargetMeter:
         self._totals = BandwidthTotals()
 
     def add_sample(self, group: str, sample: CounterSample) -> GroupCounters:
-        """Add a sample of a group; return its counters, with rates since the sample before.
+        """Add a sample of a group; return its counters, with rates since the previous sample.
 
         The first sample of a group has no rates.
         """
@@ -329,13 +329,13 @@ class MonitoredCaches:
         """Set the sizes of the caches, and the capacity of their memory.
 
         :param memory_bandwidth_gbps: the bandwidth of the memory of each cache, in 10^9 bytes a second, which
-            the hardware does not show. None if unknown; thresholds in percent have no effect then.
+            the hardware does not show. None if unknown; thresholds in percent then have no effect.
         """
         self._sizes = {str(cache): float(size) for cache, size in cache_sizes(platform).items()}
         self._bandwidth = None if memory_bandwidth_gbps is None else memory_bandwidth_gbps * BYTES_PER_GB
 
     def read(self) -> CacheReading:
-        """The newest bandwidths and occupancies; empty without a recent reading."""
+        """The newest bandwidths and occupancies; empty if there is no recent reading."""
         reading = self._newest()
         if reading is None:
             return CacheReading()

@@ -1,7 +1,7 @@
 """Stored samples: an SQLite database that the agent writes and other processes may read at the same time.
 
 A sample is the use of one L3 cache by one target, a guest or a class. The store limits the age of samples and
-the size of the file. Its failures are logged and counted, and never stop the measurement.
+the size of the file. Failures of the store are logged and counted, and never stop the measurement.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class StoredSample:
 
     :ivar time: the time of the sample in seconds since the epoch.
     :ivar occupancy: occupancy of the cache in bytes; None if unknown.
-    :ivar local: bandwidth to memory of the cache's own NUMA node, in bytes a second since the sample before;
-        None if unknown.
-    :ivar total: bandwidth to all memory, in bytes a second since the sample before; None if unknown.
+    :ivar local: bandwidth to memory of the cache's own NUMA node, in bytes a second since the previous
+        sample; None if unknown.
+    :ivar total: bandwidth to all memory, in bytes a second since the previous sample; None if unknown.
     :ivar cpu: CPU use of the whole target in cores, equal in the samples of all its caches; None if unknown.
     """
 
@@ -179,8 +179,8 @@ class SampleStore:
     def flush(self, time: float) -> None:
         """Write queued samples in one transaction, and delete samples that are too old.
 
-        Samples that cannot be written stay in the queue. A damaged or foreign file is renamed, and a new one
-        is made.
+        Samples that cannot be written stay in the queue. A damaged or foreign file is renamed and replaced by
+        a new file.
 
         :param time: the present time in seconds since the epoch.
         """

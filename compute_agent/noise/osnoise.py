@@ -108,7 +108,7 @@ def read_kept(path: Path) -> str | None:
 
 
 class OsNoiseTracer:
-    """Runs the tracer of the host with its files below a root. Only one process at a time can run it."""
+    """Runs the tracer of the host below a root. Only one process at a time can run the tracer."""
 
     def __init__(self, root: Path, kept: Path, sleep: Callable[[float], object] = time.sleep) -> None:
         """``kept`` is the file for the kernel's list of CPUs during a run."""

@@ -79,7 +79,10 @@ def _event_rates(before: Mapping[str, int], now: Mapping[str, int], seconds: flo
 def _thread_noise(
     pairs: Iterable[tuple[ThreadCounters, ThreadCounters]], seconds: float
 ) -> tuple[float | None, float | None]:
-    """Involuntary switches and microseconds of delay, both per second; None without a thread or a counter."""
+    """Involuntary switches a second, and microseconds of delay a second.
+
+    Both values are None if there are no threads. The delay is also None if the kernel counts no delays.
+    """
     pairs = tuple(pairs)
     if not pairs:
         return None, None

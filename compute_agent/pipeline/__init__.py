@@ -3,9 +3,9 @@
 A driver, a report or a command puts an event into the queue (:mod:`~compute_agent.pipeline.events`). The
 worker (:mod:`~compute_agent.pipeline.worker`) then does the following for one event at a time:
 
-1. The worker updates the cache (:mod:`~compute_agent.pipeline.guest_cache`). For starts, ends and reconcile
-   this is the work of :mod:`~compute_agent.pipeline.lifecycle`. :mod:`~compute_agent.pipeline.guest_settings`
-   resolves the settings of each guest.
+1. The worker updates the cache (:mod:`~compute_agent.pipeline.guest_cache`). The module
+   :mod:`~compute_agent.pipeline.lifecycle` does this for starts and ends of guests, and for the periodic
+   comparison. :mod:`~compute_agent.pipeline.guest_settings` resolves the settings of each guest.
 2. The worker places guests by the policy (:mod:`~compute_agent.pipeline.placer`), on the host that
    :mod:`~compute_agent.pipeline.host_state` describes, and marks the controllers with pending work.
 3. The worker runs these controllers (:mod:`~compute_agent.pipeline.enforcer`).

@@ -1,6 +1,6 @@
 """The enforcer: runs the controllers, which write the settings of guests to the kernel, one after another.
 
-A failure of one controller does not stop the next.
+If a controller fails, the next controllers still run.
 
 Before the driver reports the start of a guest, only the controllers of cache groups and of memory nodes run
 for it. The CPUs of the guest are set when it runs, because libvirt itself sets them during the start.
@@ -67,7 +67,7 @@ class ExpectedGuests:
         self._cache.synced = False
 
     def note_process(self, guest: Guest) -> ExpectedGuest | None:
-        """Note the process of a guest and return the updated entry; None if the guest is not expected."""
+        """Note the process of an expected guest, and return its updated entry; None for any other guest."""
         one = self._expected.get(guest.uuid)
         if one is None:
             return None
@@ -113,7 +113,7 @@ _OUTCOMES: Final = {True: "was changed", False: "is as it should be"}
 
 
 class GuestEnforcer:
-    """Runs controllers for pending changes, and finds drift of the kernel.
+    """Runs controllers for pending changes, and finds settings that other programs have changed.
 
     Only the worker of the pipeline uses this object.
     """
@@ -127,8 +127,8 @@ class GuestEnforcer:
     ) -> None:
         """Run ``controllers``, in their order.
 
-        :param read_online: reads the CPUs that are online now; None means the online CPUs of the host state
-            are used.
+        :param read_online: reads the CPUs that are online now; None means that the online CPUs of the host
+            state are used.
         """
         self._read_online = read_online
         self._controllers = controllers
@@ -179,7 +179,12 @@ class GuestEnforcer:
             for entry in sorted(waiting, key=lambda entry: _is_pinned(entry, host_state)):
                 try:
                     changed = controller.apply(self._target_for(entry, host_state))
-                    LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
+                    LOG.debug(
+                        "The controller %s has compared guest %s with its settings: the guest %s",
+                        controller.name,
+                        entry.guest,
+                        _OUTCOMES[changed],
+                    )
                 except GuestGoneError:
                     pass  # skipped: the guest has ended, and the queue has the event
                 except (DriverError, OSError) as error:
@@ -198,8 +203,14 @@ class GuestEnforcer:
             if controller.name in entry.pending:
                 try:
                     changed = controller.apply(self._target_for(entry, host_state))
-                    LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
-                # Errors of files are raised as DriverError, because senders of orders handle no other error.
+                    LOG.debug(
+                        "The controller %s has compared guest %s with its settings: the guest %s",
+                        controller.name,
+                        entry.guest,
+                        _OUTCOMES[changed],
+                    )
+                # Errors of files are raised as DriverError, because senders of requests handle no other
+                # error.
                 except OSError as error:
                     raise DriverError(f"{controller.name}: {error}") from error
                 entry.pending.discard(controller.name)
@@ -212,7 +223,7 @@ class GuestEnforcer:
         # The limits are cleared before the target is made, because it has a copy of them.
         entry.limits.clear()
         target = self._target_for(entry, host_state)
-        # Without controllers of cache groups (acts_early), which remove their limits in sync().
+        # Controllers of cache groups (acts_early) are left out, because they remove limits in sync().
         for controller in (each for each in self._controllers if not each.acts_early):
             try:
                 controller.apply(target)
@@ -363,7 +374,7 @@ class GuestEnforcer:
         return host_state.with_online(self._read_online())
 
     def _note_failure(self, controller: KernelController, error: Exception) -> None:
-        LOG.error("%s: %s; the agent tries again", controller.name, error)
+        LOG.error("The controller %s has failed: %s; the agent tries again", controller.name, error)
         self._metrics.controller_failures.labels(controller.name).inc()
 
 

@@ -37,7 +37,7 @@ class StartGuest:
     allocation: Allocation
     as_of: float
     cwd: str = "/"
-    # The environment is in repr(), which may be logged: a variable may contain a password.
+    # The environment is left out of repr(), which may be logged: a variable may contain a password.
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     declared: tuple[str, ...] = ()
     owner: ConsumerOwner | None = None
@@ -99,7 +99,7 @@ class GuestExpected:
 
 @dataclass(frozen=True, slots=True)
 class GuestAppeared:
-    """The process of an expected guest exists. The answer comes when the process is in its cache group."""
+    """The process of an expected guest exists. The worker answers when the process is in its cache group."""
 
     guest: Guest
 
@@ -122,7 +122,7 @@ class AllocationsRead:
     :ivar allocations: the allocation of each guest by uuid. While a guest migrates, this may be the
         allocation of the migration. An empty allocation means that the guest holds nothing any more.
     :ivar held: the allocations of all consumers on this host, with or without a guest, by consumer; None if
-        they have not changed.
+        these allocations have not changed.
     :ivar migrations: the migrations that hold the allocation of a guest, by uuid of the guest.
     :ivar owners: changed owners of consumers, by uuid of the guest.
     """

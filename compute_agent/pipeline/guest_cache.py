@@ -21,8 +21,8 @@ class CachedGuest:
     :ivar assignment: the CPUs of the guest; None means that the agent does not place the guest.
     :ivar refusal: the reason why the policy refused the guest; empty if the policy did not refuse the guest.
         A refused guest is assigned only CPUs that no other guest holds.
-    :ivar stray: a text about CPUs that the guest holds outside of the current CPU sets; empty without such
-        CPUs.
+    :ivar stray: a text about CPUs that the guest holds outside of the current CPU sets; empty if there are
+        no such CPUs.
     :ivar refused: messages about requests of the guest that controllers have refused.
     :ivar limits: the limits that throttling has set, by control, in the unit of the control.
     :ivar pending: the names of the controllers that have not applied the present state of the guest yet.
@@ -146,11 +146,14 @@ class GuestCache:
         self.migrations = {one: guest for one, guest in self.migrations.items() if one in self.unclaimed}
 
     def migration_of(self, uuid: str) -> str:
-        """The consumer of the migration that holds a guest's allocation on this host; empty without one."""
+        """The migration's consumer that holds a guest's allocation here.
+
+        The result is empty if the guest does not migrate.
+        """
         return next((one for one, guest in self.migrations.items() if guest == uuid), "")
 
     def mark_pending(self, entry: CachedGuest) -> None:
-        """Mark all controllers as pending for a guest, or none if the guest is preserved."""
+        """Mark all controllers as pending for a guest. If the guest is preserved, mark no controller."""
         entry.pending = set() if entry.guest.settings.preserve else set(self.controllers)
         self.synced = False
 

@@ -68,7 +68,7 @@ class ManualSettings:
 
     @classmethod
     def look_up(cls, path: Path) -> ManualSettings:
-        """Read a file for a command that must not change it; no settings if the file is unusable.
+        """Read a file for a command that must not change it; the result is empty if the file is unusable.
 
         :raises UnsafeFileError: other users could have written the file.
         """
@@ -102,7 +102,7 @@ class ManualSettings:
     def change_settings(
         self, uuid: str, source: SettingSource, texts: Mapping[str, str], unset: Collection[str] = ()
     ) -> None:
-        """Set and unset settings of a guest from one source, and wait until they are on disk.
+        """Set and unset settings of a guest from one source, and wait until the changes are on disk.
 
         :raises OSError: the settings cannot be saved. The former settings stay in force.
         """
@@ -139,7 +139,7 @@ class ManualSettings:
         }
         # The file is written first, so that a full disk leaves file and memory unchanged.
         with self._lock:
-            # No write without a change, which saves an fsync(2).
+            # Without a change nothing is written, which saves an fsync(2).
             if texts == self._texts:
                 return
             if self._path is not None:
@@ -189,7 +189,7 @@ def _manual_source(text: str) -> SettingSource:
 def _checked_text(name: str, text: Any) -> str:
     if name not in SETTING_NAMES:
         raise ValueError(f"there is no setting {name!r}")
-    # Only a check of the text, which values() parses again.
+    # This call only checks the text, which values() parses again.
     read_setting(name, kept_json.text(text))
     return str(text)
 
@@ -271,7 +271,7 @@ class GuestClassifier:
         )
 
     def report_problems(self, guest: Guest) -> None:
-        """Record the problems with settings of a guest that were not reported before."""
+        """Record the problems with settings of a guest that are new since the last report."""
         reported = self._reported.setdefault(guest.uuid, set())
         for problem in guest.setting_problems:
             if problem not in reported:

@@ -32,12 +32,12 @@ class HostState:
     :ivar place_unallocated: whether guests without an allocation run on the shared CPUs. If not, the agent
         does not place these guests.
     :ivar former: zones of an earlier shape of the provider tree. A guest with an allocation in a former zone
-        stays there until it is moved.
+        stays in this zone until the guest is moved.
     :ivar rebalance_gain: the minimum gain of a move of a running guest (see
         :mod:`compute_agent.policy.running_guests`); None means that guests are not moved.
     :ivar refuse_unplaced: whether a guest that is refused at its start is stopped.
-    :ivar root_known: whether the root provider is known. While the root provider is unknown, no allocation
-        counts as one on this host.
+    :ivar root_known: whether the root provider is known. While the root provider is unknown, the agent cannot
+        recognise allocations on this host.
     :ivar pools: the CPU pools of the configuration.
     :ivar warnings: messages about entries of provider files that have no effect.
     :ivar classification: the rules that choose settings of guests.
@@ -114,7 +114,7 @@ class HostState:
 
     @property
     def has_pools(self) -> bool:
-        """Whether the tree has CPU pools, or had pools and guests may still hold CPUs of them."""
+        """Whether the tree has CPU pools, or had pools of which guests may still hold CPUs."""
         return any(zone.pool for zone in self.all_zones)
 
     def surrounding_cpus(self, zone: ProviderNode) -> frozenset[int]:
@@ -239,9 +239,9 @@ def device_nodes(host_state: HostState, guest: Guest, allocation: Allocation) ->
 def memory_nodes(host_state: HostState, guest: Guest, allocation: Allocation) -> frozenset[int]:
     """The NUMA nodes for the memory of a guest; empty means any node.
 
-    The settings of the guest may name a memory type. The result are those nodes of the guest's allocation
-    that have this type. If the allocation names no node, the result are all nodes of the type. If no node has
-    the type, the result are the nodes of the allocation.
+    The settings of the guest may name a memory type. The result contains the nodes of the guest's allocation
+    that have this type. If the allocation names no node, the result contains all nodes of the type. If no
+    node has the type, the result contains the nodes of the allocation.
     """
     held, wanted = held_nodes(host_state, allocation), guest.settings.memory_type
     if wanted is MemoryType.ANY:
@@ -252,7 +252,7 @@ def memory_nodes(host_state: HostState, guest: Guest, allocation: Allocation) ->
 
 
 def held_nodes(host_state: HostState, allocation: Allocation) -> frozenset[int]:
-    """The NUMA nodes on which an allocation has memory; empty if it has memory of the root provider.
+    """The NUMA nodes on which an allocation has memory; empty if the memory is from the root provider.
 
     Memory of the root provider may come from any node. Nodes without memory are left out.
     """

@@ -67,7 +67,7 @@ class GuestLifecycle:
         self._cache = enforcer.cache
         self._metrics = metrics
         self._saved: Mapping[str, SavedGuest] | None = None
-        """The saved guests that are not taken over yet; None means the guests of all drivers are taken
+        """The saved guests that are not taken over yet; None means that the guests of all drivers are taken
         over.
         """
         self._awaited: frozenset[str] | None = None
@@ -245,7 +245,7 @@ class GuestLifecycle:
         its saved guests keep their CPUs, and a later call takes them over.
 
         :return: whether this call has added the guests of a driver.
-        :raises DriverError: no driver can list its guests; the saved state stays for the next call.
+        :raises DriverError: no driver can list its guests; the saved state is kept for the next call.
         """
         if (saved := self._saved) is None:
             return False
@@ -269,7 +269,7 @@ class GuestLifecycle:
                 " keep their CPUs: %s",
                 " and ".join(sorted(awaited)),
                 len(waiting),
-                self._driver.outage_reason or "the driver is about to look",
+                self._driver.outage_reason or "the driver has not looked for them yet",
             )
         for uuid, guest in running.items():
             if (old := saved.get(uuid)) is not None and self._cache.get(uuid) is None:
@@ -316,7 +316,7 @@ class GuestLifecycle:
         starting = self._driver.starting_driver
         if starting is not None and saved.driver in ("", starting.name):
             self._classifier.forget_guest(uuid)
-        message = "Guest %s ended while the agent was away"
+        message = "Guest %s ended while the agent did not run"
         self._recorder.record_done(LOG.info, EventKind.LEAVE, NamedSubject(uuid), message)
         if saved.allocation:
             self._cache.unclaimed[uuid] = UnclaimedHolding(saved.allocation, time.monotonic())
@@ -386,7 +386,7 @@ class GuestLifecycle:
     def _through_migration(self, uuid: str) -> GuestHolding | None:
         """The allocation on this host that the consumer of a migration holds for a guest.
 
-        The result is None without a migration, or if the guest's own consumer holds an allocation.
+        The result is None if the guest does not migrate, or if the guest's own consumer holds an allocation.
         """
         consumer = self._cache.migration_of(uuid)
         if not consumer or uuid in self._cache.unclaimed:

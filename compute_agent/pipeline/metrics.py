@@ -26,7 +26,9 @@ class AgentMetrics:
             registry=self.registry,
         )
         self.refused_guests = Gauge(
-            "compute_agent_refused_guests", "Guests for which there is no place.", registry=self.registry
+            "compute_agent_refused_guests",
+            "Guests for which the agent found no CPUs.",
+            registry=self.registry,
         )
         self.preserved_guests = Gauge(
             "compute_agent_preserved_guests",
@@ -60,12 +62,12 @@ class AgentMetrics:
         )
         self.guests_stopped = Counter(
             "compute_agent_unplaced_guests_stopped",
-            "Guests that were stopped at their start because there was no place for them.",
+            "Guests that were stopped at their start, because the agent found no CPUs for them.",
             registry=self.registry,
         )
         self.refused_settings = Gauge(
             "compute_agent_refused_settings",
-            "Guests that do not get all they ask for.",
+            "Guests with settings or resources that the controller could not apply.",
             ["controller"],
             registry=self.registry,
         )
@@ -77,7 +79,7 @@ class AgentMetrics:
         )
         self.drift = Counter(
             "compute_agent_drift_repairs",
-            "Guests found in another state than assigned.",
+            "Changes by other programs that the controller found at guests and corrected.",
             ["controller"],
             registry=self.registry,
         )

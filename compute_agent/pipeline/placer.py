@@ -63,9 +63,9 @@ class GuestPlacer:
     def decide_place(
         self, guest: Guest, allocation: Allocation, current: CpuAssignment | None = None
     ) -> CpuAssignment | PlacementRefusal | None:
-        """Return the assignment of a guest, or its refusal; None if the agent does not place it.
+        """Return the assignment of a guest, or its refusal; None if the agent does not place the guest.
 
-        The present assignment ``current`` is kept if it still meets the request.
+        The present assignment ``current`` is kept if it still satisfies the request.
         """
         host_state = self.host_state
         request = request_for(host_state, guest, allocation)
@@ -79,7 +79,9 @@ class GuestPlacer:
             return refusal
         supply = host_state.cpu_supply(self._cache.held_cpus(), self.use)
         if current is not None and (kept := refit_within(supply, request, current)) is not None:
-            LOG.debug("Guest %s stays on its CPUs, which meet %s", guest, host_state.in_words(allocation))
+            LOG.debug(
+                "Guest %s stays on its CPUs, which are enough for %s", guest, host_state.in_words(allocation)
+            )
             return kept
         decision = host_state.policy(supply, request)
         LOG.debug(
@@ -188,8 +190,8 @@ class GuestPlacer:
     def _memory_of_kind(self, entry: CachedGuest, bound: frozenset[int]) -> frozenset[int]:
         """The NUMA nodes for the memory of a guest that another program has placed.
 
-        The result are the nodes with the memory type in the guest's settings. The result is ``bound`` if the
-        guest has no memory type, or if the host has no node of that type.
+        The result contains the nodes with the memory type in the guest's settings. The result is ``bound`` if
+        the guest has no memory type, or if the host has no node of that type.
 
         :param bound: the nodes to which the memory is bound now; empty if not bound.
         """
@@ -255,13 +257,19 @@ class GuestPlacer:
                     entry.assignment.held_cpus, reachable, self._cpus_in_reach(entry)
                 )
             if stray and stray != entry.stray:
-                LOG.warning("%s", stray_warning(guest.uuid, stray, guest.name))
+                LOG.warning(
+                    "CPUs outside of the current CPU sets are in use: %s",
+                    stray_warning(guest.uuid, stray, guest.name),
+                )
             elif entry.stray and not stray:
                 LOG.info("Guest %s no longer holds CPUs outside the current CPU sets", guest)
             entry.stray = stray
 
     def _cpus_in_reach(self, entry: CachedGuest) -> CpuSet | None:
-        """The CPUs of the zones and pools in a guest's allocation; None without an allocation or pools."""
+        """The CPUs of the zones and pools in a guest's allocation.
+
+        The result is None if the guest has no allocation, or the host has no pools.
+        """
         if not entry.allocation or not self.host_state.has_pools:
             return None
         demands = request_for(self.host_state, entry.guest, entry.allocation).demands

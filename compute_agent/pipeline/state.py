@@ -52,15 +52,16 @@ class AgentState:
     :ivar owned: the resource classes and traits that the agent wrote to each provider, by uuid of the
         provider.
     :ivar driver: the name of the driver of the guests; empty if unknown. Commas separate several names.
-    :ivar maintenance: the last maintenance order of an operator; None if there was none.
+    :ivar maintenance: the last request of an operator for maintenance; None if there is no such request.
     :ivar unclaimed: the allocations on this host of consumers without a guest, by uuid of the consumer.
     :ivar migrations: uuids of migrating guests, by the consumer of the migration.
-    :ivar nova_root: the root provider of nova-compute when the agent last saw it; None if there was none.
+    :ivar nova_root: the last known root provider of nova-compute; None if the agent has found no such
+        provider.
     :ivar former_values: the contents of kernel files before the agent applied its classes of CPUs.
     :ivar history: the last seen generations of Placement's providers, by which the agent notices a database
         that was restored from an older copy.
-    :ivar former_watermarks: the limits and evictions that a former release wrote here; None without any. They
-        are moved to the state file of throttling.
+    :ivar former_watermarks: the limits and evictions that a former release wrote here, or None. The agent
+        moves them to the state file of throttling.
     """
 
     guests: Mapping[str, SavedGuest] = field(default_factory=dict)
@@ -164,7 +165,10 @@ class StateFile:
 
     @property
     def former_watermarks(self) -> Any:
-        """The JSON part in which a former release kept the state of watermarks; None without one."""
+        """The JSON values in which a former release kept the state of watermarks.
+
+        The result is None if it kept no state.
+        """
         return self._state.former_watermarks
 
     def drop_former_watermarks(self) -> None:
@@ -186,7 +190,7 @@ class StateFile:
             self._write()
 
     def keep_maintenance(self, maintenance: HostMaintenance) -> None:
-        """Replace the maintenance order of an operator, and wait until it is on disk.
+        """Replace the operator's request for maintenance, and wait until it is on disk.
 
         :raises OSError: the file could not be written; the next call tries again.
         """

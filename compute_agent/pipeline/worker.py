@@ -208,7 +208,7 @@ class GuestPipeline:
             return [entry.guest for entry in self._cache]
 
     def resolution_inputs(self) -> list[ResolutionInput]:
-        """All guests, each with the facts and manual settings from which its settings are resolved."""
+        """The facts and the manual settings from which the settings of each guest are resolved."""
         with self._lock:
             resolve = self._classifier.resolution_input
             return [resolve(one.guest, one.allocation, one.owner, self.host_state) for one in self._cache]
@@ -318,7 +318,7 @@ class GuestPipeline:
                 # Under the lock, because the gauges count entries of the cache.
                 self.update_gauges()
             LOG.debug("Handling event %s took %.1f ms", name, 1000 * (time.monotonic() - started))
-        # These errors are answers to an order, and the sender of the event reports them.
+        # These errors are answers to a request, and the sender of the event reports them.
         except (GuestRefusedError, DriverError) as error:
             future.set_exception(error)
         # An unexpected error of one event must not end the worker, which serves all guests.
@@ -328,14 +328,14 @@ class GuestPipeline:
             future.set_exception(error)
         else:
             if isinstance(event, GuestStarted | StartGuest | AdoptGuest):
-                # The time is measured from the moment when the driver saw the start, or when the order was
-                # queued, so that questions to Placement are included.
+                # The time is measured from the moment when the driver saw the start, or when the request was
+                # queued, so that requests to Placement are included.
                 since = getattr(event, "since", 0.0) or queued
                 self._metrics.pin_seconds.observe(self._applied - since)
             future.set_result(answer)
 
     def handle_event(self, event: Event) -> GuestView | CpuAssignment | None:
-        """Handle one event completely, and return its answer. Only the worker's thread and tests call it."""
+        """Handle one event completely, and return its answer. Only the worker's thread and tests do so."""
         if isinstance(event, HostStateChanged):
             tree, self._placer.host_state = self.host_state.tree, event.host_state
             self._devices.compare_trees(tree, event.host_state.tree, self._cache)
@@ -497,7 +497,7 @@ class GuestPipeline:
         owners: Mapping[str, ConsumerOwner],
         as_of: float,
     ) -> None:
-        LOG.debug("Guests with a new allocation: %d", len(allocations))
+        LOG.debug("The worker got new allocations of %d guests", len(allocations))
         for uuid, held in allocations.items():
             entry = self._cache.get(uuid)
             if entry is None or as_of < entry.as_of:
@@ -515,7 +515,8 @@ class GuestPipeline:
                 self._lifecycle.classify_again(entry)
                 self._cache.mark_pending(entry)
                 self._placer.place_guest(entry)
-            # Checked even with an unchanged allocation, because a new owner may match another rule.
+            # Settings are resolved again even with an unchanged allocation, because a new owner may match
+            # another rule.
             elif self._lifecycle.classify_again(entry):
                 self._placer.place_guest(entry)
 

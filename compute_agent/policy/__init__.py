@@ -23,13 +23,13 @@ An example
     - with two PCPU: CPUs 2 and 3, a whole core under the cache that is in use, so that the other cache stays
       free.
     - with three PCPU: CPUs 2, 3 and 1, under one cache, without breaking a whole core.
-    - with four PCPU: CPUs 4 to 7, under one cache, because only three CPUs are free under the other.
+    - with four PCPU: CPUs 4 to 7, under one cache, because only three CPUs are free under the other cache.
 
     With thread policy ``isolate``, a guest with two PCPU is refused, because two cores have four threads.
 
 Invariants
     - A dedicated CPU is in at most one assignment, whether it is used or kept empty.
-    - A guest gets all dedicated CPUs of its allocation, each in the zone of its provider, or a refusal.
+    - A guest gets all dedicated CPUs of its allocation, each in the zone of the CPU's provider, or a refusal.
     - If the demands of a guest's definition (strict memory, pins) cannot be met, the guest stays where it is
       (:mod:`constraints`).
     - The same supply and request always give the same assignment. Policies use no random numbers and read no

@@ -176,8 +176,8 @@ class GuestRequest:
     :ivar guest: the uuid of the guest.
     :ivar vcpus: the number of guest CPUs.
     :ivar dedicated: the number of guest CPUs that the flavor wants dedicated; 0 if unknown.
-    :ivar mems: the NUMA nodes that provide the memory of the guest's allocation; empty if its memory is from
-        providers that are not NUMA nodes.
+    :ivar mems: the NUMA nodes that provide the memory of the guest's allocation; empty if the memory is
+        allocated from providers that are not NUMA nodes.
     :ivar near: the NUMA nodes of the guest's PCI devices. The guest gets CPUs of these nodes if enough of
         their CPUs are free.
     :ivar near_only: whether the guest is refused if the nodes in ``near`` have too few CPUs.
@@ -388,7 +388,7 @@ def _choose_near(
     If too few CPUs near the devices are free, choose from all free CPUs, unless the guest has ``near_only``.
     """
     near = near_cpus(supply, request, demand.cpus)
-    # No preference if all CPUs of the zone are near the devices, or none of them.
+    # No CPU is preferred if all CPUs of the zone are near the devices, or if no CPU is near them.
     if not near or near == demand.cpus:
         return choose(supply, request, demand, free)
     found: tuple[int, ...] | PlacementRefusal = PlacementRefusal(
@@ -442,8 +442,8 @@ def build_assignment(
 def memory_of(supply: CpuSupply, request: GuestRequest, cpus: CpuSet, pinned: bool) -> CpuSet:
     """The NUMA nodes for the memory of a guest on ``cpus``; an empty set means any node.
 
-    The guest's definition decides, and without it the guest's allocation. If neither names a node, a guest
-    that is ``pinned`` or has to be near its devices gets the nodes of ``cpus``.
+    The nodes come from the guest's definition or, if the definition names no nodes, from the allocation. If
+    neither names a node, a guest that is ``pinned`` or has to be near its devices gets the nodes of ``cpus``.
     """
     told = request.constraints.memory_nodes or request.mems
     follows = pinned or (request.near_only and bool(request.near))
@@ -453,12 +453,12 @@ def memory_of(supply: CpuSupply, request: GuestRequest, cpus: CpuSet, pinned: bo
 def refit_assignment(
     supply: CpuSupply, request: GuestRequest, current: CpuAssignment
 ) -> CpuAssignment | None:
-    """The assignment that keeps the guest's present dedicated CPUs; None if they do not meet the request.
+    """The assignment that keeps the guest's dedicated CPUs; None if these CPUs do not satisfy the request.
 
     The CPUs serve the request if their number and zones are those of the allocation, and no other guest holds
-    one of them. With thread policy isolate, all siblings of used CPUs have to be among them. CPUs that have
-    left ``cpu_dedicated_set`` or gone offline still serve the request, because a running guest is not moved
-    for this reason.
+    one of them. With thread policy isolate, all siblings of used CPUs must also be among the guest's CPUs.
+    CPUs that have left ``cpu_dedicated_set`` or gone offline still serve the request, because a running guest
+    is not moved for this reason.
     """
     if _was_allocated_shared(request):
         return None
@@ -537,7 +537,7 @@ def _is_isolated(
 
 
 def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) -> bool:
-    """Whether the number of dedicated CPUs that a guest has in each zone equals its allocation there."""
+    """Whether the number of a guest's dedicated CPUs in each zone equals its allocation in the zone."""
     remaining = dedicated
     missing: list[CpuSet] = []
     for demand in request.demands:
@@ -560,10 +560,9 @@ def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) 
 def floating_cpus(supply: CpuSupply, request: GuestRequest) -> CpuSet:
     """The CPUs on which guest CPUs without a dedicated CPU float.
 
-    These CPUs are the shared CPUs of the zones from which the guest has VCPU. For a guest without an
-    allocation, they are all shared CPUs outside of pools. If there are shared CPUs, lent CPUs are added. A
-    guest with ``near_only`` gets only those CPUs that are on the nodes of its devices, if these nodes have
-    any of them.
+    These CPUs are the shared CPUs of the zones from which the guest has VCPU. A guest without an allocation
+    floats on all shared CPUs outside of pools. If there are shared CPUs, lent CPUs are added. A guest with
+    ``near_only`` gets only those CPUs that are on the nodes of its devices, if these nodes have any of them.
     """
     found = _floating_anywhere(supply, request)
     return (near_cpus(supply, request, found) if request.near_only else found) or found
@@ -593,7 +592,7 @@ def _why_not_shared(supply: CpuSupply, request: GuestRequest) -> str:
 
 
 def shared_emulator_cpus(supply: CpuSupply, request: GuestRequest, held: CpuSet, own: CpuSet) -> CpuSet:
-    """The shared CPUs for a guest's emulator threads: CPUs of its zones, or else all outside of pools.
+    """The shared CPUs for a guest's emulator threads: CPUs of its zones, or else all CPUs outside of pools.
 
     If some of these shared CPUs are on the NUMA nodes of ``own``, the result contains only CPUs on these
     nodes.

@@ -6,15 +6,16 @@ Nouns
     other nodes. A guest without demands has no limits.
 
 An example
-    A host has two NUMA nodes, CPUs 0-3 and 4-7. A guest has two cells of two guest CPUs, with memory strictly
-    from node 0 and from node 1. The limits of the guest CPUs are 0-3, 0-3, 4-7, 4-7. If the dedicated CPUs 1,
-    2, 5 and 6 are free, the guest CPUs get these CPUs in this order.
+    A host has two NUMA nodes, CPUs 0-3 and 4-7. A guest has two NUMA cells with two guest CPUs each. Memory
+    is bound strictly to node 0 for the first cell, and to node 1 for the second. The limits of the guest CPUs
+    are 0-3, 0-3, 4-7, 4-7. If the dedicated CPUs 1, 2, 5 and 6 are free, the guest CPUs get these CPUs in
+    this order.
 
 Invariants
     - A guest CPU gets no CPU outside its limit.
     - If dedicated CPUs can be assigned within limits and zones, they are assigned (maximum flow). With thread
-      policy isolate, only the CPUs that the policy chooses are tried.
-    - If the CPUs cannot be assigned, the guest stays where it is, and the refusal has the reason.
+      policy isolate, only the CPUs that the placement policy chooses are tried.
+    - If the CPUs cannot be assigned, the guest keeps its present CPUs, and the refusal has the reason.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ from compute_agent.policy.base import (
 )
 
 Limits = tuple[CpuSet, ...]
-"""The host CPUs that each guest CPU may use, by its number; empty for a guest without demands."""
+"""The host CPUs that each guest CPU may use, by number of the guest CPU.
+
+The tuple is empty if the guest has no demands.
+"""
 
 
 def limits_of(topology: HostTopology, constraints: PlacementConstraints, vcpus: int) -> Limits:
@@ -69,7 +73,7 @@ def give_out(zones: Sequence[tuple[CpuSet, int]], floating: CpuSet, limits: Limi
     The result maps numbers of guest CPUs to dedicated CPUs. A guest CPU without a dedicated CPU floats on the
     CPUs of ``floating`` within its limit.
 
-    :param zones: the free CPUs of each zone, and the number of CPUs to assign from it.
+    :param zones: for each zone, the free CPUs and the number of CPUs to assign.
     """
     wanted = sum(amount for _, amount in zones)
     if wanted > len(limits):
@@ -255,7 +259,7 @@ def _make_assignment(
 ) -> CpuAssignment:
     """Build the assignment with its emulator CPUs and memory nodes.
 
-    :param alone: the dedicated CPU of the emulator threads; empty without one.
+    :param alone: the dedicated CPU of the emulator threads; empty if they have no dedicated CPU.
     """
     held = supply.taken_cpus(request).union(dedicated)
     own = frozenset().union(*vcpu_cpus)

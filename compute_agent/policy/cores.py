@@ -69,8 +69,8 @@ _FITS: Final[Mapping[ThreadPolicy, Callable[[CoreKind], bool]]] = {
     ThreadPolicy.ISOLATE: lambda kind: kind.whole,
     ThreadPolicy.SPREAD: lambda kind: True,
 }
-"""For each thread policy, whether it may use cores of a kind. Policy require needs two free threads of a
-core.
+"""For each thread policy, whether the policy may use cores of a kind. Policy require needs two free threads
+of a core.
 """
 
 
@@ -83,7 +83,7 @@ def capacity(free: FreeCores, want: CoreDemand) -> int:
 
 
 def choice_cost(pieces: Sequence[FreeCores], want: CoreDemand) -> CoreCost | None:
-    """The cost of the best choice of cores in the pieces; None if no choice meets the demand."""
+    """The cost of the best choice of cores in the pieces; None if no choice satisfies the demand."""
     if want.policy is ThreadPolicy.SPREAD:
         return _cost_of_spreading(pieces, want.cpus)
     plan = _best_plan(_core_amounts(pieces), want)
@@ -95,9 +95,9 @@ def choose_cpus(
 ) -> tuple[int, ...]:
     """The CPUs of the best choice, core by core. Call this function only if choice_cost() has found a choice.
 
-    Among cores of one kind, the cores of the first pieces come first, and within a piece the lowest.
+    Among cores of one kind, the cores of the first pieces come first, and within a piece the lowest cores.
 
-    :param beside: a sort key for cores, computed from a CPU of the core; it takes precedence over this order.
+    :param beside: returns a sort key of the core of a CPU, which takes precedence over this order.
     """
     if want.policy is ThreadPolicy.SPREAD:
         return tuple(_one_by_one(pieces, beside))[: want.cpus]
@@ -162,7 +162,7 @@ def _with_one_more(amounts: Amounts, plan: CorePlan | None) -> CorePlan | None:
 def _fewest_cores(
     amounts: Amounts, count: int, min_cores: int = 0, only_whole: bool = False
 ) -> CorePlan | None:
-    """The cheapest plan that takes ``count`` CPUs from at least ``min_cores`` cores; None without one.
+    """The cheapest plan that takes ``count`` CPUs from at least ``min_cores`` cores; None if impossible.
 
     The search visits the kinds in order and stops a branch that cannot be cheaper than the best plan.
 

@@ -44,8 +44,8 @@ def use_per_cpu(profile: LoadProfile, count: int) -> LoadProfile:
     return LoadProfile(tuple([min(1.0, cores / count) for cores in profile.hours]), profile.learnt)
 
 
-# Only the busiest hours, because the mean of all 168 hours would hide the peaks of guests that work in 40 of
-# them.
+# Only the busiest hours count, because the mean of all 168 hours would hide the peaks of guests that work in
+# 40 of these hours.
 BUSIEST_HOURS: Final = 24
 """Two guests are compared in this number of hours of the week: the hours with the most common use."""
 

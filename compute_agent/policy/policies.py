@@ -6,8 +6,8 @@
 ``follow``
     Another program, such as Nova, pins guests. The agent moves no guest, and reads assignments from the
     kernel. An assignment has the CPUs of guest CPUs and of other threads, and the NUMA nodes of memory. An
-    example: CPUs 0-3 are dedicated and 4-7 shared. A guest with guest CPUs pinned to CPUs 1 and 3, and its
-    emulator on 4-7, has the dedicated CPUs 1 and 3. A guest on 4-7 without pins floats there.
+    example: CPUs 0-3 are dedicated and 4-7 shared. If guest CPUs are pinned to CPUs 1 and 3, and the emulator
+    to 4-7, the guest has the dedicated CPUs 1 and 3. A guest on 4-7 without pins floats there.
 
 ``static``, ``static-plus`` and ``static-pools``
     A guest gets the lowest free dedicated CPUs.
@@ -60,7 +60,7 @@ class KernelPlacement:
     :ivar cpus: CPUs of all threads of the guest together.
     :ivar vcpu_cpus: CPUs of each guest CPU by number, if the thread of the guest CPU is known.
     :ivar emulator_cpus: CPUs of the threads that run no guest CPU.
-    :ivar mems: NUMA nodes to which the guest's memory is bound; empty without a binding.
+    :ivar mems: NUMA nodes to which the guest's memory is bound; empty if there is no binding.
     """
 
     cpus: CpuSet
@@ -76,9 +76,9 @@ def leave_in_place(supply: CpuSupply, request: GuestRequest) -> None:
 def found_assignment(cpu_sets: CpuSets, vcpus: int, found: KernelPlacement) -> CpuAssignment:
     """The assignment of a guest that another program has placed, as read from the kernel.
 
-    CPUs count as dedicated if a guest CPU is pinned to them and they are a part of the dedicated set. CPUs of
-    the other threads count as dedicated if they are also in the dedicated set and no guest CPU may use them.
-    A guest that may use the whole set floats on it.
+    CPUs of the dedicated set count as dedicated to the guest if a guest CPU is pinned to them. CPUs of the
+    other threads count in the same way, if no guest CPU may use these CPUs. A guest that may use the whole
+    set floats on it.
     """
     vcpu_cpus = tuple(found.vcpu_cpus.get(number) or found.cpus for number in range(vcpus))
     emulator = found.emulator_cpus or found.cpus

@@ -50,7 +50,7 @@ def read_back(
     :param observed: the CPUs that all threads of the guest together may use.
     :param vcpu_cpus: the host CPUs of each guest CPU, by its number from 0, if the driver knows the threads
         of guest CPUs. If a guest CPU is missing, the dedicated CPUs are assigned in ascending order.
-    :param mems: the NUMA nodes to which the guest's memory is bound; empty without a binding.
+    :param mems: the NUMA nodes to which the guest's memory is bound; empty if there is no binding.
     """
     sets = supply.cpu_sets
     positions = _vcpu_positions(request, vcpu_cpus or {})
@@ -159,8 +159,8 @@ busy.
 OUTSIDE: Final = 4.0
 """Cost of each CPU of a guest that is no longer in ``cpu_dedicated_set``."""
 MEMORY_MOVED: Final = 2.0
-"""Cost of moving all memory of a guest to other NUMA nodes. A guest that leaves half of its nodes costs
-half.
+"""Cost of moving all memory of a guest to other NUMA nodes. If a guest leaves half of its nodes, the cost is
+half of this value.
 """
 
 # With the whole gain as the limit, guests with equal peaks would stay together; benchmarks/policies.md has
@@ -288,7 +288,7 @@ def place_cost(supply: CpuSupply, request: GuestRequest, assignment: CpuAssignme
 
 
 def move_cost(current: CpuAssignment, new: CpuAssignment) -> float:
-    """The cost of a move: the share of the guest's memory nodes that it leaves, times MEMORY_MOVED."""
+    """The cost of a move: MEMORY_MOVED times the share of the guest's memory nodes that it leaves."""
     left = current.mems - new.mems
     return MEMORY_MOVED * len(left) / len(current.mems) if new.mems and left else 0.0
 

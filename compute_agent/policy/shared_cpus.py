@@ -3,7 +3,7 @@
 Lending changes no inventory. If a guest is placed on a lent CPU, the borrowers lose this CPU at once. Pools
 with ``max_cpus`` borrow first, in the order of their names. A pool borrows its own idle dedicated CPUs first,
 then whole idle cores from the end of its zones. With policy ``static-plus``, guests outside of pools borrow
-the CPUs that are left. All functions are pure.
+the remaining CPUs. All functions are pure.
 
 An example: CPUs 0 and 1 are shared, and 2 to 7 are dedicated; cores have two threads. CPU 1 is in a pool with
 ``max_cpus = 3``, and a guest holds CPU 6. The pool borrows CPUs 4 and 5. With ``static-plus``, guests of no

@@ -55,8 +55,9 @@ class PromiseState(enum.StrEnum):
 class CachePromise:
     """The shares of one L3 cache that are promised to a guest.
 
-    :ivar ways: the number of ways that the guest holds; 0 if it has none of its own.
-    :ivar bandwidth: the percent of memory bandwidth that the guest holds; 0 means none of its own.
+    :ivar ways: the number of exclusive ways that the guest holds.
+    :ivar bandwidth: the percent of memory bandwidth that the guest holds; 0 means that no bandwidth is
+        allocated.
     :ivar way_limit: the ways that throttling leaves to the guest; None means no limit.
     :ivar bandwidth_limit: the percent of bandwidth that throttling leaves to the guest; None means no limit.
     """
@@ -144,8 +145,8 @@ class ObservedGuest:
     :ivar helpers: the CPUs of tasks that serve the guest outside its own processes, by thread id.
     :ivar devices: the addresses of the guest's PCI devices; None if unknown.
     :ivar schedules: the schedules of the threads that run guest CPUs, by thread id.
-    :ivar cookies: the core cookies of all threads by thread id, 0 for none; None means that they cannot be
-        read.
+    :ivar cookies: the core cookies of all threads by thread id, 0 for no cookie; None means that the cookies
+        cannot be read.
     """
 
     vcpus: Mapping[int, CpuSet] = field(default_factory=dict)

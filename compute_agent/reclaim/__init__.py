@@ -8,8 +8,9 @@ Nouns
     A *reading* has the use of each guest and of the system in one minute, in cores. The *history* has the
     sums of the last two hours, and the hourly peaks of the last day, of each guest and of the whole zone. An
     *estimate* is an upper bound of the use that is expected next from the others, with its terms. An *offer*
-    is the promised part of the remaining amount. A *breach* is a broken promise: the others needed the
-    offered CPUs, or a guest on the offered CPUs was throttled or evicted because CPUs were short.
+    is the promised part of the capacity that remains above the estimate. A *breach* is a broken promise: the
+    others needed the offered CPUs, or a guest on the offered CPUs was throttled or evicted because CPUs were
+    short.
 
 An example
     A zone has 32 CPUs, and the following terms:

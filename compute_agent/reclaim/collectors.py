@@ -1,10 +1,10 @@
 """Capacity that collectors of installed packages measure, and the part of it that is offered. Pure functions.
 
-A collector is an entry point of the group ``compute_agent.capacity``: an object with the members of
-:class:`CapacityCollector`, or a callable without parameters that makes one, such as its class. A collector
-reports amounts of resource classes for which providers of the host have an inventory, for example from a file
-(``[compute] provider_config_location``). The inventory has the maximum, and the part that no collector
-reports is reserved. An amount that is unknown or too old counts as 0.
+A collector is an entry point of the group ``compute_agent.capacity``. The entry point is an object with the
+members of :class:`CapacityCollector`, or a callable without parameters that returns such an object. A
+collector reports amounts of resource classes for which providers of the host have an inventory, for example
+from a file (``[compute] provider_config_location``). The inventory has the maximum, and the part that no
+collector reports is reserved. An amount that is unknown or too old counts as 0.
 
 Measurements are kept in a file, and stay valid over a restart of the agent.
 """

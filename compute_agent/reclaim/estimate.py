@@ -130,7 +130,7 @@ class ZoneHistory:
         )
 
     def _with_closed_periods(self, time: float, percentile: float) -> ZoneHistory:
-        """The history with its period and its hour closed, if ``time`` is after their ends."""
+        """The history after ``time``: a period or an hour that has ended becomes a past one."""
         kept = self
         if time >= kept.period_began + PERIOD:
             periods = (*kept.periods, kept.period)[-PERIODS:]
@@ -181,7 +181,7 @@ KNOWN_HOURS: Final = 2
 class EstimateLimits:
     """The parameters that make an estimate more or less cautious.
 
-    :ivar sigma: the number of deviations above a mean.
+    :ivar sigma: the number of standard deviations above a mean up to which use is expected.
     :ivar percentile: the percentile of a guest's hourly peaks that counts as its use, in percent.
     :ivar margin: the percent that is added to the sum of the percentiles.
     :ivar burst: the percent of hours in which the largest guest is assumed to use all of its CPUs.

@@ -1,4 +1,4 @@
-"""Offers of unused capacity, shares that are held back after broken promises, and their file.
+"""Offers of unused capacity, shares that are held back after broken promises, and the file of zones.
 
 An offer shrinks at once, grows slowly, and is rarely written to Placement. After a broken promise less is
 offered for a day. History and offers are kept in a file, so that a restarted agent need not learn for a day

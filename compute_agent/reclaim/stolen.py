@@ -7,9 +7,9 @@ bad minute does not count. With 16 shared CPUs and a part of 12 % that is 1.92 C
 
 Invariants
     - Two changes are at least five minutes apart, so there are at most twelve in an hour.
-    - More CPUs are withheld if the stolen time exceeds the withheld CPUs by half a CPU. Fewer are withheld if
-      the stolen time was a whole CPU below them for 15 minutes. Each such decrease is at most a tenth of the
-      CPUs.
+    - More CPUs are withheld if the stolen time exceeds the withheld CPUs by half a CPU. Fewer CPUs are
+      withheld if the stolen time was a whole CPU below the withheld CPUs for 15 minutes. Each such decrease
+      is at most a tenth of the CPUs.
     - While the stolen part is not known, as after a start of the agent, the number of withheld CPUs stays.
 """
 

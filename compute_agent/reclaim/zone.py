@@ -46,8 +46,8 @@ class HostUse:
     :ivar time: the time of the read in seconds since the epoch.
     :ivar busy: the part of the time in which each CPU was busy, 0 to 1.
     :ivar guests: the running guests.
-    :ivar left: whether guests have ended since the read before.
-    :ivar reclaimed_left: whether guests on reclaimed capacity have ended since the read before.
+    :ivar left: whether guests have ended since the previous read.
+    :ivar reclaimed_left: whether guests on reclaimed capacity have ended since the previous read.
     :ivar stolen: the part of the time in which a hypervisor ran other machines, 0 to 1, by CPU.
     """
 
@@ -153,7 +153,7 @@ def parse_swap_use(text: str) -> float:
 
 
 def parse_swap_room(text: str) -> float:
-    """The free part of the swap, from 0 to 1, from the text of /proc/meminfo; 0 without swap."""
+    """The free part of the swap, from 0 to 1, from the text of /proc/meminfo; 0 if the host has no swap."""
     total, free = _read_kib(text, "SwapTotal", "SwapFree")
     return free / total if total else 0.0
 

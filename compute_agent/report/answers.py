@@ -3,8 +3,8 @@
 Each answer is checked when it arrives, because code that finds a wrong type later has already used half of
 the answer. A shape is one of the following:
 
-- ``str``, ``int`` or ``float`` (which also accepts integers). A boolean has none of these types, and numbers
-  have an upper limit.
+- ``str``, ``int`` or ``float`` (which also accepts integers). A boolean matches none of these types, and
+  numbers have an upper limit.
 - ``(str, float)``: a value of one of these types
 - ``[shape]``: a list with items of that shape
 - ``EachValue(shape)``: an object with any names and with values of that shape
@@ -28,7 +28,7 @@ class PlacementError(Exception):
     :param method: the HTTP method of the request.
     :param url: the path of the request.
     :param detail: the text of the answer, or the reason why the text is missing.
-    :param status: the HTTP status; None without an answer.
+    :param status: the HTTP status; None if there is no answer.
     :param code: the error code of the answer, such as ``placement.concurrent_update``.
     """
 

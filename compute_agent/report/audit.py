@@ -19,7 +19,7 @@ Matching
     have the same amounts and be *new*, which means that the last listing did not contain it. The type of the
     claim must be unknown or a migration, and its owner must be unknown or the guest's. If the agent lost its
     state, it does not know the former allocation of the guest. In this case the claim must contain the CPUs
-    on which the guest runs, and its owner or type must be known and fit the guest.
+    on which the guest runs, and its owner or type must be known and be that of the guest.
 
     Guests of one flavor that move at the same time cannot be told apart. A wrong match does no harm, because
     the claims of such guests are equal, and each guest gets one of them. When a claim disappears, the guest
@@ -61,7 +61,7 @@ class MovedGuest:
     :ivar before: the guest's former allocation on this host, held by its own consumer or by ``migration``;
         None if unknown.
     :ivar own: the present allocation of the guest's own consumer on this host.
-    :ivar migration: the consumer of the guest's migration, as found before; empty without a migration.
+    :ivar migration: the consumer of the guest's migration, as found before; empty if there is no migration.
     :ivar owner: the owner of the guest's consumer; None if the consumer holds nothing anywhere.
     :ivar suitable: the consumers with a claim that contains the CPUs on which the guest runs.
     """
@@ -146,7 +146,7 @@ def _may_be(guest: MovedGuest, claim: MigrationClaim) -> bool:
 
 
 def _is_known_to_be(guest: MovedGuest, claim: MigrationClaim) -> bool:
-    """Whether the owner or the type of a claim is known and fits the guest."""
+    """Whether the owner or the type of a claim is known and is that of the guest."""
     same_owner = guest.owner is not None and guest.owner == claim.owner
     return same_owner or claim.consumer_type == MIGRATION_TYPE
 
@@ -154,7 +154,7 @@ def _is_known_to_be(guest: MovedGuest, claim: MigrationClaim) -> bool:
 def _match_consumers(options: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """The consumer that counts as the migration of each guest, for as many guests as possible.
 
-    A guest gets its first option if that is possible.
+    A guest gets the likeliest consumer if that is possible.
 
     :param options: for each guest, the consumers that may be its migration, the likeliest first.
     """
@@ -221,9 +221,9 @@ class AuditedGuest:
     :ivar extra_cpu: whether the emulator threads get a dedicated CPU of their own, if any guest CPU is
         dedicated.
     :ivar resources: the amounts of the flavor by resource class, without CPUs.
-    :ivar refusal: the reason why the guest has no CPUs; empty if it has some.
+    :ivar refusal: the reason why the guest has no CPUs; empty if the guest has CPUs.
     :ivar stray: a text about CPUs that the guest holds outside the present CPU sets.
-    :ivar migration: the consumer that holds the guest's CPUs during a migration; empty without a migration.
+    :ivar migration: the consumer that holds the guest's CPUs during a migration; otherwise empty.
     :ivar held: the CPUs that no other guest should use.
     :ivar known: the guest's allocation, as the agent remembers it.
     :ivar dedicated_vcpus: the guest CPUs that the mask of the flavor names as dedicated.
@@ -312,7 +312,7 @@ def compare_holdings(
     """The differences between guests and their allocations, by kind, and the guests that migrate.
 
     :param held: the allocations of all consumers on this host.
-    :param inactive: the guests of this host that do not run, and that may hold allocations.
+    :param inactive: the stopped guests of this host, which may hold allocations.
     :param migrations: the guest of each migration, by the migration's consumer.
     """
     running = {guest.uuid: guest for guest in guests}
@@ -374,7 +374,7 @@ def _overlapping_cpus(guest: AuditedGuest, guests: Iterable[AuditedGuest]) -> st
 
 
 def _kind_differences(guest: AuditedGuest) -> str:
-    """A text with the guest CPUs that run on dedicated CPUs, if the mask of the flavor names other ones.
+    """A text with the guest CPUs on dedicated CPUs, if the mask of the flavor names other guest CPUs.
 
     The result is empty if the mask names the same guest CPUs.
     """
@@ -441,8 +441,8 @@ def _amount_differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
 def allocation_for(guest: AuditedGuest, free: FreeCapacity) -> Allocation | str:
     """The allocation for a guest without an allocation on this host, or the reason why it cannot get one.
 
-    The result is the allocation that the agent remembers for the guest. If the agent remembers none, the
-    result is on the providers of the CPUs on which the guest runs.
+    The result is the allocation that the agent remembers for the guest. If the agent remembers no allocation,
+    the result is on the providers of the CPUs on which the guest runs.
     """
     if guest.known:
         return guest.known

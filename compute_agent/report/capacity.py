@@ -62,11 +62,11 @@ class FreeCapacity:
     ) -> dict[str, dict[str, int]] | str:
         """Find providers for the amounts, near the CPUs of a guest.
 
-        Amounts that do not fit on the nearest providers go to other providers.
+        Amounts that exceed the free amounts of the nearest providers go to other providers.
 
         :param has: the present allocations of the consumer, by provider and resource class.
         :param amounts: the wanted amounts by resource class.
-        :return: the amounts by resource class and provider, or the reason why they do not fit.
+        :return: the amounts by resource class and provider, or the reason why the free amounts are too small.
         """
         return self._fit_parts(has, amounts, location, exactly=False)
 
@@ -76,7 +76,7 @@ class FreeCapacity:
         """Find providers for the amounts of a consumer that has no running guest.
 
         All amounts come from one zone if any zone has enough. Zones with more CPUs of ``origin`` are tried
-        first. Otherwise the amounts are divided, near ``origin``.
+        first. Otherwise the amounts are divided over several zones, near ``origin``.
 
         :param origin: the CPUs of the consumer's present providers.
         """

@@ -32,12 +32,12 @@ import enum
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final
 
 from compute_agent import kept_json
 from compute_agent.model.messages import full_name, is_uuid
 from compute_agent.report.answers import check_shape
+from compute_agent.report.host_notes import HostNote
 
 _VERSION: Final = 1
 
@@ -48,7 +48,7 @@ MARGIN: Final = 2.0
 """Seconds between the end of the grace period and the end of the claim, because a kill takes some time."""
 
 _MAX_TIME: Final = 253_402_300_799.0
-"""The latest time in seconds since the epoch, the end of the year 9999. Later times count as this one."""
+"""The latest time in seconds since the epoch, the end of the year 9999. Later times count as this time."""
 
 MAX_DRIFT: Final = 10.0
 """A change of the clock of the database between two reads is a jump if it has more seconds than this."""
@@ -75,7 +75,7 @@ class TimedClaim:
     """A claim with an end time.
 
     :ivar generation: the generation of the claim's consumer.
-    :ivar ends_at: the end in seconds since the epoch, by the clock of Placement's database.
+    :ivar ends_at: the end time in seconds since the epoch, by the clock of Placement's database.
     """
 
     generation: int
@@ -96,13 +96,13 @@ class TimedClaimList:
 
 
 @dataclass(frozen=True, slots=True)
-class EndNote:
+class EndNote(HostNote):
     """A note about the end of the claim of a guest on this host.
 
     :ivar name: the name of the guest; empty if the agent has not seen the guest run.
     :ivar stage: the last event about this end.
     :ivar is_absent: whether the last read has found neither the claim nor the guest.
-    :ivar doubted: the generation of a claim that may come from an older copy; None without such a claim.
+    :ivar doubted: the generation of a claim that may come from an older copy; None if there is no such claim.
     """
 
     guest_uuid: str
@@ -194,13 +194,14 @@ def merge_list(
     holding: Collection[str],
     is_older: bool = False,
 ) -> Notes:
-    """Return the notes after the agent has read the claims that have an end.
+    """Return the notes after the agent has read the claims that have an end time.
 
     :param seen: the names, by uuid, of guests for which the agent has seen an allocation on this host; claims
         of other guests are ignored.
-    :param present: the uuids of guests that run on this host, or that may run on it.
+    :param present: the uuids of guests that run, or may run, on this host.
     :param holding: the uuids of guests that have a note and an allocation, but no listed claim.
-    :param is_older: whether Placement has an older copy of its database. No note then becomes stricter.
+    :param is_older: whether Placement has an older copy of its database. The function then moves no end time
+        forward, and makes no action stronger.
     """
     found = {}
     for uuid, claim in listed.claims.items():
@@ -209,7 +210,7 @@ def merge_list(
         elif uuid in seen and not (is_older and claim.on_end is OnEnd.EVICT):
             found[uuid] = EndNote(uuid, seen[uuid], claim)
     for uuid, note in notes.items():
-        # An allocation without an end replaces the claim.
+        # An allocation without an end time replaces the claim.
         if uuid in found or uuid in holding:
             continue
         if uuid in listed.unread:
@@ -286,7 +287,7 @@ def needs_read(
     :param notes: the notes of guests that may be evicted now.
     :param last: the time of the last attempt to read, by the clock of Placement's database.
     :param ahead: the seconds before an eviction at which the agent reads the claims again.
-    :param age: the greatest age of the last attempt when an eviction begins, in seconds.
+    :param age: an eviction needs an attempt to read that is at most this number of seconds old.
     """
     times = [rules.eviction_time(note) for note in notes if note.claim.on_end is OnEnd.EVICT]
     return any(time - ahead <= now and last < max(time, now) - age for time in times)
@@ -328,10 +329,10 @@ def parse_claim(row: Mapping[str, Any]) -> TimedClaim:
     return TimedClaim(row["consumer_generation"], parse_time(row["ends_at"]), parse_action(row["on_end"]))
 
 
-def dump_notes(notes: Notes, machine: str = "") -> bytes:
+def dump_notes(notes: Iterable[EndNote], machine: str = "") -> bytes:
     """Return the content of the file for these notes.
 
-    :param machine: this host, as ``read_machine_id()`` has it.
+    :param machine: this host, as ``read_host_id()`` has it.
     """
     rows = [
         {
@@ -342,32 +343,24 @@ def dump_notes(notes: Notes, machine: str = "") -> bytes:
             "on_end": note.claim.on_end,
             "stage": note.stage,
             "doubted": note.doubted,
-            "machine": machine,
+            "machine": note.machine or machine,
         }
-        for note in notes.values()
+        for note in notes
     ]
     return kept_json.dump(_VERSION, kept_json.checked_content(rows))
 
 
-def parse_notes(content: bytes, machine: str = "") -> Notes:
+def parse_notes(content: bytes) -> Notes:
     """Return the notes in the content of a file, by uuid of the guest.
 
-    Notes of another host are in a copy of its state folder, and are left out. A note without a host, or on a
-    host without an id, counts as this host's.
-
-    :param machine: this host, as ``read_machine_id()`` has it.
     :raises ValueError: the content is damaged, or of another version.
     """
-    return kept_json.parse(_VERSION, content, partial(_read_notes, machine))
+    return kept_json.parse(_VERSION, content, _read_notes)
 
 
-def _read_notes(machine: str, document: Any) -> Notes:
+def _read_notes(document: Any) -> Notes:
     found = {}
     for row in kept_json.checked_data(document):
-        # An older agent has noted no host.
-        maker = kept_json.text(row.get("machine", ""))
-        if machine and maker and machine != maker:
-            continue
         uuid = kept_json.text(row["uuid"])
         if not is_uuid(uuid):
             raise ValueError(f"{uuid!r} is not a uuid")
@@ -383,5 +376,7 @@ def _read_notes(machine: str, document: Any) -> Notes:
             claim,
             EndStage(row["stage"]),
             doubted=None if doubted is None else int(kept_json.read_number(doubted, 1 << 31)),
+            # An older agent has noted no host.
+            machine=kept_json.text(row.get("machine", "")),
         )
     return found

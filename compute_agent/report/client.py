@@ -123,14 +123,14 @@ class PlacementClient(PlacementTransport):
         return [_provider_record(record) for record in answer["resource_providers"]]
 
     def provider_record(self, name: str) -> ProviderRecord | None:
-        """The provider with this name; None without such a provider."""
+        """The provider with this name; None if there is no such provider."""
         answer = self.send_request(
             "GET", f"/resource_providers?name={quote(name, safe='')}", shape=_PROVIDERS
         )
         return next(map(_provider_record, answer["resource_providers"]), None)
 
     def provider_named(self, name: str) -> str | None:
-        """The uuid of the provider with this name; None without such a provider."""
+        """The uuid of the provider with this name; None if there is no such provider."""
         record = self.provider_record(name)
         return None if record is None else record.uuid
 
@@ -404,7 +404,7 @@ class PlacementClient(PlacementTransport):
 
 
 def _next_marker(links: Sequence[Mapping[str, str]]) -> str:
-    """The marker in the link to the next page; empty without such a link."""
+    """The marker in the link to the next page; empty if there is no such link."""
     # Only the marker is used, because the link itself may lead to another server.
     for link in links:
         if link["rel"] == "next" and (found := parse_qs(urlsplit(link["href"]).query).get("marker")):

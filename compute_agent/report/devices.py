@@ -57,7 +57,7 @@ def without_foreign_devices(
 def keep_gone_devices(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, held: HeldAmount
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree with devices that are gone but must keep their providers, with all units reserved.
+    """Add the devices that are gone but must keep their providers to the tree, with all units reserved.
 
     The provider stays while a guest holds the device, because Placement refuses to delete a provider with
     allocations. All units are reserved, because Placement would otherwise offer the rest of a card to other
@@ -96,7 +96,7 @@ def keep_gone_devices(
 def reserve_used_devices(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], held: HeldAmount
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree with all units of a device for one use reserved, if a guest has ever held it.
+    """The tree in which all units of a device for one use are reserved, if a guest has ever held the device.
 
     The units stay reserved after the guest has ended, until an operator sets ``reserved`` to 0 through the
     API, as in Nova (its documentation of ``one_time_use``).

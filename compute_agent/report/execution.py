@@ -112,7 +112,7 @@ request with the tree.
 
 @dataclass(frozen=True, slots=True)
 class ReportRefusal:
-    """A change that Placement refused, and the reason. The log, ``status`` and metrics show it.
+    """A change that Placement refused, and the reason. The log, ``status`` and metrics show the refusal.
 
     :ivar provider: the name of the provider, if the action itself has no name.
     """
@@ -254,7 +254,7 @@ class PlanExecution:
 
     def _perform_action(self, action: Action) -> None:
         client, providers = self._client, self._providers
-        LOG.debug("Placement: %s", action)
+        LOG.debug("The agent sends a change to Placement: %s", action)
         match action:
             case CreateResourceClass(name):
                 client.create_resource_class(name)

@@ -1,6 +1,6 @@
 """Claims of the agent for guests without an allocation: their amounts, and notes about them. Pure functions.
 
-The agent writes a *note* to disk before it claims, and keeps the note until it gives the allocation back. So
+The agent writes a *note* to disk before each claim, and keeps the note until the allocation is given back. So
 after a crash at any point the agent still finds the allocations that it may have claimed. An allocation
 counts as the agent's if a note has its owner, its type and its amounts, and if it is on this host only. The
 agent neither changes nor gives back any other allocation.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from compute_agent import kept_json
@@ -19,6 +19,7 @@ from compute_agent.model.guest import Allocation, ConsumerAllocations
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings
 from compute_agent.model.messages import full_name, is_uuid
 from compute_agent.report.history import ConsumerOwner
+from compute_agent.report.host_notes import HostNote
 
 CLAIM_TYPE: Final = "HOST_GUEST"
 """The consumer type of the consumers for which the agent claims. Nova and operators use other types."""
@@ -30,12 +31,11 @@ Amounts = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimNote:
+class ClaimNote(HostNote):
     """A claim that the agent has made, or is about to make.
 
-    :ivar key: the key by which the program that runs the guest knows the guest.
-    :ivar former: the amounts before a change that is possibly incomplete; empty without such a change.
-    :ivar machine: the host of the agent that made the note, as ``read_machine_id()`` has it; empty: unknown.
+    :ivar key: the guest's id in the program that runs the guest.
+    :ivar former: the amounts before a change that is possibly incomplete; empty if no change is under way.
     """
 
     guest_uuid: str
@@ -45,7 +45,6 @@ class ClaimNote:
     owner: ConsumerOwner
     amounts: Amounts
     former: Amounts = field(default_factory=dict)
-    machine: str = ""
 
     def __str__(self) -> str:
         return full_name(self.name, self.guest_uuid)
@@ -76,7 +75,7 @@ def claimed_amounts(settings: GuestSettings, dedicated_classes: Iterable[str], m
 def claim_query(amounts: Amounts, tree: ProviderTree) -> str:
     """The query of a claim, as for ``GET /allocation_candidates``.
 
-    All amounts come from one provider, such as a NUMA node, if a provider has all their classes.
+    All amounts come from one provider, such as a NUMA node, if one provider has all classes of the amounts.
     """
     holders = [{node.uuid for node in tree.providers_of(name)} for name in amounts]
     suffix = "1" if set.intersection(*holders) else ""
@@ -101,28 +100,11 @@ def is_own_claim(note: ClaimNote, record: ConsumerAllocations, own_part: Allocat
     return owner == note.owner and own_part == record.resources and total in (note.amounts, note.former)
 
 
-def split_notes(
-    notes: Mapping[str, ClaimNote], machine: str
-) -> tuple[dict[str, ClaimNote], dict[str, ClaimNote]]:
-    """The notes of this host, and those of other hosts, by uuid of the guest.
+def dump_notes(notes: Iterable[ClaimNote], machine: str = "") -> bytes:
+    """The content of the file of notes.
 
-    A note without a host, or on a host without an id, counts as this host's.
-
-    :param machine: this host, as ``read_machine_id()`` has it.
+    :param machine: this host, as ``read_host_id()`` has it.
     """
-    foreign = {
-        uuid: note for uuid, note in notes.items() if machine and note.machine and note.machine != machine
-    }
-    own = {
-        uuid: replace(note, machine=machine or note.machine)
-        for uuid, note in notes.items()
-        if uuid not in foreign
-    }
-    return own, foreign
-
-
-def dump_notes(notes: Iterable[ClaimNote]) -> bytes:
-    """The content of the file of notes."""
     rows = [
         {
             "uuid": note.guest_uuid,
@@ -132,7 +114,7 @@ def dump_notes(notes: Iterable[ClaimNote]) -> bytes:
             "owner": [note.owner.project_id, note.owner.user_id, note.owner.consumer_type],
             "amounts": dict(note.amounts),
             "former": dict(note.former),
-            "machine": note.machine,
+            "machine": note.machine or machine,
         }
         for note in notes
     ]
@@ -162,7 +144,7 @@ def _read_notes(document: Any) -> Mapping[str, ClaimNote]:
             _read_amounts(row["amounts"]),
             _read_amounts(row["former"]),
             # An older agent has noted no host.
-            kept_json.text(row.get("machine", "")),
+            machine=kept_json.text(row.get("machine", "")),
         )
     return found
 

@@ -2,7 +2,7 @@
 
 Each reason has a pure function:
 
-- An operator turns memory into huge pages while guests still hold it as ``MEMORY_MB``
+- An operator turns memory into huge pages while guests still hold this memory as ``MEMORY_MB``
   (:func:`keep_held_memory`). Huge pages and ``MEMORY_MB`` together are at most the memory of the node. The
   inventory of ``MEMORY_MB`` shrinks to the memory without huge pages, but not below the held amount. Huge
   pages in held memory are reserved until guests give the memory back.
@@ -143,7 +143,7 @@ def _cpus_held(
     reported: Mapping[str, ReportedProvider],
     held: Callable[[str, str], int],
 ) -> int:
-    """The number of CPUs that a held amount of a class stands for, at the reported allocation ratio."""
+    """The number of CPUs that a held amount of a class occupies, at the reported allocation ratio."""
     there = reported[node.uuid].inventories.get(name) if node.uuid in reported else None
     return 0 if there is None else ceil(held(node.uuid, name) / there.allocation_ratio)
 

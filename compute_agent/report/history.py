@@ -55,7 +55,7 @@ class AllocationLoss:
 
 @dataclass(frozen=True, slots=True)
 class OlderCopy:
-    """States that Placement uses an older copy of its database.
+    """The finding that Placement uses an older copy of its database.
 
     :ivar reason: a text with the evidence.
     :ivar since: the time of the finding, in seconds since the epoch.
@@ -82,7 +82,7 @@ class PlacementHistory:
     """The state of Placement's database as the agent has seen it.
 
     :ivar generations: the generations of the providers, as last seen.
-    :ivar older: the finding that the database is an older copy; None means that it is not.
+    :ivar older: the finding that the database is an older copy; None if no older copy was found.
     :ivar holders: the owners of guests with allocations, by consumer. An older copy may lack these consumers.
     """
 
@@ -94,7 +94,7 @@ class PlacementHistory:
 def holder_of(record: ConsumerAllocations) -> ConsumerOwner | None:
     """The owner of a consumer.
 
-    The result is None if the consumer holds nothing, because Placement then does not know it.
+    The result is None if the consumer holds nothing, because Placement then does not know the consumer.
     """
     if not record.resources or record.project_id is None or record.user_id is None:
         return None
@@ -102,7 +102,7 @@ def holder_of(record: ConsumerAllocations) -> ConsumerOwner | None:
 
 
 def went_back(before: Generations, now: Generations) -> str:
-    """A text with evidence that the generations ``now`` are older than ``before``; empty without evidence."""
+    """A text with evidence that the generations ``now`` are older than ``before``; empty if not."""
     parts = []
     if gone := before.keys() - now.keys():
         parts.append(f"{len(gone)} of {len(before)} providers are gone")

@@ -3,11 +3,11 @@
 :func:`plan_actions` compares two trees. :func:`settle_inventory` decides about the fields ``reserved`` and
 ``allocation_ratio``, which operators and other programs may set through the API. The agent remembers each
 value before it sends it, as (resource class, field, value). A value is *foreign* if the agent neither
-remembers it nor would write it now. The first of these rules that applies decides:
+remembers it nor would write it now. The first applicable rule decides:
 
 - If an option of the ini file sets the field, the value is that of the option, as in Nova (see its
   documentation of ``cpu_allocation_ratio``).
-- If the present value is foreign, it stays.
+- If the present value is foreign, it does not change.
 - If the present value is the agent's own, ``reserved`` becomes the derived value, and ``allocation_ratio``
   stays unchanged. Without an option the agent changes no ratio, because ``initial_*_allocation_ratio`` is for
   new inventories only.
@@ -535,7 +535,7 @@ def ownership_before(
 
     The caller saves these names and values before the first request. Otherwise a name that the agent wrote
     could count as foreign after a crash. A trait that another program has already set stays foreign. If the
-    root belongs to nova-compute, no part of it is ever the agent's.
+    root belongs to nova-compute, nothing of the root ever belongs to the agent.
     """
     claims: dict[str, OwnedNames] = dict(owned)
     if derived.beside:

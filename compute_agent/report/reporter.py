@@ -78,9 +78,9 @@ class ProviderReader:
     """Reads the providers of one host, and remembers them. Only one thread at a time may use the object.
 
     :ivar reported: the providers by uuid, as last read. Code that changes a provider in Placement also
-        changes it here.
+        updates this mapping.
     :ivar generations: the generations of the providers at the last reading.
-    :ivar evidence: a text about generations that decreased since the reading before; empty if no generation
+    :ivar evidence: a text about generations that decreased since the previous reading; empty if no generation
         decreased.
     """
 
@@ -418,7 +418,7 @@ class HostReporter:
                 return False
         generation = self._client.set_traits(root_uuid, wanted, root.generation)
         self.reader.reported[root_uuid] = replace(root, generation=generation, traits=wanted)
-        LOG.info("New guests are %s in Placement", in_words(wanted))
+        LOG.info("Traits in Placement have changed: new guests are %s", in_words(wanted))
         return True
 
     def read_reported(self, root_uuid: str) -> dict[str, ReportedProvider]:
@@ -554,7 +554,7 @@ class HostReporter:
         found = tuple(adjustment_sentences(tree, reported, owned))
         for sentence in found:
             if sentence not in self.adjustments:
-                LOG.warning("%s", sentence)
+                LOG.warning("A value was set through the API of Placement: %s", sentence)
         self.adjustments = found
 
     def _keep_owned(self, owned: Ownership) -> None:

@@ -41,7 +41,7 @@ class AllocationMove:
 
 @dataclass(frozen=True, slots=True)
 class InventoryChange:
-    """All inventories of a provider before and after the reshape. Before, a new provider has none."""
+    """All inventories of a provider before and after the reshape; a new provider has none before."""
 
     uuid: str
     before: Mapping[str, ProviderInventory] = field(hash=False)
@@ -63,7 +63,7 @@ class ReshapePlan:
 
 @dataclass(frozen=True, slots=True)
 class InfeasibleReshape:
-    """The reason why the present allocations do not fit the new tree."""
+    """The reason why the present allocations cannot move to the new tree."""
 
     reason: str
 
@@ -78,8 +78,8 @@ def plan_reshape(
 ) -> ReshapePlan | InfeasibleReshape:
     """Plan the reshape from ``reported`` to ``derived``.
 
-    An allocation of a class that the new tree lacks cannot move and stays; its inventory is kept. Foreign
-    classes and providers stay unchanged.
+    An allocation of a class that the new tree lacks cannot move. The agent keeps this allocation with its
+    inventory. Foreign classes and providers stay unchanged.
 
     :param derived: the new tree of the host.
     :param reported: the present providers in Placement.
@@ -172,7 +172,7 @@ def _certainty_rank(location: CpuLocation | None) -> int:
 
 
 class _ReshapePlanner:
-    """Moves consumers one by one, each into the capacity that the consumers before it have left."""
+    """Moves consumers one by one, each into the capacity that previous consumers have left free."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class _ReshapePlanner:
     def move_consumer(self, consumer: str, location: CpuLocation | None) -> str | None:
         """Move the allocations of one consumer where needed.
 
-        Return the reason if they do not fit; otherwise None.
+        Return the reason if the allocations exceed the free capacity; otherwise None.
         """
         sources: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
         converted = self._becomes_pcpu(consumer, location)
@@ -245,7 +245,7 @@ class _ReshapePlanner:
         sources: Mapping[tuple[str, str], Mapping[str, int]],
         location: CpuLocation | None,
     ) -> dict[str, dict[str, int]] | str:
-        """Amounts by new resource class and target provider, or the reason why they do not fit."""
+        """Amounts by new resource class and target provider, or the reason why no capacity was found."""
         has = self.held[consumer]
         if location is not None:
             return self._free.fit_amounts(has, amounts, location)

@@ -159,7 +159,9 @@ class DisableCause(enum.StrEnum):
 MARKS: Final = frozenset(cause.value for cause in DisableCause)
 
 Causes = Mapping[DisableCause, bool]
-"""For each cause, whether it keeps new guests away. A missing cause is unknown, so its mark stays."""
+"""For each cause, whether it keeps new guests away. The state of a missing cause is unknown, so its mark does
+not change.
+"""
 
 
 RELEASE_REASON: Final = "compute-agent release"

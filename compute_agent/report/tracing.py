@@ -103,7 +103,7 @@ class RequestTracing:
 
 @cache
 def tracing_to(endpoint: str, sample_ratio: float) -> RequestTracing:
-    """The object that sends traces to this collector; there is only one in a process.
+    """The object that sends traces to this collector; a process has only one such object.
 
     The object sends the remaining spans when the process ends.
     """

@@ -163,7 +163,7 @@ class PlacementTransport:
     ) -> Any:
         """Send a request and return the document of its answer, checked against ``shape``.
 
-        The result is None without a shape.
+        The result is None if ``shape`` is None.
 
         :param microversion: the microversion of the request; None means the negotiated one.
         :param shape: the required form of the answer (see :mod:`compute_agent.report.answers`).

@@ -1,10 +1,10 @@
 """Controls last-level cache and memory bandwidth through the kernel's resctrl filesystem.
 
-The package does not depend on the rest of the agent. It handles cache ids, ways, percents, groups and thread
-ids; guests and classes are only names. Pure functions decide (``ways``, ``resolution``, ``plan``). Thin
-functions act (``groups``, ``apply``, ``mount``, ``monitoring``). The caller passes a mount to each function,
-so that several mounts can be used at once. The kernel's Documentation/filesystems/resctrl.rst defines the
-semantics.
+The package does not depend on the rest of the agent. The package handles cache ids, ways, percents, groups
+and thread ids. To this package, guests and classes are only names. Pure functions decide (``ways``,
+``resolution``, ``plan``). Thin functions act (``groups``, ``apply``, ``mount``, ``monitoring``). The caller
+passes a mount to each function, so that several mounts can be used at once. The kernel's
+Documentation/filesystems/resctrl.rst defines the semantics.
 
 Use
     Open the mount, resolve what classes and guests should have, plan the steps, and apply them::
@@ -45,11 +45,12 @@ Modules
 
 Nouns
     A *way* is a column of a cache, a *mask* a set of ways in the kernel's hexadecimal digits. A *control
-    group* is a folder of the mount: a CLOSID with *schemata* (masks by cache id, bandwidth by domain) and the
-    threads for which these hold. Groups of other programs are *foreign*.
+    group* is a folder of the mount: a CLOSID with *schemata* (masks by cache id, bandwidth by domain), and
+    the threads that these limits apply to. Groups of other programs are *foreign*.
 
     Each cache has a *partition* of its ways. The *pool* of a partition contains the ways that can become
-    *exclusive* to one group; the shared ways never do. *Open* ways are all ways that are not exclusive now.
+    *exclusive* to one group; shared ways never become exclusive. *Open* ways are all ways that are not
+    exclusive now.
 
     A *demand* belongs to one guest. A demand contains exclusive ways and bandwidth that are allocated to the
     guest, a *share* in percent of the open ways, the name of its class, and temporary limits. The share of
@@ -70,6 +71,7 @@ Invariants
     - If the pool has enough free ways for a request, the request gets its ways by the fewest moves. This
       minimum holds even if masks must not have holes.
     - A new group exists completely or not at all, and foreign groups are never written.
-    - If the kernel refuses a step, this affects only the group of the step and the groups that need its ways.
+    - If the kernel refuses a step, only the group of this step, and groups that need the ways of that group,
+      are affected.
     - Each refused rule is reported with a reason, and the next rule for the guest or class applies instead.
 """

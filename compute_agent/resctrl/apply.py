@@ -29,7 +29,7 @@ def apply_plan(
     :param codec: recognises bandwidths that the kernel rounds; None means that bandwidth cannot be
         controlled.
     :param exclusive: the L3 cache ids on which each group will have exclusive ways after all steps. If a
-        stopped group can still fill a way, no group with exclusive ways gets this way. The ways of the
+        stopped group can still fill a way, this way goes to no group that has exclusive ways. The ways of the
         stopped group go to no other group either.
     :return: the error of each stopped group. The group is as it was before the failed step.
     """
@@ -109,7 +109,8 @@ def _restore_schemata(
 ) -> None:
     """After a failed write, restore the values that the kernel has already changed.
 
-    :param error: the error of the write; it gets a note if the values cannot be restored.
+    :param error: the error of the write. The function adds a note to the error if the values cannot be
+        restored.
     """
     try:
         # Only values that differ are written, because the kernel could refuse an unchanged line for another

@@ -86,12 +86,12 @@ class BandwidthCodec(Protocol):
 
     @property
     def min_percent(self) -> int:
-        """The smallest percent of bandwidth that can be set."""
+        """The smallest bandwidth limit that can be set, in percent."""
         ...
 
     @property
     def percent_step(self) -> int:
-        """The smallest difference between two percents of bandwidth that has an effect."""
+        """The step between two bandwidth limits, in percent; a smaller change of a limit has no effect."""
         ...
 
     def encode_percent(self, domain: int, percent: int) -> int:

@@ -35,7 +35,7 @@ def read_text(path: Path) -> str:
 
 
 class ResctrlFilesystem:
-    """A mounted resctrl filesystem, or a copy of one that can only be read.
+    """A mounted resctrl filesystem, or a read-only copy of such a filesystem.
 
     Paths are relative to its root.
     """

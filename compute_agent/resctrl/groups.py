@@ -116,7 +116,7 @@ def _read_group(files: ResctrlFilesystem, name: str) -> ControlGroup:
 def write_schemata(
     files: ResctrlFilesystem, group: str, wanted: Schemata, codec: BandwidthCodec | None = None
 ) -> None:
-    """Write bandwidths and masks to the schemata of a group, and read them back.
+    """Write bandwidths and masks to the schemata of a group, and read the schemata back.
 
     :param codec: recognises bandwidths that the kernel rounds; None means that bandwidth cannot be
         controlled.

@@ -4,10 +4,10 @@ Each control group counts the traffic of its tasks. A guest that shares a contro
 group inside it. Each control group and each monitoring group needs an RMID of its own.
 
 Hardware may have fewer counters than groups. In the mode ``mbm_event`` of info/L3_MON/mbm_assign_mode (Linux
-6.18), counters are assigned to events of groups. On each L3 cache, an event is counted only while it has a
-counter there. The file ``mbm_L3_assignments`` of a group shows and changes its counters. The file
-``info/L3_MON/available_mbm_cntrs`` shows how many counters are free. The kernel itself assigns free counters
-to new groups.
+6.18), counters are assigned to events of groups. On each L3 cache, an event of a group is counted only while
+the event has a counter of this cache. The file ``mbm_L3_assignments`` of a group shows and changes the
+counters of the group. The file ``info/L3_MON/available_mbm_cntrs`` shows how many counters are free. The
+kernel itself assigns free counters to new groups.
 """
 
 from __future__ import annotations
@@ -173,11 +173,11 @@ class MonitoredGroup:
     """A guest or class for which monitoring is wanted.
 
     :ivar name: the name of the guest or class.
-    :ivar is_class: whether it is a class of guests.
+    :ivar is_class: whether the target is a class of guests.
     :ivar priority: guests of higher priority are monitored first.
     :ivar own_group: whether the guest or class has a control group of its own, which already has an RMID.
-    :ivar monitored: whether it has a monitoring group now. If so, it comes before other guests and classes of
-        equal priority.
+    :ivar monitored: whether the guest or class has a monitoring group now. Targets with a group come before
+        other targets of equal priority.
     """
 
     name: str
@@ -279,7 +279,7 @@ class ReaderPlace(Protocol):
     """
 
     def move_near(self, cache: int) -> None:
-        """Make the calling thread run on CPUs of an L3 cache, if it may use any of them."""
+        """Make the calling thread run on CPUs of an L3 cache, if the thread may use any CPU of this cache."""
         ...
 
     def return_home(self) -> None:

@@ -1,6 +1,6 @@
 """Finds or makes the resctrl mount, and reads its capabilities.
 
-An existing mount is used with its options. A missing mount is made only if the operator asks for it.
+An existing mount is used with its present options. A missing mount is made only if the operator asks for it.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def is_supported(root: Path) -> bool:
 
 
 def find_mount(root: Path) -> ResctrlMount | None:
-    """The first resctrl mount in proc/mounts, or copied files at sys/fs/resctrl; None if there is neither.
+    """The first resctrl mount in proc/mounts, or copied files at sys/fs/resctrl; None if nothing is found.
 
     The files of another machine may have been copied to sys/fs/resctrl. Copied files have no entry in
     proc/mounts, so the existence of the folder is enough.
@@ -270,7 +270,7 @@ def _read_bandwidth_control(
         minimum = int(files.read_file(f"{folder}/min_bandwidth"))
         granularity = int(files.read_file(f"{folder}/bandwidth_gran"))
     except (ResctrlError, ValueError) as error:
-        LOG.warning("Bandwidth %s cannot be controlled: %s", resource, error)
+        LOG.warning("Memory bandwidth (%s) cannot be controlled: %s", resource, error)
         return None
     maximum = _read_maximum(files, resource, default.lines[resource])
     return BandwidthControl(

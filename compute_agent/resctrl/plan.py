@@ -86,7 +86,7 @@ def make_plan(host: ResctrlLayout, present: ResctrlGroups, wanted: GroupResoluti
 
 
 class _StepPlanner:
-    """Plans steps on a copy of the groups, so that only real differences become steps."""
+    """Plans steps, and applies each to a copy of the groups, so that only real differences become steps."""
 
     def __init__(self, host: ResctrlLayout, present: ResctrlGroups, wanted: GroupResolution) -> None:
         self.host = host
@@ -155,8 +155,7 @@ class _StepPlanner:
     def _shrunk_schemata(self, group: TargetGroup) -> Schemata:
         """The reduced schemata that a group gets in the first phase, before masks move.
 
-        In this phase, a group keeps only those ways, and that bandwidth, that it has now and also has at the
-        end.
+        In this phase, a group keeps only the ways and the bandwidth that it has both now and at the end.
         """
         now = self.now.get(group.name)
         values = Schemata()

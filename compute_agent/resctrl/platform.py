@@ -72,8 +72,8 @@ class BandwidthControl:
 
     :ivar minimum: the smallest value (``min_bandwidth``), in the kernel's unit.
     :ivar granularity: the step between values (``bandwidth_gran``), in the kernel's unit.
-    :ivar maximum: the highest value that any group has, by domain id. Usually it is that of the default
-        group.
+    :ivar maximum: the highest value that any group has, by domain id. Usually this is the value of the
+        default group.
     :ivar in_mbps: whether values are MiB/s that a control loop of the kernel keeps (mount option mba_MBps).
     """
 

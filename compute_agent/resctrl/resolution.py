@@ -41,7 +41,7 @@ class GroupSharing:
     """The control groups of QoS classes.
 
     :ivar by_class: the group of each class, by its name.
-    :ivar by_key: the group for each ``ShareKey``, which stands for all shares with the same effect.
+    :ivar by_key: the group for each ``ShareKey``. Shares with the same effect have the same key.
     """
 
     by_class: Mapping[str, str]
@@ -53,7 +53,10 @@ class GroupSharing:
         return tuple(dict.fromkeys(group for group in self.by_class.values() if group != DEFAULT_GROUP))
 
     def group_with(self, host: ResctrlLayout, share: ShareSpec) -> str | None:
-        """The group of a class with a share of the same effect as ``share``; None without such a class."""
+        """The group of a class that has a share with the same effect as ``share``.
+
+        The result is None if there is no such class.
+        """
         key = share_key(host, share)
         return None if key is None else self.by_key.get(key)
 
@@ -250,7 +253,8 @@ class GroupResolution:
 
     :ivar groups: the groups by name, including the default group.
     :ivar membership: the control group of each guest, by uuid of the guest.
-    :ivar moves: the changes of exclusive masks in their order, by L3 cache id. The owners are groups.
+    :ivar moves: the changes of exclusive masks in their order, by L3 cache id. The owners in these changes
+        are groups.
     :ivar refused: messages about rules that cannot be met: by uuid for guests, and by group for classes.
     """
 

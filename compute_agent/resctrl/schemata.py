@@ -109,7 +109,7 @@ class WayMask:
         return tuple(found)
 
     def percent_range(self, first_percent: int, last_percent: int, min_ways: int = 1) -> WayMask:
-        """The ways between two percents: the first way is rounded down, the last one up.
+        """The ways between two percentages: the first way is rounded down, the last one up.
 
         Ways are counted from the lowest one, so 0..30 are the lower 30 percent. If the range has fewer than
         ``min_ways`` ways, it grows upwards first and then downwards, as far as this mask has ways.
@@ -150,7 +150,7 @@ class MaskRules:
         return None
 
     def widest_mask(self, mask: WayMask, around: WayMask = WayMask()) -> WayMask:
-        """The largest mask within ``mask`` that the kernel accepts; empty without such a mask.
+        """The largest mask within ``mask`` that the kernel accepts; empty if there is no such mask.
 
         If masks may have holes, the result is usually the whole mask. If masks must not have holes, the
         result is a run of adjacent ways: the run that shares most ways with ``around``. Among these, the
@@ -213,7 +213,7 @@ class Schemata:
         return tuple(sorted(self.lines.get(resource, ())))
 
     def updated_with(self, other: Schemata) -> Schemata:
-        """A copy with the values of ``other``, and the own values where ``other`` has none."""
+        """A copy in which values of ``other`` replace or complete the values of this object."""
         names = {**self.lines, **other.lines}
         return Schemata({name: {**self.lines.get(name, {}), **other.lines.get(name, {})} for name in names})
 

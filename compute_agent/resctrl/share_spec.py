@@ -58,7 +58,7 @@ class ShareSpec:
         return self != ShareSpec()
 
     def range_on(self, cache: int, resource: str = "") -> WayRange | None:
-        """The range of ways that the share has on a cache; None without a range.
+        """The range of ways that the share has on a cache; None if there is no range.
 
         :param resource: the line of schemata, such as ``L3CODE``.
         """
@@ -66,7 +66,7 @@ class ShareSpec:
         return own or self.llc_per_cache.get(cache, self.llc)
 
     def cap_on(self, domain: int) -> BandwidthCap | None:
-        """The bandwidth cap that the share has on a domain; None without a cap."""
+        """The bandwidth cap that the share has on a domain; None if there is no cap."""
         return self.mb_per_cache.get(domain, self.mb)
 
     def overlaid_on(self, base: ShareSpec) -> ShareSpec:

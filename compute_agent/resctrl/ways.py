@@ -9,8 +9,9 @@ A *block* is the exclusive mask of one group, a run of ways. If free ways are no
 possible are moved until enough free ways are adjacent. The method is a search (A*) over the positions of the
 blocks. The search estimates the remaining moves by the smallest number of blocks in any window of the wanted
 size. A move takes at most one block out of a window, so the estimate never exceeds the true number of moves,
-and the first solution is a shortest solution. Pushing all blocks aside always works, so its number of moves
-is an upper bound for the search. After each step no two exclusive masks overlap, and none is empty.
+and the first solution is a shortest solution. A solution that pushes all blocks aside always exists, so its
+number of moves is an upper bound for the search. After each step no two exclusive masks overlap, and none is
+empty.
 """
 
 from __future__ import annotations
@@ -254,10 +255,10 @@ def assign_ways(
 ) -> WayAssignment:
     """Assign each owner its number of exclusive ways.
 
-    An owner that has the right number keeps its ways, if other owners can get theirs without a move of its
-    mask. Ways of owners that are not in ``wanted`` become free. A mask that lies outside of the pool, or
-    overlaps with another mask, is replaced. A request that does not fit is refused, and the ways of its owner
-    become free, too.
+    An owner with the right number of ways keeps them, if other owners can get their ways without a move of
+    this owner's mask. Ways of owners that are not in ``wanted`` become free. A mask that lies outside of the
+    pool, or overlaps with another mask, is replaced. A request for which the free ways are too few is
+    refused, and the ways of its owner become free, too.
 
     :param held: the exclusive masks that owners have now, the oldest first.
     :param wanted: the number of exclusive ways that each owner should have.
@@ -323,7 +324,7 @@ def _is_valid_mask(partition: WayPartition, mask: WayMask) -> bool:
 
 
 def _shrunk_mask(partition: WayPartition, masks: Mapping[str, WayMask], owner: str, count: int) -> WayMask:
-    """The part of a shrinking mask that stays: its lower or upper end, whichever leaves more open ways."""
+    """The part of a shrinking mask that remains: the lower or upper end, whichever leaves more open ways."""
     mask = masks[owner]
     others = WayMask.union_of(other for name, other in masks.items() if name != owner)
     if not mask.is_contiguous:
@@ -374,8 +375,8 @@ def _best_place(
 ) -> WayMask | None:
     """The run of ``count`` free ways that contains most of the ways in ``own``.
 
-    Among equal runs, it is the one that leaves most open ways, then the one in the smallest gap, then the
-    lowest.
+    Among equal runs, the run that leaves most open ways is chosen, then the run in the smallest gap, then the
+    lowest run.
     """
     best, best_key = None, (0, 0, 0, 0)
     for gap in free.split_runs():

@@ -1,8 +1,8 @@
 """Decides the wanted cookies of guests, as a pure function of present cookies and notes.
 
-If a guest of a group has a note and a cookie, all threads of the group get the cookie of its main thread. If
-several guests have a note and a cookie, the first decides. If no guest of a group has a cookie, the agent
-first creates a cookie. A guest that comes from another group does not bring its old cookie along.
+If a guest of a group has a note and a cookie, all threads of the group get the cookie of this guest's main
+thread. If several guests have a note and a cookie, the first decides. If no guest of a group has a cookie,
+the agent first creates a cookie. A guest that comes from another group loses its old cookie.
 
 A guest that leaves its group has no cookie afterwards, like most guests. If the guest shared a cookie of
 another program before, it gets this cookie back from a guest that still has it.
@@ -112,7 +112,7 @@ def decide_cookies(guests: Iterable[CookieGuest], notes: RunNotes) -> CookiePlan
 def _choose_lender(
     guest: CookieGuest, guests: Iterable[CookieGuest], noted: Collection[str]
 ) -> CookieLender | None:
-    """Find another guest with the same cookie, which keeps the cookie because it is in no group."""
+    """Find another guest that has the same cookie, is in no group, and therefore keeps the cookie."""
     cookie = guest.main_cookie
     for other in guests:
         if cookie and other.main_cookie == cookie and not (other.group or other.uuid in noted):
@@ -121,7 +121,7 @@ def _choose_lender(
 
 
 def _find_lender(note: RunNote, guests: Iterable[CookieGuest]) -> CookieGuest | None:
-    """Find the guest that can give back the cookie from before a note; None without such a guest."""
+    """Find the guest that can give back the cookie from before a note; None if there is no such guest."""
     lender = note.lender
     for other in guests:
         # The kernel may use the number of a cookie again, but hardly for the same run of the same guest.

@@ -173,9 +173,9 @@ def read_schedules(schedules: KernelSchedules, tids: Iterable[int]) -> dict[int,
 def read_throttle(root: Path) -> str:
     """A sentence about the kernel's limit for busy realtime threads of the host below ``root``.
 
-    The result is empty without a limit. Linux 6.12 and later have the fair server, with which a busy realtime
-    thread gives way only to threads that starve. A dedicated CPU has no such threads. Some distributions have
-    the fair server in older kernels; only its file in debugfs shows that.
+    The result is empty if there is no such limit. Linux 6.12 and later have the fair server, with which a
+    busy realtime thread gives way only to threads that starve. A dedicated CPU has no such threads. Some
+    distributions have the fair server in older kernels. Only its file in debugfs shows this.
     """
     folder = root / "proc/sys/kernel"
     runtime, period = (

@@ -1,8 +1,8 @@
 """Notes on disk about guests that have a core scheduling cookie or a realtime priority from the agent.
 
 The kernel does not show which program has set a cookie or a priority, so the agent keeps notes about those
-that it sets. A note has the guest's main process, so it does not apply after the guest is started again. The
-agent has one file of notes for cookies and one for priorities.
+that it sets. A note names the guest's main process, so the note becomes invalid when the guest is started
+again. The agent has one file of notes for cookies and one for priorities.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CookieLender:
 
 @dataclass(frozen=True, slots=True)
 class RunNote:
-    """A note about a guest with a cookie or a priority from the agent, or about to get one.
+    """A note about a guest that has, or is about to get, a cookie or a priority from the agent.
 
     :ivar main: the main process of the guest.
     :ivar before: the cookie that the main process had before the guest joined its group.
@@ -104,7 +104,9 @@ class RunNotesFile:
                 self._notes = {}
             except ValueError as error:
                 LOG.error(
-                    "%s cannot be used: %s; guests keep the settings that it recorded", self._path, error
+                    "%s cannot be used: %s; guests keep the settings that the file recorded",
+                    self._path,
+                    error,
                 )
                 with contextlib.suppress(FileNotFoundError):
                     put_aside(self._path)

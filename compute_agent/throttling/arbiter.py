@@ -40,7 +40,7 @@ class LimitArbiter:
         self._lock = threading.Lock()
 
     def replace_limits(self, owner: str, limits: Mapping[str, Mapping[ThrottleControl, float]]) -> None:
-        """Replace all limits that the trigger ``owner`` requests, but set none in the kernel yet.
+        """Replace all limits that the trigger ``owner`` requests, but set no limit in the kernel yet.
 
         The next call of repair_limits() brings the limits to the kernel. ``limits`` are by uuid of the guest
         and by control, in the unit of the control (cores for the CPU quota).
@@ -103,7 +103,11 @@ class LimitArbiter:
                     # If one guest cannot be limited, the limits of other guests are still repaired.
                     refused[event] = str(error)
                     if self._refused.get(event) != str(error):
-                        LOG.warning("Guest %s does not get its limit back: %s", guests[event.uuid], error)
+                        LOG.warning(
+                            "Guest %s does not get its limit again, and the agent tries again: %s",
+                            guests[event.uuid],
+                            error,
+                        )
             # ``_failures`` has only the failures of this call, so that a failure after a success is logged
             # again.
             self._refused = refused

@@ -32,7 +32,8 @@ libvirtd, and other calls of libvirt would have to wait."""
 MAX_ENDS: Final = 16
 """Maximum number of guests that are stopped at the same time at the ends of their claims. All guests of a
 window end together, and each of them may need the whole grace period. The number is lower than the 20 threads
-that libvirtd has by default, and a guest occupies one of them only during a request to stop it."""
+that libvirtd has by default, and a guest occupies a thread only during the request to stop the guest.
+"""
 
 # The wait is long, because the worker may be busy with a new configuration for many guests.
 _ANSWER_SECONDS: Final = 50.0
@@ -64,6 +65,10 @@ class EvictionFailedError(Exception):
     """
 
 
+class EvictionInterruptedError(EvictionFailedError):
+    """The agent ends before the eviction of a guest has ended."""
+
+
 StopGuest = Callable[[str], None]
 """A function that makes the guest with the given uuid leave.
 
@@ -73,7 +78,7 @@ repeated.
 
 
 class UsualStop(Protocol):
-    """The function that makes a guest leave. A metric may replace this function by another one."""
+    """The function that makes a guest leave. A metric may replace this function by another function."""
 
     def __call__(self, uuid: str, grace: float | None = None) -> None:
         """Make a guest leave within ``grace`` seconds.
@@ -166,7 +171,7 @@ class GuestEvictions:
         self._called: dict[str, str] = {}
 
     def use_settings(self, settings: ThrottlingSettings, client: PlacementClient) -> None:
-        """Replace the settings and the client. The next guest and the next attempt to delete use them."""
+        """Replace the settings and the client, from the next guest or attempt to delete an allocation on."""
         self._settings, self._client = settings, client
 
     def end_waiting(self) -> None:
@@ -233,7 +238,11 @@ class GuestEvictions:
             except PlacementError as error:
                 if str(error) != logged:
                     logged = str(error)
-                    LOG.warning("The allocation of guest %s is not removed yet: %s", name, logged)
+                    LOG.warning(
+                        "The allocation of guest %s is not removed yet, and the agent tries again: %s",
+                        name,
+                        logged,
+                    )
             self._wait(pause)
             pause = min(2 * pause, _MAX_PAUSE)
         LOG.warning("Guest %s was started again: it keeps its allocation", name)
@@ -264,7 +273,7 @@ class GuestEvictions:
 
     def _wait(self, seconds: float) -> None:
         if self._ended.wait(seconds):
-            raise EvictionFailedError("the agent ends")
+            raise EvictionInterruptedError("the agent ends")
 
     def _still_runs(self, guest: Guest) -> bool:
         """Whether the same process of a guest still runs."""

@@ -2,8 +2,8 @@
 
 In each round, the executor first reports the actions of sections in preview, without carrying them out. After
 this report, the executor asks the trigger for a plan, saves the state, and acts. If an action on a guest
-fails, it asks for another plan without this guest. Each action that restricts a guest is on disk before it is
-carried out, so that after a crash the next agent has all limits.
+fails, the executor asks for another plan without this guest. Each action that restricts a guest is on disk
+before it is carried out, so that after a crash the next agent has all limits.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class ThrottleExecutor:
         ``switch_scheduling`` keeps new guests away (True) or lets them in, and raises an exception on
         failure. ``reclaim_memory`` takes the uuid of a guest and a number of bytes, reclaims this memory
         once, and raises an exception on failure. ``registry`` has the levers of all metrics. For metrics of
-        other packages, it also has the functions that evict guests.
+        other packages, the registry also has the functions that evict guests.
         """
         self.telemetry = telemetry
         self._registry = registry
@@ -183,7 +183,7 @@ class ThrottleExecutor:
     ) -> None:
         """Set the limits that the previous run of the agent has saved, and continue its evictions.
 
-        A limit that cannot be set is logged; the first round of the trigger corrects it.
+        A limit that cannot be set is logged, and is set again in the first round of the trigger.
         """
         # A former agent saved each limit before it set the limit, and may have ended in between.
         for one in throttles:

@@ -69,7 +69,7 @@ def guest_command(command: str, timeout: float) -> GuestCommand:
 
 
 class RunningProgram:
-    """The program that a thread runs. Another thread can end it, and can prevent the next start."""
+    """The program that a thread runs. Another thread can end the program, and can prevent the next start."""
 
     def __init__(self) -> None:
         self.is_ended = False
@@ -81,7 +81,7 @@ class RunningProgram:
     def start(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start a program in a process group of its own.
 
-        :raises CommandFailedError: the program cannot be run, or end_program() was called before.
+        :raises CommandFailedError: the program cannot be run, or end_program() was called earlier.
         """
         with self._lock:
             if self.is_ended:

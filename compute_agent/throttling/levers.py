@@ -149,8 +149,8 @@ def left_by(use: float, before: float | None, after: float, allotment: GuestAllo
 def taken_by(use: float, before: float, after: float | None, allotment: GuestAllotment) -> float:
     """The highest expected use of a guest after its limit rises from ``before`` to ``after`` (None: removed).
 
-    ``use`` is the measured use, in the unit of the lever's metric. A guest that uses less than 90 % of its
-    limit keeps its use, because the limit did not slow it down.
+    ``use`` is the measured use, in the unit of the lever's metric. The use of a guest that uses less than 90
+    % of its limit does not change, because the limit did not slow it down.
     """
     risen = allotment.full if after is None else after
     if allotment.per_unit is None:

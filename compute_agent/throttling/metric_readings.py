@@ -31,7 +31,7 @@ def read_value(source: MetricSource, running: RunningProgram | None = None) -> f
     The function takes at most ``source.timeout`` seconds, plus the time to resolve a host name.
 
     :param running: an object by which another thread can end the command.
-    :raises SourceAwayError: the command failed, or Prometheus did not return one number.
+    :raises SourceAwayError: the command failed, or Prometheus did not return exactly one number.
     """
     try:
         if source.command:

@@ -17,8 +17,9 @@ from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.usage.rounds import parse_recent_pressure
 
 RECLAIM_SECONDS: Final = 1.0
-"""Maximum seconds for which the kernel reclaims memory for one action. The thread of watermarks waits for
-it."""
+"""Maximum seconds for which the kernel reclaims memory for one action. The thread of watermarks waits for the
+kernel.
+"""
 
 MAX_PRESSURE: Final = 10.0
 """Maximum memory pressure of a guest (PSI ``avg10``), in percent of the time. A guest with a higher pressure
@@ -47,7 +48,7 @@ class MemoryReclaimer:
         """Ask the kernel to reclaim up to ``amount`` bytes of a guest's memory; return after about a second.
 
         :raises GuestGoneError: the guest is gone.
-        :raises DriverError: the guest has no memory to spare, or the kernel cannot reclaim memory of it.
+        :raises DriverError: the guest needs all its memory, or the kernel cannot reclaim memory of the guest.
         """
         view = next((one for one in self._pipeline.guest_views() if one.guest.uuid == uuid), None)
         if view is None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from compute_agent.classes.guest_classes import QosClasses
@@ -110,7 +109,7 @@ class GuestReader:
         time: float,
         caches: Collection[frozenset[int]] = (),
     ) -> GuestSamples | None:
-        """Read the counters of all guests, and return each guest's values since the read before.
+        """Read the counters of all guests, and return each guest's values since the previous read.
 
         The result is None for the first call. The result is also None if the last call was more than a minute
         ago.
@@ -170,7 +169,7 @@ class GuestReader:
     def _sampled_threads(self, view: GuestView) -> _SampledThreads:
         try:
             found = self._driver.vcpu_threads(view.guest)
-        except DriverError:  # the guest has ended, or libvirtd is away
+        except DriverError:  # the guest has ended, or libvirtd does not answer
             return _SampledThreads()
         # A guest with thousands of threads would cost the agent more CPU time than all other guests.
         if len(found) <= MAX_THREADS:
@@ -225,7 +224,7 @@ def _io_rate(subject: MeasuredGuest, now: MeasuringRound, before: MeasuringRound
 
 
 class MetricSampler:
-    """Measures the metrics that watermarks need, of the host and of its guests, once a round.
+    """Measures once a round the metrics of the host and its guests that watermarks need.
 
     Only one thread may use this object.
     """
@@ -269,7 +268,7 @@ class MetricSampler:
 
         Values that cannot be read are left out of the snapshot. A line is logged when a metric becomes
         unreadable, and when it is readable again. Rates are means since the last round, so the first round
-        has none.
+        has no rates.
         """
         now = self._begin_round(time)
         now.subjects = subjects
@@ -314,16 +313,19 @@ class MetricSampler:
         if self._before is not None:
             self._log_missing({one.metric for one in rules.watermarks} - {one.metric for one in host})
         guests = {
-            subject.facts.uuid: replace(subject.facts, usage=usage[subject.facts.uuid])
+            subject.facts.uuid: subject.facts.with_usage(usage[subject.facts.uuid])
             for subject in now.subjects
         }
         return UsageSnapshot(now.time, host, guests, capacity)
 
     def _log_missing(self, missing: Collection[str]) -> None:
         for metric in sorted(set(missing) - self._missing):
-            LOG.warning("The host does not report %s: its watermarks wait until it does", metric)
+            LOG.warning(
+                "The host does not report the metric %s: its watermarks wait until the host reports it",
+                metric,
+            )
         for metric in sorted(self._missing - set(missing)):
-            LOG.info("The host reports %s again", metric)
+            LOG.info("The host reports the metric %s again", metric)
         self._missing = frozenset(missing)
 
 

@@ -63,7 +63,10 @@ class FormerState(Protocol):
 
     @property
     def former_watermarks(self) -> Any:
-        """The part of the file with the state of watermarks, as JSON values; None without such a part."""
+        """The state of watermarks in the file, as JSON values.
+
+        The result is None if the file has no state of watermarks.
+        """
         ...
 
     def drop_former_watermarks(self) -> None:
@@ -156,7 +159,7 @@ class ThrottlingFile:
         self._remove_former()
 
     def _take_over(self, former_file: Path, former: FormerState) -> None:
-        """Copy the files of a former release into this file, and remove them after this file is durable."""
+        """Copy the files of a former release into this file. Once it is on disk, remove the former files."""
         watermarks, interference = former.former_watermarks, _former_file(former_file, self._clock()).load()
         if watermarks is None and interference is None:
             return
@@ -292,7 +295,7 @@ def _parse_former(content: bytes, now: float) -> InterferenceState:
 
 
 def _former_watermarks(content: Any) -> WatermarkState | None:
-    """The state of watermarks of a former release; None without such a state, empty if unusable."""
+    """The state of watermarks of a former release; None if there is no such state, empty if unusable."""
     if content is None:
         return None
     try:

@@ -92,16 +92,18 @@ class ThrottleTelemetry:
             registry=registry,
         )
         self.watermark_failures = Counter(
-            "compute_agent_watermark_round_failures", "Rounds that went wrong.", registry=registry
+            "compute_agent_watermark_round_failures", "Rounds of watermarks that failed.", registry=registry
         )
         self._throttled = Gauge(
-            "compute_agent_throttled_guests", "Guests that are throttled.", registry=registry
+            "compute_agent_throttled_guests", "Guests that watermarks limit now.", registry=registry
         )
         self._evicting = Gauge(
             "compute_agent_evicting_guests", "Guests that are being evicted.", registry=registry
         )
         self._closed = Gauge(
-            "compute_agent_scheduling_disabled", "Whether new guests are kept away (1).", registry=registry
+            "compute_agent_scheduling_disabled",
+            "1 if a watermark keeps new guests away from this host, else 0.",
+            registry=registry,
         )
         self._decisions = Counter(
             "compute_agent_interference_decisions",
@@ -122,12 +124,12 @@ class ThrottleTelemetry:
         )
         self.interference_failures = Counter(
             "compute_agent_interference_round_failures",
-            "Rounds of interference that went wrong.",
+            "Rounds of interference that failed.",
             registry=registry,
         )
 
     def name_guests(self, owner: str, names: Mapping[str, str], staying: Iterable[str] = ()) -> None:
-        """Replace the names of guests, by uuid, as the trigger ``owner`` knows them.
+        """Replace the names of guests, by uuid, that the trigger ``owner`` has reported.
 
         A guest in ``staying`` keeps its former name if ``names`` lacks it.
         """
@@ -248,7 +250,7 @@ class ThrottleTelemetry:
         if outcome is EventOutcome.FAILED:
             # A failing action is tried again in each round, so only a new reason is reported.
             if self._failures.get((kind, guest)) == reason:
-                LOG.debug("Failed: %s: %s", text, reason)
+                LOG.debug("The action failed again for the same reason: %s: %s", text, reason)
             else:
                 self._record_failure(kind, subject, text, reason)
             self._failures[kind, guest] = reason
@@ -280,7 +282,14 @@ class ThrottleTelemetry:
     def _record_failure(self, kind: EventKind, subject: NamedSubject | None, text: str, reason: str) -> None:
         outcome = EventOutcome.FAILED
         self._recorder.record_event(
-            LOG.error, kind, subject, "Failed: %s: %s", text, reason, reason=reason, outcome=outcome
+            LOG.error,
+            kind,
+            subject,
+            "An action on a guest or the host failed: %s: %s",
+            text,
+            reason,
+            reason=reason,
+            outcome=outcome,
         )
 
 

@@ -158,7 +158,11 @@ class WatermarkTrigger:
         if above := [
             f"{watch.watermark} {watch.action}" for watch, one in self._streaks.items() if one.samples
         ]:
-            LOG.debug("Above their watermarks: %s; actions: %s", ", ".join(above), ", ".join(map(str, plan)))
+            LOG.debug(
+                "Usage is above these watermarks: %s; the agent takes these actions: %s",
+                ", ".join(above),
+                ", ".join(map(str, plan)),
+            )
         return plan
 
     def settle_action(self, action: WatermarkAct, succeeded: bool) -> bool:
@@ -290,7 +294,7 @@ class InterferenceTrigger:
 
 
 def _intended_state(state: WatermarkState, plan: Iterable[WatermarkAct]) -> WatermarkState:
-    """The state to save before a plan is carried out: with its new limits, and without its raised limits.
+    """The state to save before a plan is carried out: it has the planned lower limits, but no raised limit.
 
     After a crash, the next agent then knows each limit that may be in force.
     """

@@ -60,7 +60,7 @@ class GuestSource(Protocol):
 
 
 class GuestMetrics(Collector):
-    """Collects the metrics of guests. Several threads of scrapes may call it at once."""
+    """Collects the metrics of guests. Several threads of scrapes may use the object at once."""
 
     def __init__(
         self,
@@ -164,7 +164,8 @@ class _GuestFamilies:
         )
         self._limit = GaugeMetricFamily(
             "compute_agent_guest_limit",
-            "Limit that a trigger of throttling requests, in the unit of the lever. The lowest is in force.",
+            "Limit of a guest that a trigger requests, in the unit of the limited resource (lever). The"
+            " lowest limit is in force.",
             labels=("guest", "lever", "domain", "trigger"),
         )
         self._cpu = CounterMetricFamily(

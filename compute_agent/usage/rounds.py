@@ -2,8 +2,8 @@
 
 Files of the host are /proc/stat, /proc/meminfo (proc(5)) and /proc/pressure
 (Documentation/accounting/psi.rst). The files of a guest are in its cgroup v2 folder
-(Documentation/admin-guide/cgroup-v2.rst). For a guest without a cgroup they are in /proc/PID of its
-processes.
+(Documentation/admin-guide/cgroup-v2.rst). For a guest without a cgroup, the files are in /proc/PID of the
+guest's processes.
 """
 
 from __future__ import annotations
@@ -135,7 +135,10 @@ class MeasuringRound:
         return found
 
     def read_caches(self) -> CacheReading:
-        """The latest counters of resctrl, read once in a round; empty without resctrl or after a failure."""
+        """The latest counters of resctrl, read once in a round.
+
+        The result is empty if resctrl is off or the read failed.
+        """
         # The empty reading is set before the read, so that a second metric does not repeat a read that has
         # failed.
         if self._cache is None:
@@ -163,7 +166,7 @@ class MeasuringRound:
         try:
             return parse(text)
         except (ValueError, LookupError) as error:
-            LOG.debug("%s cannot be parsed: %s", path, error)
+            LOG.debug("The file %s cannot be parsed, so its value is missing in this round: %s", path, error)
             return None
 
 
@@ -252,7 +255,7 @@ def _some_fields(text: str) -> dict[str, str] | None:
 
 
 def host_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> tuple[float | None, float | None]:
-    """CPU use of the host since the round before, in cores, and its number of CPUs; None if unknown."""
+    """CPU use of the host since the previous round, in cores, and its number of CPUs; None if unknown."""
     # Without /proc/stat the number of CPUs is unknown, too.
     last, first = _all_cpus(now, before)
     if last is None:
@@ -266,7 +269,7 @@ def host_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> tuple[fl
 
 
 def stolen_share(now: MeasuringRound, before: MeasuringRound | None) -> float | None:
-    """The percent of the time since the last round that a hypervisor took from this host; None if unknown."""
+    """The stolen CPU time (steal) of this host since the round ``before``, in percent; None if unknown."""
     last, first = _all_cpus(now, before)
     if last is None or first is None:
         return None
@@ -376,7 +379,7 @@ def guest_cpu_seconds(now: MeasuringRound) -> dict[str, float]:
 
 
 def guest_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> dict[str, float]:
-    """CPU use of guests since the round before, in cores by uuid; guests with an unknown use are left out."""
+    """CPU use of guests since the previous round, in cores by uuid; guests of unknown use are left out."""
     # The counters are read in the first round, too, because the next round computes the difference from them.
     last = now.cpu_counters()
     # A time that does not advance would lead to a division by zero or a negative use.
@@ -417,7 +420,7 @@ def _cpu_seconds(now: MeasuringRound, subject: MeasuredGuest) -> dict[Hashable, 
 
 
 def _grown_seconds(first: Mapping[Hashable, float], last: Mapping[Hashable, float]) -> float | None:
-    # A process that began since the round before has no earlier value. A counter that fell belongs to a new
+    # A process that began since the previous round has no earlier value. A counter that fell belongs to a new
     # cgroup with the same path.
     common = first.keys() & last.keys()
     return sum(max(0.0, last[key] - first[key]) for key in common) if common else None

@@ -69,8 +69,8 @@ def build_subject(
 
     - ``dedicated`` is whether the guest holds dedicated CPUs, and therefore must not be limited.
     - ``started`` is the time of its start, in seconds on a clock that all guests share.
-    - ``cgroup`` is the path of the guest's cgroup v2 folder. Without it, the agent measures ``pids`` or, if
-      these are empty, the main process.
+    - ``cgroup`` is the path of the guest's cgroup v2 folder. Without a folder, the agent measures ``pids``
+      or, if these are empty, the main process.
     - ``others`` are the guest's allotments of resources that only some hosts can limit: memory, and for each
       L3 cache its ways and memory bandwidth.
     """

@@ -51,7 +51,7 @@ class WeekUse:
     seen: float = 0.0
 
     def with_hour(self, hour: int, cores: float, now: float) -> WeekUse:
-        """The use with another measured mean for one hour of the week."""
+        """A copy in which one hour of the week has a newly measured mean."""
         last = self.hours[hour]
         mean = cores if last is None else last + NEW_SHARE * (cores - last)
         # Thousandths keep the file small.

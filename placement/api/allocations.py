@@ -32,7 +32,11 @@ _SINCE: Final = {"consumer_type": microversion.CONSUMER_TYPES}
 def claim_of(
     conf: cfg.ConfigOpts, version: Microversion, consumer: str, body: Mapping[str, Any]
 ) -> ConsumerClaim:
-    """Return the claim in a request body; before 1.8, options give the project and the user."""
+    """Return the claim in a request body; before 1.8, options give the project and the user.
+
+    :raises InvalidRequest: the consumer has a type that only the service gives.
+    """
+    schemas.check_consumer_type(consumer, body.get("consumer_type"))
     owner = ConsumerOwnership(
         body.get("project_id", conf.placement.incomplete_consumer_project_id),
         body.get("user_id", conf.placement.incomplete_consumer_user_id),

@@ -57,10 +57,10 @@ def check_options(conf: cfg.ConfigOpts) -> None:
 class NoAuth:
     """Accepts every token: for development and tests.
 
-    The token ``admin`` has all roles. Any other token has the form ``user:project``, or ``user`` for a
-    project with the name of the user, and has no role. The header ``X-Roles`` sets the roles,
-    ``X-Project-Id`` the project. With ``OpenStack-System-Scope`` the caller has no project unless
-    ``X-Project-Id`` names a project.
+    The token ``admin`` has all roles. Any other token has no role, and has the form ``user:project``, or
+    ``user`` if the project has the user's name. The header ``X-Roles`` sets the roles, ``X-Project-Id`` the
+    project. With ``OpenStack-System-Scope`` the caller has no project unless ``X-Project-Id`` names a
+    project.
     """
 
     def __init__(self, app: "WSGIApplication") -> None:

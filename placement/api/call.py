@@ -80,7 +80,7 @@ class ApiRequest:
 
     @property
     def project_id(self) -> str:
-        """The id of the caller's project; empty if the caller has none."""
+        """The id of the caller's project; empty if the caller has no project."""
         return context.caller_of(request.environ).project_id or ""
 
     def authorize(self, rule: str, target: Mapping[str, Any] | None = None) -> None:
@@ -88,7 +88,7 @@ class ApiRequest:
 
         :param target: attributes of the object that the rule may check, such as its project.
 
-        :raises placement.exceptions.Forbidden: the policy does not allow the rule.
+        :raises placement.exceptions.Forbidden: the policy does not allow the operation.
         """
         self.service.enforcer.authorize(context.caller_of(request.environ), rule, target)
 
@@ -110,7 +110,7 @@ class ApiRequest:
             raise Unavailable(why)
 
     def explain_empty(self, wanted: CandidatesRequest) -> None:
-        """Have an empty list of candidates explained in the log, if ``[api] explain_empty`` is set."""
+        """Explain an empty list of candidates in the log, if ``[api] explain_empty`` is set."""
         if self.service.explainer is not None:
             question = (request.query_string, self.version)
             self.service.explainer.explain_answer(question, wanted, context.caller_of(request.environ))
@@ -137,14 +137,14 @@ class ApiRequest:
             raise InvalidRequest(f"Malformed JSON: {error}") from None
 
     def parse_body(self, schema: Schema) -> dict[str, Any]:
-        """Return the body as the schema loads it.
+        """Return the body, checked and converted by the schema.
 
         :raises InvalidRequest: the body is not JSON, or violates the schema.
         """
         return base.load(schema, self.parse_json())
 
     def wrapped_body(self, schema: Schema, field: str) -> Any:
-        """Return the value of a body's only field, as the schema loads it."""
+        """Return the value of a body's only field, checked and converted by the schema."""
         return base.load(schema, {field: self.parse_json()})[field]
 
     def json_answer(self, payload: Any, last_modified: float | None = None, status: int = 200) -> Response:
@@ -171,7 +171,7 @@ class ApiRequest:
         return response if location is None else self.add_location(response, location)
 
     def add_location(self, response: Response, path: str) -> Response:
-        """Add the address of a new resource to the response, and return it."""
+        """Add the address of a new resource to the response, and return the response."""
         response.headers["Location"] = _root_url() + path
         return response
 
@@ -231,7 +231,7 @@ def api_operation(
 
     :param rule: the policy rule that has to allow the call. None means that the handler itself checks the
         policy.
-    :param since: the microversion that introduced the operation; ``before`` is the status in older
+    :param since: the microversion that introduced the operation; ``before`` is the status of answers in older
         microversions.
     :param reads_json: whether the body has to be JSON; any other body is answered with 415.
     :param writes_json: whether the answer is JSON; a client that does not accept JSON gets 406.

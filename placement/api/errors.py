@@ -63,9 +63,11 @@ def _placement_error(error: ServiceError) -> Response:
     # read by metrics, which count these answers
     g.has_overlaps = isinstance(error, exceptions.Conflict) and error.has_overlaps
     if isinstance(error, exceptions.NoCandidate):
-        LOG.info("Refused: %s", error.detail)
+        LOG.info("A claim or a reservation was refused: %s", error.detail)
         if error.explanation is not None:
             more["explanation"] = error.explanation
+    elif isinstance(error, exceptions.EndTooLate):
+        more["latest_end"] = error.latest_end
     return render(status, error.detail, code=error.code, **more)
 
 
@@ -98,8 +100,7 @@ def _unexpected_error(error: Exception) -> Response:
 def render(status: HTTPStatus, detail: str, *, code: str = exceptions.UNDEFINED, **extra: Any) -> Response:
     """Return the answer to a failed request, as JSON unless the client accepts only HTML or text.
 
-    In the API of OpenStack Placement, the detail comes after the general sentence of the status and an empty
-    line.
+    As in OpenStack Placement, the detail follows the general sentence for the HTTP status and an empty line.
     """
     # names from users may have line breaks, but the detail has to be one line, because some clients show only
     # the last line

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _GATHERED: Final = 1
-"""Number of walks through young objects after which Python also walks through objects that survived one."""
+"""Number of walks through young objects after which Python also walks through objects that survived one walk.
+"""
 # 500 walks through survivors correspond to a few hundred thousand new objects
 _OFTEN: Final = 500
 """Number of walks through surviving objects after which old objects are walked through, after a request."""
@@ -39,9 +40,11 @@ _SELDOM: Final = 5000
 fallback.
 """
 _LONG: Final = 0.01
-"""Seconds of CPU time: later walks skip the objects of a walk that took longer and freed nothing."""
+"""Seconds of CPU time. If a walk takes longer and frees nothing, later walks skip the objects of this walk.
+"""
 _PATIENCE: Final = 300.0
-"""Maximum seconds since the last collection for which the next one waits for the end of long requests."""
+"""Maximum seconds since the last collection for which the next collection waits until no long request runs.
+"""
 
 
 class GcScheduler:
@@ -59,7 +62,7 @@ class GcScheduler:
         gc.set_threshold(young, _GATHERED, _SELDOM)
 
     def collect_if_due(self) -> None:
-        """Collect garbage if enough has happened since the last collection.
+        """Collect garbage if there were enough walks through surviving objects since the last collection.
 
         A worker calls this after each request.
         """

@@ -68,7 +68,7 @@ class DatabaseHealthcheck(HealthcheckBaseExtension):
         except Unavailable:
             pass  # clients without a token must not see the error of the database
         except Exception:
-            LOG.exception("The health check could not query the database")
+            LOG.exception("The health check answers 503, because it could not query the database")
         finally:
             with self._lock:
                 self._reason, self._asking = reason, False

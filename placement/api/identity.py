@@ -101,7 +101,7 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
         return TokenAccess(access.auth_token, left, access.username or "", access.project_name or "")
 
     def _create_identity_server(self) -> "_IdentityServer":
-        """Return the client with time limits that the library uses for tokens which are not cached."""
+        """Return the library's client for tokens that are not in the cache, with time limits."""
         return _IdentityServer(super()._create_identity_server())
 
 

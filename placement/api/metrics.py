@@ -55,12 +55,12 @@ class RequestExemplars:
         self._newest: dict[tuple[str, str], Exemplar] = {}
 
     def note_request(self, operation: str, seconds: float, trace_id: str) -> None:
-        """Remember a traced request as the newest one of its bucket."""
+        """Remember a traced request as the newest request of its bucket."""
         found = Exemplar({"trace_id": trace_id}, seconds, time.time())
         self._newest[operation, _BOUNDS[bisect_left(_BUCKETS, seconds)]] = found
 
     def add_to(self, families: Iterable[Metric]) -> Iterator[Metric]:
-        """Yield metric families with these exemplars, and without the times of their creation."""
+        """Yield metric families with these exemplars, and without series of creation times (``_created``)."""
         for family in families:
             # each such time would be one more series, which the other format does not have
             samples = [each for each in family.samples if not each.name.endswith("_created")]
@@ -108,13 +108,13 @@ class ServiceMetrics:
         )
         self._incomplete = Counter(
             "placement_searches_incomplete",
-            "Searches for allocation candidates that ended before all were found.",
+            "Searches for allocation candidates that ended before all candidates were found.",
             ["reason"],
             registry=self._registry,
         )
         self._refused = Counter(
             "placement_window_refusals",
-            "Refused writes and bookings whose answers name windows, or claims that end, in the way.",
+            "Writes and bookings that were refused because windows, or claims that end, need the resources.",
             registry=self._registry,
         )
         self._taken = Counter(
@@ -173,7 +173,9 @@ class ServiceMetrics:
         return registry
 
     def _current_gauges(self) -> Iterator[GaugeMetricFamily]:
-        up = GaugeMetricFamily("placement_database_up", "1 if the database answers the asked worker.")
+        up = GaugeMetricFamily(
+            "placement_database_up", "1 if the database answers the worker that serves this scrape, else 0."
+        )
         try:
             self._service.prepare_database()
             families = list(self._of_model.make_gauges())
@@ -181,7 +183,7 @@ class ServiceMetrics:
         # all other metrics are shown, and this message has the reason why gauges are missing
         except Unavailable as error:
             # the service logs no warning, because scrapes every few seconds would fill the log
-            LOG.debug("The answer has no metrics from the database: %s", error)
+            LOG.debug("An answer to Prometheus lacks the metrics from the database: %s", error)
             up.add_metric([], 0)
             families = []
         else:
@@ -190,12 +192,12 @@ class ServiceMetrics:
         yield from families
 
     def _window_usage(self) -> window_usage.WindowUsage | None:
-        """Return the sums of windows; None if the query takes too long."""
+        """Return sums over the windows of all reservations; None if the query takes too long."""
         try:
             with self._service.database.read() as conn:
                 return window_usage.read_usage(conn)
         except Unavailable as error:
-            LOG.debug("The answer has no metrics of windows: %s", error)
+            LOG.debug("An answer to Prometheus lacks the metrics of windows: %s", error)
             return None
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
@@ -213,8 +215,8 @@ class ServiceMetrics:
 
 
 def _window_gauges(usage: window_usage.WindowUsage | None) -> Iterator[GaugeMetricFamily]:
-    """Yield the gauges of windows; without sums, yield only the first gauge."""
-    # always present, so that an alert can detect that the others are left out
+    """Yield the gauges of windows. Without sums, yield only the gauge ``placement_windows_left_out``."""
+    # always present, so that an alert can detect that the other gauges are left out
     left_out = GaugeMetricFamily(
         "placement_windows_left_out",
         "1 if the gauges of windows are left out, because there are more than 10,000 amounts, or the"
@@ -234,7 +236,7 @@ def _window_gauges(usage: window_usage.WindowUsage | None) -> Iterator[GaugeMetr
     )
     lent = GaugeMetricFamily(
         "placement_window_lent_amount",
-        "Amount of pending windows that active windows and claims that end use until then.",
+        "Amount of pending windows that active windows, and claims that end, use until these windows begin.",
         labels=["resourcetype"],
     )
     for name, amount in sorted(usage.booked.items()):

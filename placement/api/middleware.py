@@ -110,7 +110,7 @@ def build_application(
 
     :param in_background: whether a separate thread prepares the database. True is allowed only in a process
         that serves requests itself, because threads do not survive a fork.
-    :param alone: whether the process runs nothing else, so that it may schedule garbage collection.
+    :param alone: whether the process runs nothing else, so that the service may schedule garbage collection.
     :raises ValueError: see :func:`check_requirements`.
     """
     tracing = _make_tracing(conf) if conf.tracing.enabled else None

@@ -27,5 +27,5 @@ def reshape_providers(call: ApiRequest) -> Response:
     claims = [
         claim_of(call.service.conf, call.version, uuid, each) for uuid, each in body["allocations"].items()
     ]
-    call.service.write(lambda tx: store.reshape_providers(tx, wanted, claims))
+    store.reshape_providers(call.service.database, wanted, claims)
     return call.empty_answer()

@@ -39,7 +39,7 @@ _LINKS: Final = (
 
 # a web server sends each piece separately
 _AS_ONE: Final = 10
-"""Maximum number of pieces with which an answer is joined and sent at once."""
+"""Maximum number of pieces of an answer that are joined and sent at once."""
 
 _UUID: Final = b"{uuid}"
 """Placeholder in templates for the uuid of the provider."""
@@ -124,7 +124,7 @@ def path_uuid(uuid: str) -> str:
 
 @contextmanager
 def missing_provider_first(call: ApiRequest, uuid: str) -> Iterator[None]:
-    """Report a missing provider before an error in the body, which the caller reads in this context.
+    """Report a missing provider instead of an error in the body, which the caller parses in this context.
 
     :raises placement.exceptions.NotFound: the body is wrong, and the provider does not exist.
     """

@@ -47,7 +47,7 @@ _REMEMBERED: Final = 64
 _SHARE: Final = 20
 """Seconds of pause after an explanation for each second of CPU time that it took."""
 _PAUSE: Final = 0.001
-"""Seconds of pause between two slices of an explanation, in which requests are answered."""
+"""Seconds of pause between two slices of an explanation, so that requests are answered in between."""
 _SLICE: Final = 0.002
 """Seconds of CPU time in each slice of an explanation."""
 
@@ -154,7 +154,8 @@ class PlacementService:
     explainer: EmptyAnswerExplainer | None = None
     """The object that explains empty answers; None if the operator has turned explanations off."""
     request_forms: RequestForms = field(default_factory=dict)
-    """The forms, such as a flavor, that a body can use to request candidates without a query string."""
+    """Fields of a request body, such as a flavor, that replace the query string of a request for candidates.
+    """
     waiting: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(0))
     """A semaphore that each request acquires while it waits for changes."""
     summaries: ProviderSummaries = field(default_factory=ProviderSummaries)
@@ -204,13 +205,13 @@ class PlacementService:
 
     @cached_property
     def window_timetable(self) -> WindowTimetable:
-        """The skylines of all providers; the first search for windows reads them."""
+        """The timed amounts (skylines) of all providers, which the first search for windows reads."""
         return WindowTimetable(self.model, self.database)
 
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
         """Run ``work`` in a transaction.
 
-        If ``work`` needs the amounts of expired reservations, release these.
+        If ``work`` needs the amounts of expired reservations, release these amounts first.
         """
         return reservations.write_with_room(self.database, work)
 
@@ -275,11 +276,17 @@ class PlacementService:
             )
 
     def prepare_in_background(self) -> None:
-        """Call :meth:`try_to_prepare` in a separate thread.
+        """Prepare the database in a separate thread, and read the windows that exist.
 
-        Meanwhile the worker answers requests that need no database.
+        Meanwhile the worker answers requests that need neither.
         """
-        Thread(target=self.try_to_prepare, name="prepare", daemon=True).start()
+
+        def prepare_all() -> None:
+            self.try_to_prepare()
+            if not self._failed:
+                self.window_timetable.read_ahead()
+
+        Thread(target=prepare_all, name="prepare", daemon=True).start()
 
     def try_to_prepare(self) -> None:
         """Prepare the database; if that fails, log the error, and let later requests report it."""

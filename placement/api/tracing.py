@@ -73,7 +73,7 @@ class ServiceTracing:
     def from_options(cls, conf: cfg.ConfigOpts) -> "ServiceTracing":
         """Return the tracing that the options ask for.
 
-        The remaining spans are sent at exit, within a limit.
+        The remaining spans are sent at exit, within a time limit.
         """
         exporter = OTLPSpanExporter(conf.tracing.endpoint, timeout=_EXPORT_TIMEOUT)
         tracing = cls(BatchSpanProcessor(exporter, max_queue_size=_MAX_QUEUE), conf.tracing.sample_ratio)
@@ -143,7 +143,7 @@ class ServiceTracing:
 class _RequestSpan:
     """A request with its span.
 
-    The span is created when it is known to which trace the request belongs. The start time of the span is the
+    The span is created when the trace of the request is known. The start time of the span is the
     arrival of the request.
 
     Only an authenticated request continues the trace that its client names. Otherwise a client without a
@@ -159,7 +159,7 @@ class _RequestSpan:
 
     @cached_property
     def own_span(self) -> Span:
-        """The span, which is created at the first use as a child of the parent known by then."""
+        """The span of the request; the first access creates it as a child of the currently known parent."""
         method = self._environ["REQUEST_METHOD"]
         known = method if method in _METHODS else _OTHER_METHOD
         return self._tracer.start_span(
@@ -173,7 +173,7 @@ class _RequestSpan:
 
 @contextmanager
 def _within_span(span: Span) -> Iterator[None]:
-    """Make ``span`` the parent of spans in this context, then end it; of an error, record only the type."""
+    """Make ``span`` the parent of spans in this context, then end it; record only the type of an error."""
     token = context.attach(trace.set_span_in_context(span))
     try:
         yield

@@ -1,7 +1,7 @@
 """The resources ``/usages`` and ``/resource_providers/{uuid}/usages``."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from flask import Blueprint, Response
@@ -12,8 +12,8 @@ from placement.api.call import ApiRequest, api_operation
 from placement.api.resource_providers import existing_provider
 from placement.policies import rest as rules
 from placement.schemas.query import parse_usages
-from placement.store import allocations as store
-from placement.store.allocations import ClassUsage
+from placement.store import project_usages
+from placement.store.project_usages import ClassUsage
 
 blueprint = Blueprint("usages", __name__)
 
@@ -38,8 +38,8 @@ def of_project(call: ApiRequest) -> Response:
     call.authorize(rules.TOTAL_USAGES, {"project_id": wanted.project_id})
     with call.service.database.read() as conn:
         # usages and numbers of consumers are read in one snapshot of the database, so that they match
-        usages = store.of_project(conn, wanted.project_id, wanted.user_id)
-        counts = store.consumer_counts(conn, wanted.project_id, wanted.user_id)
+        usage = project_usages.read_usage(conn, wanted.project_id, wanted.user_id)
+    usages, counts = usage.amounts, usage.consumer_counts
     if call.version < microversion.CONSUMER_TYPES:
         document: dict[str, Any] = _sum_usages(usages)
     elif wanted.consumer_type == _ALL_TYPES:
@@ -53,14 +53,14 @@ def of_project(call: ApiRequest) -> Response:
     return call.json_answer({"usages": document}, time.time())
 
 
-def _sum_usages(usages: list[ClassUsage]) -> dict[str, int]:
+def _sum_usages(usages: Sequence[ClassUsage]) -> dict[str, int]:
     totals: dict[str, int] = {}
     for usage in usages:
         totals[usage.resource_class] = totals.get(usage.resource_class, 0) + usage.used
     return totals
 
 
-def _by_type(usages: list[ClassUsage], counts: Mapping[str | None, int]) -> dict[str, dict[str, int]]:
+def _by_type(usages: Sequence[ClassUsage], counts: Mapping[str | None, int]) -> dict[str, dict[str, int]]:
     document = {kind or UNKNOWN_TYPE: {"consumer_count": count} for kind, count in counts.items()}
     for usage in usages:
         document[usage.consumer_type or UNKNOWN_TYPE][usage.resource_class] = usage.used

@@ -63,7 +63,7 @@ def main(args: Sequence[str] | None = None) -> int:
         print(f"placement-api: {error}", file=sys.stderr)
         return 1
     for warning in unknown_options(conf):
-        LOG.warning("%s", warning)
+        LOG.warning("A part of the configuration has no effect: %s", warning)
     # the function is called before the fork, so that all workers share the folder
     with metrics_sharing.shared_directory(conf):
         ApiServer(conf).run()

@@ -56,7 +56,7 @@ def check_bind(bind: str) -> None:
 
 
 def _check_port(address: tuple[str, int]) -> None:
-    """Bind the address for a moment, to test whether the server can bind it."""
+    """Bind the address for a moment, to test whether the server can bind the address."""
     family = socket.AF_INET6 if is_ipv6(address[0]) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         # the server uses this option, too, so that closed connections of its predecessor do not prevent
@@ -136,7 +136,7 @@ Command = Callable[[cfg.ConfigOpts, Namespace], int]
 
 
 def _no_arguments(parser: ArgumentParser) -> None:
-    """Add nothing, for commands that have no arguments."""
+    """Add no argument to the parser, for commands without arguments."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,7 +184,7 @@ _GROUPS: Final = {
     "db": "schema and data of the database",
     "windows": "starts and ends of reservations and of claims",
 }
-"""Summaries of the first words of commands with two words."""
+"""Help texts for the first words of commands with two words, such as ``db``."""
 
 
 def build_parser() -> ArgumentParser:

@@ -17,7 +17,7 @@ from placement.notifications.webhook import DeliveryFailed, EventWebhook
 from placement.schemas.time_events import DEFAULT_NOTICE, MAX_INTERVAL
 
 _ONCE_ATTEMPTS: Final = 5
-"""Maximum number of attempts for one event with ``--once``."""
+"""Maximum number of attempts to send one event with ``--once``."""
 
 
 def add_notify_arguments(parser: ArgumentParser) -> None:
@@ -28,20 +28,21 @@ def add_notify_arguments(parser: ArgumentParser) -> None:
         required=True,
         type=Path,
         metavar="FILE",
-        help="file that remembers which events were delivered; a new one begins at the present",
+        help="file that records the delivered events; a new file begins with the events from now on",
     )
     parser.add_argument(
         "--notice",
         type=int,
         default=DEFAULT_NOTICE,
         metavar="SECONDS",
-        help="seconds before a start or an end at which it is announced (default: %(default)s)",
+        help="seconds between the announcement of a start or an end and the start or end itself (default:"
+        " %(default)s)",
     )
     parser.add_argument(
         "--once",
         action="store_true",
-        help=f"deliver what has happened since the last call, and end; after {_ONCE_ATTEMPTS} attempts for an"
-        " event, end with status 1",
+        help=f"deliver the events since the last call, and exit; after {_ONCE_ATTEMPTS} failed attempts for"
+        " an event, exit with status 1",
     )
 
 

@@ -171,7 +171,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         advice: str = "",
         code: Code = Code.FAILURE,
     ) -> Result:
-        """Return success if ``find`` returns None; otherwise return ``code`` with the text and the advice."""
+        """Return success if ``find`` returns None; otherwise return ``code``, its text and the advice."""
         try:
             self._require_file()
             with open_database(self._conf) as database, database.read() as conn:

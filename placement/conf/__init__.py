@@ -98,7 +98,7 @@ def files_from_environment(environ: Mapping[str, str]) -> list[str] | None:
     """Return the configuration file that environment variables name; None if they name no file.
 
     ``OS_PLACEMENT_CONFIG_DIR`` is the folder, and ``OS_PLACEMENT_CONFIG`` the file. If both variables are
-    set, a relative path of the file begins in the folder.
+    set, the file may be a path relative to the folder.
     """
     # OpenStack Placement reads the folder from the same variable
     folder = environ.get("OS_PLACEMENT_CONFIG_DIR", "").strip()

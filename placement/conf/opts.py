@@ -50,7 +50,7 @@ def check_values(conf: cfg.ConfigOpts) -> None:
         value and the error.
     :raises ValueError: a value from the environment or the command line is wrong.
     """
-    # oslo.config parses a value only when it is read, so a wrong one would fail in the middle of a request
+    # oslo.config parses a value only when it is read, so a wrong value would fail in the middle of a request
     for group, options in list_opts():
         for option in options:
             try:

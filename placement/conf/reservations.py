@@ -50,9 +50,9 @@ Experimental. Maximum number of pending and active reservations of a project;
         default={},
         type=_AMOUNTS,
         help="""
-Experimental. Maximum amount of each resource class that the reservations of a
-project, and its claims that end at a time, may hold at any instant, such as
-PGPU:8,VCPU:256. A key CLASS applies to each project. A key PROJECT/CLASS, such
+Experimental. Maximum amount of each resource class, such as PGPU:8,VCPU:256,
+that a project may hold at any instant in reservations and in claims with an end
+time (ends_at). A key CLASS applies to each project. A key PROJECT/CLASS, such
 as 5f2c/PGPU:16, applies only to this project, and replaces the key CLASS there.
 A resource class without a key has no maximum.
 
@@ -65,7 +65,7 @@ A resource class without a key has no maximum.
         help="""
 Experimental. Maximum number of resource hours (amount multiplied by hours) that
 a project may reserve of each resource class within any period of hours_period
-seconds. Claims with an end (ends_at) count as reservations. Keys have the
+seconds. Claims with an end time (ends_at) count as reservations. Keys have the
 format of max_project_amounts. Hours in the past do not count.
 
 """,

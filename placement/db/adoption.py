@@ -16,7 +16,7 @@ KEPT: Final = "stock_"
 
 
 CARRIED: Final = "carried"
-"""The ``way`` of a return to OpenStack Placement that has copied all data already, so that it can only be
+"""The value of ``way`` for a return to OpenStack Placement that has already copied all data, and can only be
 completed.
 """
 
@@ -38,7 +38,7 @@ _record: Final = sa.Table(
     f"{KEPT}adoption",
     sa.MetaData(),
     sa.Column("stage", sa.String(32), nullable=False),
-    # the ways in which a reversal treats changes since the takeover
+    # the methods with which a return treats changes since the takeover
     sa.Column("way", sa.String(32), nullable=False),
     sa.Column("revision", sa.String(32), nullable=False),
     sa.Column("changed_at", sa.Double, nullable=False),
@@ -51,7 +51,7 @@ _record: Final = sa.Table(
 class AdoptionRecord:
     """The single row about a takeover from OpenStack Placement; it exists while the old tables are kept.
 
-    :param way: how the database returns to OpenStack Placement; empty if no return has begun.
+    :param way: the method of the return to OpenStack Placement; empty if no return has begun.
     :param revision: the schema revision of the old tables.
     """
 
@@ -112,5 +112,5 @@ def explain_adoption(present: str | None, record: AdoptionRecord | None) -> str 
 
 
 def is_ours(revision: str) -> bool:
-    """Return whether a schema revision is one of this service: its revisions have four digits."""
+    """Return whether a schema revision belongs to this service, that is, whether it has four digits."""
     return re.fullmatch("[0-9]{4}", revision) is not None

@@ -1,7 +1,7 @@
 """Statements that are compiled once and sent together, if possible in a single round trip.
 
 For most of our statements, SQLAlchemy needs more time for an execution than the database does. A wait for the
-answer to each statement also takes longer than the statement. Therefore frequent statements are
+answer to each statement also takes longer than the statement itself. Therefore frequent statements are
 :class:`PreparedStatement` objects. A transaction collects statements in a :class:`StatementBatch`, which
 calls the driver (PEP 249) directly. On PostgreSQL the batch sends all its statements together
 (:mod:`placement.db.pipeline`).

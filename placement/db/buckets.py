@@ -1,22 +1,22 @@
 """Change counters in the database, which order writers and show readers that something has changed.
 
-Every provider belongs to one of :data:`PROVIDER_BUCKETS` buckets for ever, as its uuid determines. Other
-buckets stand for the names of resource classes and traits, for the parents of providers, and for the expiry
-of reservations and claims. The bucket :data:`EPOCH` stands for the whole database. The name of a group of
+The uuid of a provider determines its bucket, one of :data:`PROVIDER_BUCKETS` buckets, for ever. Other buckets
+stand for the names of resource classes and traits, for the parents of providers, and for the expiry of
+reservations and claims. The bucket :data:`EPOCH` stands for the whole database. The name of a group of
 consumers determines to which of the :data:`GROUP_BUCKETS` the group belongs. Before a transaction writes to a
 provider, it increments the counter of the provider's bucket, and so locks the row of this counter until the
 transaction ends. The lock has two effects:
 
 - Two transactions on the same provider run one after the other. Data that a transaction reads under the lock
   do not change until its commit.
-- Readers see the values of one counter in ascending order. So a query for all stamps above a known counter
-  finds every change. A database sequence would not guarantee this order, because a transaction with a higher
-  number may commit earlier.
+- Readers see the values of one counter in ascending order. A row's *stamp* is the counter at its last change.
+  So a query for all stamps above a known counter finds every change. A database sequence would not guarantee
+  this order, because a transaction with a higher number may commit earlier.
 
 Each increment is a random number, so a counter also identifies the history of its database. A restore from a
 backup sets counters back, and so does a failover that loses the last changes. Later changes then lead to
-different counters. (Counters are equal by chance after one in some million restores, and differ again after
-the next change.)
+different counters. (By chance, counters may be equal after about one of a million restores, until the next
+change.)
 
 Operations that bypass the counters renew the epoch, so that every worker reads everything again. Imports,
 repairs, migrations, and a command that operators run after a restore bypass the counters. The epoch is a
@@ -160,7 +160,7 @@ _renewal: Final = PreparedStatement(
 
 
 def count_deletion(batch: StatementBatch, bucket: int) -> None:
-    """Increment the counter for a deleted provider of the locked bucket; a deleted row has no stamp."""
+    """Increment the counter of the locked bucket for a deleted provider: a deleted row has no stamp."""
     batch.add(_count_deletion, {"bucket": bucket})
 
 

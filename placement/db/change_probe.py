@@ -110,7 +110,7 @@ class ChangeProbe:
         return answer
 
     def _is_current(self, kept: _KeptConnection) -> bool:
-        """Return whether the connection's file still has its name, under which a new file may exist."""
+        """Return whether the connection's SQLite file still has its name; a new file may have replaced it."""
         if kept.round != self._round:
             return False
         return not self._is_file or position.is_same_file(self._path, kept.history)

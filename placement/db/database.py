@@ -49,7 +49,7 @@ class DatabaseOutage(outage.PeerOutage):
         return errors.is_timeout(error)
 
     def log_begin(self, error: Exception) -> None:
-        """Log the beginning of an outage, with the options that limit it."""
+        """Log the beginning of an outage, with the options that limit the waits."""
         LOG.error(
             "the database does not answer: until it answers, one request at a time waits for it, and other"
             " requests get the answer 503. Check the database, the network, and the limits in"
@@ -253,7 +253,8 @@ class ServiceDatabase:
                 # the log has a line only if a history replaces another history, not for the first history
                 if known is not None:
                     LOG.info(
-                        "the database has another history than before: now %s, before %s",
+                        "the database has another history than before, so the worker reads all of it again:"
+                        " now %s, before %s",
                         position.history,
                         known,
                     )
@@ -280,7 +281,7 @@ class ServiceDatabase:
         """Check the schema if the error reports a missing table or a missing value.
 
         :raises Unavailable: the database belongs to another program now, for instance after its return to
-            OpenStack Placement. It also may lack rows that each write needs, or not answer.
+            OpenStack Placement. The database may also lack rows that each write needs, or may not answer.
         """
         # NULL in a stamp means that a row of change_buckets was deleted
         is_own_fault = isinstance(error, exc.IntegrityError) and not errors.is_conflict(error)
@@ -330,7 +331,7 @@ class ServiceDatabase:
         row), it is rolled back, and ``work`` runs again from its beginning. A commit with an unknown outcome
         is never repeated.
 
-        :raises Unavailable: the database does not answer, or contention does not end.
+        :raises Unavailable: the database does not answer, or each attempt conflicts with other transactions.
         :raises InvalidRequest: the database cannot store a value, or not this number of values.
         :raises sqlalchemy.exc.SQLAlchemyError: a statement is wrong, which means a defect of this service.
         """
@@ -359,7 +360,9 @@ class ServiceDatabase:
                 if not again or attempt == self._attempts or late:
                     _refuse_unless_defect(error)
                     raise
-                LOG.debug("transaction attempt %d failed: %s", attempt, error)
+                LOG.debug(
+                    "attempt %d of a transaction failed, and the transaction begins again: %s", attempt, error
+                )
             # this is a random pause, so that two transactions in conflict do not meet again
             time.sleep(random.uniform(0, 0.002 * 2**attempt))
         raise AssertionError("not reached")
@@ -377,5 +380,5 @@ def _refuse_unless_defect(error: exc.SQLAlchemyError) -> None:
     if errors.is_too_much(error):
         raise InvalidRequest("The request names more objects than can be handled at once.") from error
     if errors.is_conflict(error) or errors.is_unavailable(error):
-        LOG.error("database error: %s", error)
+        LOG.error("the database failed, and the client gets the answer 503: %s", error)
         raise Unavailable("The database is not available. Please try again later.") from error

@@ -95,8 +95,8 @@ def create_engine(
 
     A server may disappear silently, for instance if the network drops all packets. On PostgreSQL the
     operating system detects the loss of the connection. On other databases, the wait for an answer ends one
-    second after the server's own limit for the statement. The wait for an answer to a test of a connection
-    ends after ``connect_timeout``.
+    second after the server's own limit for the statement. A test of a connection waits for its answer for at
+    most ``connect_timeout``.
 
     :raises ImportError: the driver of the URL is not installed; the message has the remedy.
     """

@@ -63,7 +63,7 @@ class WrongServer(exc.DisconnectionError):
 def of_driver(dialect: sa.Dialect, error: Any, connection: Any) -> exc.DBAPIError:
     """Convert a driver's error, in a statement that SQLAlchemy did not execute, to SQLAlchemy's exception.
 
-    :param connection: the driver's connection, which is tested for a loss; None without a connection.
+    :param connection: the driver's connection, which is tested for a loss; None if there is no connection.
     """
     base = dialect.loaded_dbapi.Error
     lost = is_elsewhere(error) or dialect.is_disconnect(error, connection, None)

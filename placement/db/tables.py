@@ -30,7 +30,7 @@ _mysql: Final[dict[str, Any]] = {
 metadata = sa.MetaData(naming_convention=_naming)
 
 NO_ID: Final[sa.ColumnElement[int]] = sa.literal_column("-1")
-"""An id that no row has, so that a foreign key forbids it."""
+"""An id that no row has, so that a foreign key refuses it."""
 
 ConsumerId: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 """The type of consumers' ids: each attempted claim uses up an id, so 32 bits are not enough. SQLite's
@@ -79,7 +79,7 @@ class ExtensionTables:
     def version_table(self) -> str:
         """The table of Alembic with the revision of the branch.
 
-        The name of the extension is a part of its name.
+        The name of this table contains the name of the extension.
         """
         return f"alembic_version_{self.name}"
 
@@ -217,7 +217,7 @@ reservations = define_table(
     sa.Column("on_end", sa.String(16), nullable=False, server_default="none"),
     # whether a maintenance takes a whole host away
     sa.Column("is_maintenance", sa.Boolean, nullable=False, server_default=sa.false()),
-    # whether a window that has not begun may move to another host that is alike
+    # whether a window that has not begun may move to another, equivalent host
     sa.Column("is_movable", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
@@ -226,6 +226,21 @@ planned_allocations = define_table(
     # the rows become allocations when the window begins, and disappear with the consumer
     sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("provider_id", sa.ForeignKey("resource_providers.id"), primary_key=True, index=True),
+    sa.Column("resource_class_id", sa.ForeignKey("resource_classes.id"), primary_key=True, index=True),
+    sa.Column("used", sa.Integer, nullable=False),
+)
+
+window_promises = define_table(
+    "window_promises",
+    # a window from which claims take: what it holds and what these claims use together, which the window gets
+    # back as long as it lasts; the rows disappear with the consumer
+    sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column(
+        "provider_id",
+        sa.ForeignKey("resource_providers.id", ondelete="CASCADE"),
+        primary_key=True,
+        index=True,
+    ),
     sa.Column("resource_class_id", sa.ForeignKey("resource_classes.id"), primary_key=True, index=True),
     sa.Column("used", sa.Integer, nullable=False),
 )
@@ -270,9 +285,11 @@ claim_expiries = define_table(
     sa.Column("expires_at", sa.Double, nullable=False, index=True),
     # whether the claim ends at that time in any case; otherwise a client may confirm it
     sa.Column("is_final", sa.Boolean, nullable=False, server_default=sa.false()),
-    # until when a preemptible claim keeps its room from later windows; no window shortens other claims
+    # the time until which no later window shortens a preemptible claim; no window shortens other claims
     sa.Column("kept_until", sa.Double, nullable=True),
-    # when a claim that ends was written
+    # the consumer of the window from which a claim that ends has taken its amounts; the window may be gone
+    sa.Column("window_id", ConsumerId, nullable=True, index=True),
+    # when a claim with an end time was written
     sa.Column("booked_at", sa.Double, nullable=False, server_default="0"),
     # seconds from the end of the claim to expires_at
     sa.Column("cleaning_time", sa.Integer, nullable=False, server_default="0", index=True),
@@ -282,7 +299,7 @@ claim_expiries = define_table(
 
 ended_claims = define_table(
     "ended_claims",
-    # what time events need of a claim with an on_end after its release; the consumer is gone
+    # data for time events of a claim with an on_end after its release, when its consumer is deleted
     sa.Column("uuid", sa.String(36), primary_key=True),
     sa.Column("project_id", sa.String(255), nullable=False),
     sa.Column("consumer_type", sa.String(255), nullable=True),

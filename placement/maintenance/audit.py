@@ -18,6 +18,7 @@ from placement.db.tables import (
     reservations,
     resource_classes,
     resource_providers,
+    window_promises,
 )
 from placement.read_model.provider import Inventory
 from placement.read_model.rows import INVENTORY_COLUMNS
@@ -138,7 +139,6 @@ def find_contradictions(conn: sa.Connection) -> list[DatabaseFinding]:
 
 
 _c, _a, _p, _i = consumers.c, allocations.c, resource_providers.c, inventories.c
-_plan = planned_allocations.c
 
 _without_consumer: Final = (
     sa.select(_a.consumer_id, _p.uuid, resource_classes.c.name, _a.used)
@@ -153,8 +153,9 @@ _without_allocations: Final = (
     sa.select(_c.id, _c.uuid, _c.project_id)
     .where(
         ~sa.exists().where(_a.consumer_id == _c.id),
-        # a window that begins later has planned allocations instead
+        # a window that begins later has planned allocations instead, and claims may have all its amounts
         ~sa.exists().where(planned_allocations.c.consumer_id == _c.id),
+        ~sa.exists().where(window_promises.c.consumer_id == _c.id),
     )
     .order_by(_c.id)
 )
@@ -258,27 +259,33 @@ def without_inventory(conn: sa.Connection) -> list[DatabaseFinding]:
     ]
 
 
-_without_window: Final = (
-    sa.select(_plan.consumer_id, _c.uuid, sa.func.count())
-    .select_from(planned_allocations)
-    .outerjoin(consumers, _c.id == _plan.consumer_id)
-    .outerjoin(reservations, reservations.c.consumer_id == _plan.consumer_id)
-    .where(
-        sa.or_(
-            _c.id.is_(None),
-            sa.func.coalesce(_c.consumer_type, "") != RESERVATION,
-            reservations.c.starts_at.is_(None),
+def _orphans_in(table: sa.Table) -> sa.Select[Any]:
+    return (
+        sa.select(table.c.consumer_id, _c.uuid, sa.func.count())
+        .select_from(table)
+        .outerjoin(consumers, _c.id == table.c.consumer_id)
+        .outerjoin(reservations, reservations.c.consumer_id == table.c.consumer_id)
+        .where(
+            sa.or_(
+                _c.id.is_(None),
+                sa.func.coalesce(_c.consumer_type, "") != RESERVATION,
+                reservations.c.starts_at.is_(None),
+            )
         )
+        .group_by(table.c.consumer_id, _c.uuid)
+        .order_by(table.c.consumer_id)
     )
-    .group_by(_plan.consumer_id, _c.uuid)
-    .order_by(_plan.consumer_id)
-)
+
+
+WINDOW_TABLES: Final = (planned_allocations, window_promises)
+"""Tables with amounts of windows that are no allocations; each row needs a reservation with a start."""
+_without_window: Final = tuple(map(_orphans_in, WINDOW_TABLES))
 
 
 def without_window(conn: sa.Connection) -> list[DatabaseFinding]:
     """Return planned allocations without a reservation that begins later.
 
-    A planned allocation without such a reservation would never begin, and holds no room.
+    A planned allocation without such a reservation would never begin, and keeps no capacity free.
     """
     return [
         DatabaseFinding(
@@ -287,14 +294,15 @@ def without_window(conn: sa.Connection) -> list[DatabaseFinding]:
             uuid or f"consumer number {consumer_id}",
             f"{count} without a time",
         )
-        for consumer_id, uuid, count in conn.execute(_without_window)
+        for query in _without_window
+        for consumer_id, uuid, count in conn.execute(query)
     ]
 
 
 def wrong_holds(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Return holds with other amounts than those that windows and ending claims need.
+    """Return holds with other amounts than those that windows, and claims with an end time, need.
 
-    A hold that is too small lets other consumers take promised room.
+    If a hold is too small, other consumers can claim promised amounts.
     """
     found = holds.find_wrong_holds(conn)
     if not found:

@@ -11,7 +11,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from placement.db.database import ServiceDatabase, WriteTransaction
-from placement.db.tables import allocations, consumers, planned_allocations, resource_providers
+from placement.db.tables import allocations, consumers, resource_providers
 from placement.maintenance import audit
 from placement.maintenance.audit import AuditProblem, DatabaseFinding
 from placement.store import consumers as consumer_store
@@ -35,7 +35,7 @@ def advance_sequence(conn: sa.Connection, table: sa.Table) -> None:
 # SQLite allows 32,766 values in one statement
 _CHUNK: Final = 10_000
 """Maximum number of ids in one statement."""
-# a repair of holds locks buckets, so a long one would make claims wait
+# a repair of holds locks buckets, so a long repair would make claims wait
 _HOLDS_CHUNK: Final = 100
 """Maximum number of holds that one transaction repairs."""
 
@@ -103,14 +103,14 @@ def _adopt_allocations(tx: WriteTransaction, owner: ConsumerOwnership) -> None:
 
 
 def _delete_idle(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
-    """Delete those of these consumers that still have no allocations after they are locked."""
+    """Lock these consumers, and delete those that still have no allocations."""
     subjects = [finding.subject for finding in findings]
     locked = [row.id for row in consumer_store.rows(consumer_store.lock(tx, subjects))]
     query = sa.select(allocations.c.consumer_id).where(allocations.c.consumer_id.in_(locked))
-    planned = sa.select(planned_allocations.c.consumer_id).where(
-        planned_allocations.c.consumer_id.in_(locked)
+    planned, promised = (
+        sa.select(table.c.consumer_id).where(table.c.consumer_id.in_(locked)) for table in audit.WINDOW_TABLES
     )
-    holding = set(tx.conn.execute(sa.union(query, planned)).scalars())
+    holding = set(tx.conn.execute(sa.union(query, planned, promised)).scalars())
     idle = [consumer_id for consumer_id in locked if consumer_id not in holding]
     if idle:
         tx.renew_epoch()
@@ -118,7 +118,7 @@ def _delete_idle(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> N
 
 
 def _cancel_plans(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
-    """Delete planned allocations without a time, and consumers that have nothing left."""
+    """Delete planned allocations and promises without a time, and consumers that have no allocations left."""
     subjects = [finding.subject for finding in findings]
     consumer_store.lock(tx, subjects)
     # the findings are searched again under the locks, because clients may have changed the findings
@@ -126,9 +126,8 @@ def _cancel_plans(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> 
         finding.id for finding in findings
     )
     if chosen:
-        tx.conn.execute(
-            sa.delete(planned_allocations).where(planned_allocations.c.consumer_id.in_(sorted(chosen)))
-        )
+        for table in audit.WINDOW_TABLES:
+            tx.conn.execute(sa.delete(table).where(table.c.consumer_id.in_(sorted(chosen))))
         _delete_idle(tx, findings)
 
 
@@ -139,7 +138,7 @@ def _set_holds(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> Non
 
 
 def _set_roots(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
-    """Correct the roots of these providers according to their parents, under the lock of all trees."""
+    """Correct the roots of these providers according to their parents, while all trees are locked."""
     # providers are locked before trees, in the same order as by requests that move a provider
     tx.lock(finding.subject for finding in findings)
     tx.lock_trees()

@@ -23,7 +23,7 @@ ROUND_PAUSE: Final = 10.0
 MAX_PAUSE: Final = 60.0
 """Maximum number of seconds between two attempts to deliver an event."""
 _SAVED_PART: Final = 50
-"""Part of the recent events that a crash may repeat: one of this number, and at least one event."""
+"""After a crash, the notifier repeats at most one event, or one in this number of recent events."""
 _PAGE: Final = 500
 """Number of events that one statement reads."""
 
@@ -34,7 +34,7 @@ def pause_after(attempts: int) -> float:
 
 
 def advance_position(position: NotifierPosition, until: float) -> NotifierPosition:
-    """Return the position after all events before a time, with the events that the next round reads again."""
+    """Return the position at ``until``, before which all events are delivered, with the recent events."""
     recent = {name: each for name, each in position.recent.items() if each >= until - OVERLAP}
     return NotifierPosition(until, recent)
 
@@ -43,9 +43,9 @@ def advance_position(position: NotifierPosition, until: float) -> NotifierPositi
 class EventNotifier:
     """Delivers the events of a database.
 
-    :param post: sends a document; it raises :class:`DeliveryFailed`.
-    :param pause: waits for a number of seconds.
-    :param report: receives a sentence for the operator.
+    :param post: a function that sends a document, or raises :class:`DeliveryFailed`.
+    :param pause: a function that waits for a number of seconds.
+    :param report: a function that receives a sentence for the operator.
     :param notice: seconds from an announcement to the announced time.
     :param max_attempts: maximum number of attempts for one event; None: no limit.
     """
@@ -59,11 +59,11 @@ class EventNotifier:
     max_attempts: int | None = None
 
     def run_round(self) -> bool:
-        """Deliver what has happened since the last round; return whether the position is the present.
+        """Deliver the events since the last round; return whether all events up to now are delivered.
 
-        The first round of a new file delivers nothing: it begins at the present.
+        The first round with a new file delivers nothing, and stores the current time as the position.
 
-        :raises DeliveryFailed: an event could not be delivered in all of its attempts.
+        :raises DeliveryFailed: all attempts to deliver an event failed.
         """
         with self.database.read() as conn:
             now = server_time(conn)
@@ -71,7 +71,7 @@ class EventNotifier:
         if position is None:
             self.file.write(NotifierPosition(now))
             return True
-        # a clock may be behind the one of an earlier round
+        # the database's clock may be behind its clock of an earlier round, after a failover
         until = max(position.time, min(now, position.time + MAX_INTERVAL))
         interval = EventInterval(position.time - OVERLAP, until, self.notice)
         for page in self._read_pages(interval):
@@ -90,14 +90,14 @@ class EventNotifier:
                 self._deliver_event(event)
                 recent[event.event_id] = event.instant
                 unsaved += 1
-                # in a burst not after each event, because the file has all recent ones
+                # in a burst, the file is not written after each event, because it contains all recent events
                 if unsaved * _SAVED_PART >= len(recent):
                     self.file.write(NotifierPosition(position.time, recent))
                     unsaved = 0
         finally:
             if unsaved:
                 self.file.write(NotifierPosition(position.time, recent))
-        # the first page may have only events of the overlap
+        # the first page may contain only events of the overlap
         time = max(position.time, page[-1].instant)
         return advance_position(NotifierPosition(position.time, recent), time)
 

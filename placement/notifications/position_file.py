@@ -1,4 +1,7 @@
-"""The file with the position of a notifier, which is complete after each crash, and its lock."""
+"""The file with the position of a notifier, and the lock of this file.
+
+After each crash, the file is complete.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _MAX_BYTES: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class NotifierPosition:
-    """A time in seconds since 1970, and the instants of recent delivered events by id."""
+    """The time of a position in seconds since 1970, and the times of recent delivered events by event id."""
 
     time: float
     recent: Mapping[str, float] = field(default_factory=dict)
@@ -33,9 +36,9 @@ class NotifierPosition:
 
     @classmethod
     def from_document(cls, document: Any) -> NotifierPosition:
-        """Return the position of a document.
+        """Return the position from a JSON document.
 
-        :raises ValueError: the document is not that of a position.
+        :raises ValueError: the document does not describe a position.
         """
         if not isinstance(document, dict) or document.get("version") != _VERSION:
             raise ValueError(f"it is no document of version {_VERSION}")
@@ -106,10 +109,10 @@ class PositionFile:
     def hold_lock(self) -> Iterator[None]:
         """Hold the lock of the file, which ends with the process.
 
-        :raises Conflict: another process holds it.
+        :raises Conflict: another process holds the lock.
         :raises InvalidRequest: the file of the lock cannot be created.
         """
-        # a file of its own, because each write replaces the file with the position
+        # the lock has its own file, because each write replaces the file with the position
         path = self.path.with_name(f"{self.path.name}.lock")
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""Posts documents to a webhook; each attempt ends within a time, whatever the server does."""
+"""Posts documents to a webhook; each attempt has a time limit, whatever the server does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DeliveryFailed(Exception):
 
 @dataclass(slots=True)
 class _PostAttempt:
-    """An attempt in a thread of its own; ``failure`` is the reason why it failed, if it ended."""
+    """An attempt to post in a separate thread; ``failure`` has the reason of a failure."""
 
     connection: HTTPConnection
     failure: str = "it did not answer in time"
@@ -46,7 +46,7 @@ class EventWebhook:
     def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
         """Check the URL.
 
-        :raises InvalidRequest: it is no URL that can be used.
+        :raises InvalidRequest: the URL is invalid, or has a user or a password.
         """
         try:
             parts = urlsplit(url)
@@ -67,10 +67,10 @@ class EventWebhook:
     def post_document(self, document: Mapping[str, Any]) -> None:
         """Send a document.
 
-        :raises DeliveryFailed: the webhook did not accept it in time.
+        :raises DeliveryFailed: the webhook did not accept the document in time.
         """
         if not self.wait_ended(0):
-            # mostly a name server that does not answer; a further thread would wait for it, too
+            # mostly the attempt waits for a name server that does not answer, and so would a further thread
             raise DeliveryFailed("the attempt before has not ended yet")
         attempt = _PostAttempt(self._make_connection())
         self._last = attempt
@@ -88,7 +88,7 @@ class EventWebhook:
             raise DeliveryFailed(attempt.failure)
 
     def wait_ended(self, seconds: float) -> bool:
-        """Wait for the end of the last attempt; return whether it has ended."""
+        """Wait at most ``seconds`` for the end of the last attempt; return whether the attempt has ended."""
         return self._last is None or self._last.is_over.wait(seconds)
 
     def _make_connection(self) -> HTTPConnection:
@@ -110,7 +110,7 @@ class EventWebhook:
             status = connection.getresponse().status
             attempt.failure = "" if 200 <= status < 300 else f"it answered with status {status}"
         except HTTPException as error:
-            # its text is that of the server, which may have control characters or repeat a secret
+            # the text of this error is from the server, and may have control characters or repeat a secret
             attempt.failure = type(error).__name__
         except (OSError, ValueError, UnicodeError) as error:
             attempt.failure = f"{type(error).__name__}: {repr(str(error))[:_MAX_REASON]}"

@@ -28,7 +28,7 @@ _SECONDS_BETWEEN_LOOKS: Final = 1.0
 # the file is checked several times, because a tool may just be replacing the file, and the defaults without a
 # file may allow more
 _LOOKS_WITHOUT_FILE: Final = 60
-"""Number of successive checks without a policy file after which its rules are dropped."""
+"""Number of successive checks that find no policy file, after which the rules of the file are dropped."""
 _REMEMBERED: Final = 1024
 """Maximum number of cached decisions; callers, rules and targets repeat often."""
 # some of these classes have no public name
@@ -147,7 +147,7 @@ def _load(conf: cfg.ConfigOpts) -> policy.Enforcer:
 
 
 def _old_names(rules: policy.Enforcer) -> Iterator[tuple[str, str]]:
-    """Yield the former and the current name of each rule that the operator's files name by the former."""
+    """Yield the former and the current name of each rule for which a policy file uses the former name."""
     # oslo.policy also applies rules with a former name, but its warning is a Python warning, which the log
     # does not contain
     for name, default in rules.registered_rules.items():

@@ -33,7 +33,9 @@ RULES: Final = [
     define_rule(CHANGE_ATTRIBUTES, "Replace the attributes of a resource provider.", ("PUT", _ATTRIBUTES)),
     define_rule(CHANGES, "List the changes since a cursor.", ("GET", "/ext/v1/changes")),
     define_rule(CLAIM, "Find candidates and claim them in one call.", ("POST", "/ext/v1/claims")),
-    define_rule(LIST_CLAIMS, "List the claims that end on a host.", ("GET", "/ext/v1/claims")),
+    define_rule(
+        LIST_CLAIMS, "List the claims that end on a host, or on all hosts.", ("GET", "/ext/v1/claims")
+    ),
     define_rule(CONFIRM, "Confirm a claim that would expire.", ("PUT", "/ext/v1/claims/{consumer_uuid}")),
     define_rule(SHOW_CLAIM, "Show when a claim expires.", ("GET", "/ext/v1/claims/{consumer_uuid}")),
     define_rule(
@@ -49,8 +51,9 @@ RULES: Final = [
     ),
     define_rule(
         LIST_RESERVATIONS,
-        "List reservations.",
+        "List reservations, and show the limits of a project on them.",
         ("GET", _RESERVATIONS),
+        ("GET", f"{_RESERVATIONS}/limits"),
         check=ADMIN_OR_PROJECT_READER_OR_SERVICE,
     ),
     define_rule(

@@ -55,7 +55,7 @@ LONG_REQUESTS: Final = 2
 
 
 class ReadGate:
-    """The locks of a read model, with which requests take turns, and long requests let others run.
+    """The locks of a read model, with which requests take turns, and long requests let other requests run.
 
     :param long_requests: maximum number of requests that may yield at the same time; further requests are
         refused.
@@ -316,7 +316,9 @@ class ReadModel:
             self._in_vain = (math.inf if count else expiry, time.monotonic() + _PAUSE)
         if count:
             LOG.info(
-                "Released the allocations of expired consumers, or started reservations: %d consumers", count
+                "Released the allocations of expired consumers, or let reservations begin: %d consumers in"
+                " total",
+                count,
             )
         return bool(count)
 

@@ -46,7 +46,7 @@ class ModelState:
     shared: rows.SharedValues = field(default_factory=rows.SharedValues)
     whole: bool = True
     _totals: dict[int, int] = field(default_factory=dict)
-    """The sums of the fingerprints of buckets, which are kept between updates."""
+    """The sums in the fingerprints of buckets, by bucket, updated with each change."""
 
     def counters_sum(self) -> int:
         """Return the sum of all counters, as the database computes it (:mod:`placement.db.position`)."""
@@ -98,8 +98,8 @@ ANOTHER_HISTORY: Final = (
 
 # above this share of changed providers, reading whole tables is faster than reading providers by id
 _FULL_READ_SHARE: Final = 0.5
-"""The largest share of changed providers with which only changed providers are read; above it, all are read
-again.
+"""Up to this share of changed providers, only the changed providers are read. Above this share, all providers
+are read again.
 """
 
 
@@ -121,7 +121,7 @@ def read_all(conn: sa.Connection) -> ModelState:
         state.counters[bucket] = counter
         state.deletions[bucket] = deletions
     if (reason := buckets.explain_missing(state.counters)) is not None:
-        LOG.error("Changes of the database cannot be read: %s", reason)
+        LOG.error("The worker cannot read the changes of the database, and answers 503: %s", reason)
         raise Unavailable(reason)
     # garbage collections during the read would repeatedly examine all objects made so far
     with without_collection():

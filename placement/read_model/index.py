@@ -1,7 +1,7 @@
 """The indexes of a snapshot, which are updated with each change.
 
 The indexes find providers by trait, aggregate and resource class. Other indexes find trees by their free
-amount of a resource class. Searches in crowded clouds begin with these indexes. Sums by resource class
+amount of a resource class. Searches in nearly full clouds begin with these indexes. Sums by resource class
 contain the used amount and the capacity of each tree.
 """
 
@@ -51,7 +51,7 @@ class SumsByClass:
         return found
 
     def replace(self, roots: Iterable[int], trees: Mapping[int, HostTree]) -> None:
-        """Compute the sums again for trees with these roots, of which some may be removed."""
+        """Compute the sums again for trees with these roots; some of these trees may be removed."""
         for name, column in self._by_class.items():
             for root in roots:
                 new = trees.get(root)
@@ -179,7 +179,7 @@ class FreeIndexes:
         self._by_class, self._own = {name: FreeIndex(each) for name, each in rows.items()}, None
 
     def replace(self, root: int, old: HostTree | None, new: HostTree | None) -> None:
-        """Replace the tree with this root in all indexes; None as a tree means that there is none."""
+        """Replace the tree with this root in all indexes; None stands for a missing tree."""
         before = old.max_free if old else {}
         after = new.max_free if new else {}
         for name, amount in before.items():

@@ -62,7 +62,7 @@ class ModelMetrics:
         if file is not None:
             written = GaugeMetricFamily(
                 "placement_model_file_timestamp_seconds",
-                "Time of the last write of the model file, in seconds since 1970; 0 without a write.",
+                "Time of the last write of the model file, in seconds since 1970; 0 if there is no write.",
             )
             # minus infinity means that the file was never written
             written.add_metric([], max(0.0, file.written_at()))
@@ -94,7 +94,7 @@ class ModelMetrics:
         )
         ratio = GaugeMetricFamily(
             "openstack_placement_resource_allocation_ratio",
-            "Factor by which the unreserved amount may be allocated.",
+            "Factor by which the unreserved amount is multiplied to get the capacity.",
             labels=labels,
         )
         usage = GaugeMetricFamily(

@@ -42,7 +42,7 @@ class ModelFile:
         """Read the whole file.
 
         :raises OSError: the file cannot be read; FileNotFoundError if it does not exist.
-        :raises DamagedFile: another user may have written it, or it is too large.
+        :raises DamagedFile: another user may have written the file, or the file is too large.
         """
         # the flags refuse links and do not wait for pipes, because the folder may be writable for other users
         fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -108,7 +108,7 @@ class ModelFile:
 
     @contextmanager
     def try_lock(self) -> Iterator[bool]:
-        """Yield whether this worker has got the lock for writing, which it holds until the context ends.
+        """Try to lock the file for writing until the context ends; yield whether this has succeeded.
 
         :raises OSError: the folder does not exist, or is not writable.
         """
@@ -158,7 +158,7 @@ class ModelFileWriter:
         try:
             self.write()
         except Unavailable as error:
-            LOG.debug("The model is not written: %s", error)
+            LOG.debug("The model file is not written now, because the database does not answer: %s", error)
         except OSError as error:
             LOG.warning(
                 "The model file %s cannot be written, so workers may start more slowly; "

@@ -48,7 +48,7 @@ class Inventory:
         object.__setattr__(self, "capacity", capacity(self.total, self.reserved, self.allocation_ratio))
 
     def is_portion(self, amount: int) -> bool:
-        """Return whether one allocation may have this amount according to its bounds, whatever is free."""
+        """Return whether min_unit, max_unit and step_size permit this amount, however much is free."""
         return self.min_unit <= amount <= self.max_unit and amount % self.step_size == 0
 
     def accepts_amount(self, amount: int, used: int) -> bool:
@@ -86,7 +86,7 @@ class Provider:
     aggregates: frozenset[str]
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     described_seq: int = 0
-    """The number of the last change of the provider that changed more than its usage."""
+    """The number of the provider's last change that concerned more than usage."""
     inventory_times: tuple[float, ...] = ()
     """The times of the last writes of the inventories, in the order of ``inventories``; only one time if all
     are equal.

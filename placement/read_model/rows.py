@@ -244,8 +244,8 @@ def _pad_values(values: list[T]) -> list[T]:
 def _stamped_statements(count: int) -> tuple[PreparedStatement, PreparedStatement, PreparedStatement]:
     """Return three statements that read the changes of this number of buckets.
 
-    They select the providers with a stamp above the counter of their bucket, the usage of these providers,
-    and the fingerprints of the buckets.
+    The statements select the providers with a stamp above the counter of their bucket, the usage of these
+    providers, and the fingerprints of the buckets.
     """
     chosen = bind_parameters("bucket", count, sa.Integer)
     pairs = zip(chosen, bind_parameters("counter", count, sa.BigInteger), strict=True)
@@ -360,7 +360,7 @@ def _assemble_providers(
     names: NameTable,
     shared: SharedValues,
 ) -> Iterator[tuple[ProviderVersion, Provider]]:
-    """Return statements that select the parts of this number of providers, such as inventories, by kind."""
+    """Yield each provider with its row, made of the rows of its inventories, traits and other ``parts``."""
     owned_inventories: dict[int, tuple[Any, ...]] = {}
     owned_times: dict[int, tuple[float, ...]] = {}
     for provider_id, class_id, written_at, *values in parts["inventories"]:

@@ -34,7 +34,7 @@ Range = tuple[float, float] | None
 """The lowest and the highest number of an attribute among providers; None if no provider has a number."""
 # above this share of changed trees, sorting all trees is faster than inserting them into sorted columns
 _ANEW_SHARE: Final = 0.1
-"""The largest share of changed trees with which indexes of free amounts are updated; above it, they are
+"""Up to this share of changed trees, the indexes of free amounts are updated. Above this share, they are
 rebuilt.
 """
 
@@ -153,7 +153,7 @@ class ModelSnapshot:
         return iter(self.providers.values())
 
     def get(self, uuid: str) -> Provider | None:
-        """Return the provider with this uuid, or None if there is none."""
+        """Return the provider with this uuid; None if no provider has it."""
         provider_id = self.by_uuid.get(uuid)
         return None if provider_id is None else self.providers[provider_id]
 

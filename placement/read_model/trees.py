@@ -283,8 +283,8 @@ def _find_zones(
 class ProviderSet:
     """The providers that one candidate may combine, in a fixed order. A set is equal only to itself.
 
-    The first ``own_count`` providers belong to a tree of the structure; all further providers share with this
-    tree. ``uuids`` has their uuids as bytes for answers.
+    The first ``own_count`` providers belong to a tree of the structure; all further providers are sharing
+    providers of the tree's aggregates. ``uuids`` has their uuids as bytes for answers.
     """
 
     __slots__ = ("_uuids", "members", "shape")

@@ -3,8 +3,8 @@
 Nouns
     A *schema* reads a body or a query string, or reports a *violation*. A violation has an error message in
     the words of JSON schema, and the keyword of JSON schema that the data violate. A field of a query is
-    marked with the microversion that introduced it. A *form* is a way to ask for candidates without a query,
-    such as a flavor; extensions can register forms.
+    marked with the microversion that introduced it. A *form* is a field of a body that replaces the query
+    string of a request for candidates, such as a flavor; extensions can register forms.
 
 Modules
     - ``base`` has the fields of schemas, and :func:`~placement.schemas.base.load`, which turns the first

@@ -379,7 +379,7 @@ def unexpected_properties(names: Sequence[str]) -> str:
 
 
 def load(schema: MarshmallowSchema, data: Any, prefix: str = "JSON does not validate: ") -> dict[str, Any]:
-    """Return the data as the schema loads it.
+    """Return the data, checked and converted by the schema.
 
     :raises InvalidRequest: the data violate the schema; the message has ``prefix``, the first violation and
         its path, in one line.
@@ -405,7 +405,10 @@ def _first_violation(messages: Any, path: tuple[Any, ...] = ()) -> tuple[tuple[A
 
 
 def _list_items(path: tuple[Any, ...]) -> str:
-    """Return a text that names the items of lists on a path, counted from 1; empty without lists."""
+    """Return a text that names the items of lists on a path, counted from 1.
+
+    The result is empty if the path has no list.
+    """
     items = [
         f"item {step + 1} of {shown_value(path[at - 1])}"
         for at, step in enumerate(path)

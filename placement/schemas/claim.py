@@ -9,6 +9,7 @@ from placement import microversion
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.schemas import explanation
+from placement.schemas.allocation import check_consumer_type
 from placement.schemas.base import (
     ArrayField,
     BooleanField,
@@ -26,6 +27,7 @@ from placement.schemas.terms import Params, load_query, since_version
 from placement.search.claims.claim import Order, WantedClaim
 from placement.search.claims.scores import ATTRIBUTE, CRITERIA
 from placement.store import reservations
+from placement.store.claim_ends import EndChange
 from placement.store.consumers import ConsumerOwnership
 from placement.store.expiries import EndMarker
 from placement.store.groups import ConsumerGroup, GroupPolicy
@@ -47,9 +49,9 @@ MAX_SECONDS: Final = 7 * 86_400.0
 """Maximum number of seconds until an unconfirmed claim expires."""
 # the latest end is counted from the search on, so a minimum as long as that could never be served
 MAX_MIN_DURATION: Final = int(MAX_AHEAD) - 86_400
-"""Maximum number of seconds that a preemptible claim lasts at least."""
+"""Largest possible minimum duration of a preemptible claim, in seconds."""
 MAX_PAGE: Final = 1000
-"""Maximum number of claims that end in one answer."""
+"""Maximum number of claims that one answer of ``GET /ext/v1/claims`` lists."""
 GROUP_NAME: Final = "^[A-Za-z0-9._:@+-]+$"
 GROUP_MEANING: Final = "a name of letters, digits and any of . _ : @ + -"
 GROUP: Final = "group"
@@ -73,12 +75,12 @@ def time_field() -> StringField:
 
 
 def end_action_field() -> StringField:
-    """Return an optional field for what happens at the end of a claim."""
+    """Return an optional field for the action at the end time of a claim."""
     return StringField(choices=[each.value for each in EndAction], load_default=None, allow_none=False)
 
 
 def parse_end_action(text: str | None) -> EndAction | None:
-    """Return what shall happen at the end of a claim; None if a body does not tell."""
+    """Return the action at the end time of a claim; None if a body names no action."""
     return None if text is None else EndAction(text)
 
 
@@ -136,7 +138,7 @@ class _ClaimSchema(OwnedSchema, explanation.TopologySchema):
 
 
 class _PreemptibleSchema(StrictSchema):
-    """The seconds that preemptible claims last at least, whatever is promised to others."""
+    """The minimum duration of a preemptible claim, in seconds, which no later booking shortens."""
 
     min_duration = IntegerField(1, MAX_MIN_DURATION, required=True)
 
@@ -155,7 +157,9 @@ class ClaimsBody(StrictSchema):
 class _EndingQuery(StrictSchema):
     """The parameters of ``GET /ext/v1/claims``."""
 
-    root = UuidField(required=True, metadata=since_version(microversion.INITIAL))
+    root = UuidField(metadata=since_version(microversion.INITIAL))
+    reservation = UuidField(metadata=since_version(microversion.INITIAL))
+    preemptible = StringField(choices=["true", "false"], metadata=since_version(microversion.INITIAL))
     limit = StringField(
         pattern="^[1-9][0-9]{0,3}$",
         meaning="a number from 1 to 9999",
@@ -170,11 +174,18 @@ class _EndingQuery(StrictSchema):
 
 @dataclass(frozen=True, slots=True)
 class EndingPage:
-    """A page of claims that end: the root of their host, the end and consumer before it, and its limit."""
+    """A requested page of claims with an end time.
 
-    root: str
+    The page has at most ``limit`` claims at the host with the uuid ``root``, or at all hosts if ``root`` is
+    None. ``after`` is the time and the consumer of the claim before the page. ``reservation`` is the uuid of
+    the reservation from which the claims have taken their amounts; None means all claims.
+    """
+
+    root: str | None
     after: EndMarker
     limit: int
+    only_preemptible: bool
+    reservation: str | None
 
 
 def parse_ending(params: Params, version: Microversion) -> EndingPage:
@@ -186,14 +197,35 @@ def parse_ending(params: Params, version: Microversion) -> EndingPage:
     time, _, consumer = values.get("marker", "0_").partition("_")
     # a limit above the maximum is no error, so that clients need not know the maximum
     limit = min(MAX_PAGE, int(values.get("limit", MAX_PAGE)))
-    return EndingPage(values["root"], (float(time), consumer), limit)
+    only_preemptible = values.get("preemptible") == "true"
+    return EndingPage(
+        values.get("root"), (float(time), consumer), limit, only_preemptible, values.get("reservation")
+    )
 
 
 class ConfirmationBody(StrictSchema):
-    """The body of ``PUT /ext/v1/claims/{consumer_uuid}``: the claim becomes permanent, or expires later."""
+    """The body of ``PUT /ext/v1/claims/{consumer_uuid}``.
+
+    The claim becomes permanent, or it expires or ends at another time.
+    """
 
     consumer_generation = IntegerField(0, required=True)
     expires_in = NumberField(1, MAX_SECONDS, load_default=None)
+    ends_at = time_field()
+    on_end = end_action_field()
+
+
+def parse_end_change(body: dict[str, Any]) -> EndChange | None:
+    """Return the change of a fixed end that a body asks for; None if the body confirms a claim.
+
+    :raises InvalidRequest: the body confirms the claim, too, or the date does not exist.
+    """
+    if body["ends_at"] is None and body["on_end"] is None:
+        return None
+    if body["expires_in"] is not None:
+        raise InvalidRequest("A claim may have either expires_in or ends_at with on_end, but not both.")
+    ends_at = None if body["ends_at"] is None else parse_time(body["ends_at"], "ends_at")
+    return EndChange(ends_at, parse_end_action(body["on_end"]))
 
 
 def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
@@ -201,7 +233,7 @@ def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
 
     :param forms: the registered forms of requests, such as flavors.
     :raises InvalidRequest: a query, a flavor, a group or an order is wrong, or a consumer is named twice or
-        has the type of reservations.
+        has the type of reservations or of holds.
     """
     # index() is fast enough, because the list is short
     consumers = [each["consumer_uuid"] for each in body["claims"]]
@@ -211,6 +243,7 @@ def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
     if body["reservation"] in consumers:
         raise InvalidRequest("A reservation cannot claim from itself.")
     for each in body["claims"]:
+        check_consumer_type(each["consumer_uuid"], each["consumer_type"])
         if each["consumer_type"] == reservations.TYPE:
             raise InvalidRequest(
                 f"The consumer {each['consumer_uuid']} cannot have the type of reservations: only POST"

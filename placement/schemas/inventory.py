@@ -51,7 +51,7 @@ _PLAIN: Final = {*_INTEGERS, "allocation_ratio"}
 def _plain_values(data: Any) -> InventoryValues | None:
     """Return the values of an inventory with only common fields and types.
 
-    The result is None if the schema has to read it.
+    The result is None if the schema has to read the inventory.
     """
     # exact types are compared, so that no subclass passes unchecked
     if type(data) is not dict or not data.keys() <= _PLAIN or "total" not in data:

@@ -1,4 +1,4 @@
-"""Several requests of one body that have to fit together, on different hosts if the body says so."""
+"""Several requests of one body that must fit at the same time, on different hosts if the body says so."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ _APART: Final = ConsumerGroup("different-hosts", GroupPolicy.ANTI_AFFINITY, 1)
 
 
 class _JointClaim(HostsSchema, explanation.TopologySchema):
-    """One of several requests that have to fit together; the request is repeated ``count`` times."""
+    """One of several requests that must fit at the same time; it is repeated ``count`` times."""
 
     count = IntegerField(1, MAX_CLAIMS, load_default=1)
 

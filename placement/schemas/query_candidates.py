@@ -218,7 +218,7 @@ def _request_groups(grouped: Grouped, version: Microversion) -> tuple[RequestGro
 
 
 def _check_orphans(grouped: Grouped) -> None:
-    """Check that each suffix with traits, aggregates or a tree also has resources; before 1.36."""
+    """Check that each suffix with traits, aggregates or a tree also has resources (before 1.36)."""
 
     def find_orphans(kind: str) -> list[str]:
         return [

@@ -25,7 +25,7 @@ class AskedCandidates:
 
 
 class RequestForm(Protocol):
-    """A way to ask for candidates without a query, such as a flavor.
+    """A field of a body that replaces the query string of a request for candidates, such as a flavor.
 
     Its entry point has the name of the field in bodies.
     """

@@ -42,7 +42,8 @@ MAX_MARGIN: Final = 30 * 86_400
 MAX_PAGE: Final = 1000
 """Maximum number of reservations that one answer lists."""
 DEGRADED: Final = "degraded"
-"""The filter that selects reservations of any state with amounts that their providers cannot give."""
+"""The filter that selects reservations, of any state, with amounts that their providers can no longer give.
+"""
 
 
 _STATES: Final = (*ReservationState, DEGRADED, *PastState)
@@ -50,7 +51,7 @@ _STATES: Final = (*ReservationState, DEGRADED, *PastState)
 
 
 class _EndingSchema(StrictSchema):
-    """The expiry of a reservation, which a body gives by one of two fields, and the end of its claims."""
+    """The expiry of a reservation, in one of two fields, and the action at the end time of its claims."""
 
     on_end = end_action_field()
     expires_at = time_field()
@@ -101,6 +102,21 @@ class _ListQuery(StrictSchema):
     )
 
 
+class _LimitsQuery(StrictSchema):
+    """The parameters of ``GET /ext/v1/reservations/limits``."""
+
+    project_id = StringField(min_length=1, max_length=255, metadata=since_version(microversion.INITIAL))
+
+
+def parse_limits(params: Params, version: Microversion) -> str | None:
+    """Return the project that a query string of ``GET /ext/v1/reservations/limits`` names, or None.
+
+    :raises InvalidRequest: the query string is wrong; the message names the error.
+    """
+    project_id: str | None = load_query(_LimitsQuery, params, version).get("project_id")
+    return project_id
+
+
 @dataclass(frozen=True, slots=True)
 class ReservationsPage:
     """The filters and the page of a list of reservations; None means no filter."""
@@ -133,7 +149,7 @@ def parse_list(params: Params, version: Microversion) -> ReservationsPage:
 def change_of(body: dict[str, Any]) -> ReservationChange:
     """Return the change of a reservation that a body asks for.
 
-    :raises InvalidRequest: the body asks for no change, or has both of the fields for the end.
+    :raises InvalidRequest: the body asks for no change, or has both fields for the end time.
     """
     has_end = body["expires_at"] is not None or body["expires_in"] is not None
     if not has_end and body["allocations"] is None and body["on_end"] is None:
@@ -158,10 +174,10 @@ def end_of(body: dict[str, Any]) -> ReservationEnd:
 
 
 def window_of(body: dict[str, Any], end: ReservationEnd) -> TimeWindow | None:
-    """Return the window that a body asks for, without margins; None if the amounts are held at once.
+    """Return the window that a body asks for, without margins; None if the reservation begins at once.
 
-    :raises InvalidRequest: the window has no time as its end, or does not end after its start. A date does
-        not exist, or a reservation without a start has a lead or a cleaning time.
+    :raises InvalidRequest: the window has no end time, or does not end after its start. A date does not
+        exist, or a reservation without a start has a lead or a cleaning time.
     """
     if body["starts_at"] is None:
         if given := [name for name in ("lead_time", "cleaning_time") if body[name]]:

@@ -8,17 +8,17 @@ Nouns
     all modules that read conditions find it there.
 
     A candidate is *anchored* at a tree, which is the tree of the host. The providers of a candidate come from
-    a *provider set*: the tree, and the providers that share with it through aggregates. The *options* of a
-    need are the providers of the set that can serve it. An *assignment* maps some of the needs to chosen
-    options. The *rules* say which choices are allowed together. A complete assignment is a *candidate*. A
-    *pattern* is a candidate in which positions of the provider set stand for the providers. An *offer* is a
-    provider set with a batch of its patterns.
+    a *provider set*: the tree, and the sharing providers of its aggregates. The *options* of a need are the
+    providers of the set that can serve it. An *assignment* maps some of the needs to chosen options. The
+    *rules* say which choices a candidate may combine. A complete assignment is a *candidate*. A *pattern* is
+    a candidate in which positions of the provider set stand for the providers. An *offer* is a provider set
+    with a batch of its patterns.
 
     A *compiled request* applies to all trees of a structure for which the conditions of the request have the
     same results. The search compares only the free amounts that matter. For most resource classes, it
     compares whether a provider has enough for a need. For classes that several needs *contest*, it compares
-    the free amount itself. The search visits only one of several trees without a difference in these amounts.
-    Trees of several compiled requests are equivalent, too, if their options have the same positions and
+    the free amount itself. If several trees have the same such amounts, the search visits only one of them.
+    Trees of different compiled requests are also equivalent if their options have the same positions and
     relations. A *dead end* is a partial assignment that no further choice can complete. An assignment that
     differs from a dead end only in equivalent providers is a dead end, too. A search *rests* at a tree after
     many choices without a result, so that other trees come first. Each step of a search *spends* a part of
@@ -79,10 +79,10 @@ Invariants
     - Without a limit each candidate is found exactly once. With a limit, the search finds at most that number
       of candidates, and fewer only if fewer exist. ``tests/placement/search/brute.py`` defines a candidate,
       with a function for each rule.
-    - A limit bounds the work and not only the answer, because the search stops at the limit.
+    - A limit bounds not only the size of the answer but also the work, because the search stops at the limit.
     - If a tree can serve a request in many equivalent ways, one of these ways comes before all other ways of
-      any tree. So a limit first leaves out candidates that differ from another candidate only in equal
-      providers. A random order does not have this property.
+      any tree. So the candidates beyond a limit are first those that differ from another candidate only in
+      equal providers. In a random order, this is not so.
     - Two trees share patterns only if the conditions have the same results in both trees, and the free
     amounts that matter are the same.
     - Feasibility checks and dead ends rule out only impossible assignments. A need that passes a feasibility

@@ -1,14 +1,14 @@
 """Tries all assignments of providers to needs, by backtracking.
 
-The providers are those of one tree, and those that share with it.
+The providers are those of one tree, and the sharing providers of its aggregates.
 
 A depth-first search chooses one provider for each need. The search checks each choice against capacities and
-rules, and leaves a branch as soon as it cannot be completed. The search does not build the product of all
-options; the caller takes only the results that it wants. After a while without a result the search *rests*:
-it yields None, so that the caller can search other trees first.
+rules, and leaves a branch as soon as it cannot be completed. The search does not compute the product of all
+options, but one result at a time, when the caller asks for the next result. After a while without a result
+the search *rests*: it yields None, so that the caller can search other trees first.
 
 Hosts have many equal devices. If four of sixteen equal providers are full and the remaining groups do not
-fit, it does not matter which four are full. The search remembers this *dead end* for all equivalent
+fit, the result is the same for any other four. The search remembers this *dead end* for all equivalent
 assignments. Of many equivalent results, the search yields one result before the others
 (:mod:`placement.search.symmetry`).
 
@@ -35,17 +35,17 @@ from placement.search.symmetry import AssignmentKinds, RememberedAssignments
 
 # up to this number, trying all assignments costs less than proving first that the needs cannot fit
 SMALL: Final = 256
-"""Largest number of assignments that are tried without a check in advance whether the needs fit at all."""
+"""Up to this number of assignments, the search begins without checking whether the needs fit at all."""
 # checking one pair of needs takes two lookups in lineages, while the general search checks each assignment by
 # all rules
 SMALL_IN_PAIRS: Final = 4096
 """Largest number of assignments for which :func:`pairwise_assignments` is used."""
 # most of these assignments are left out, as equivalent ones or by a rule, and quick proofs come first
 SMALL_BY_KINDS: Final = 32_768
-"""Largest number of assignments without such a check, for a search that leaves out equivalent assignments."""
+"""The same maximum as :data:`SMALL`, for a search that leaves out equivalent assignments."""
 _CHOICES_BEFORE_REST: Final = 256
-"""Number of choices without a result after which a search first rests, so that other trees are searched; each
-rest doubles the number.
+"""Number of choices without a result after which a search first rests, so that other trees are searched. Each
+rest doubles this number.
 """
 
 
@@ -95,7 +95,7 @@ def complete_assignments(
 def _distinct_first(
     run: Callable[..., Iterator[Sequence[Provider] | None]], kinds: AssignmentKinds, distinct_only: bool
 ) -> Iterator[Sequence[Provider] | None]:
-    """Yield assignments, and first those that differ in more than equal devices and groups.
+    """Yield all assignments, and first those that differ in more than equal devices and groups.
 
     The first pass yields one assignment of each set that differs only in units of pools. The second pass
     yields one assignment of each set of equivalent assignments.
@@ -181,7 +181,7 @@ def pairwise_assignments(
 ) -> Iterator[tuple[int, ...] | None]:
     """Yield the assignments of :func:`complete_assignments`, with positions instead of providers.
 
-    The result is correct only if each rule compares two needs at a time (``rules.pairwise``).
+    The result is only correct if each rule compares two needs at a time (``rules.pairwise``).
 
     :param order: the indexes of the needs in the order of the search; by default an order by their rules.
     :param visited: see :func:`_run_through`, as ``kinds``.
@@ -247,7 +247,7 @@ def pairwise_assignments(
 
 
 def _equal_before(kinds: AssignmentKinds | None, order: Sequence[int]) -> list[int]:
-    """Return for each depth the nearest earlier depth with a need of the same kind, or -1."""
+    """For each depth of the search, return the nearest smaller depth with a need of the same kind, or -1."""
     last: dict[int, int] = {}
     found = [-1] * len(order)
     if kinds is None:
@@ -265,7 +265,7 @@ def _subtree_mates(rules: RequestRules, index: int) -> Iterator[int]:
 
 
 def _mates_together(rules: RequestRules, options: Sequence[Sequence[int]]) -> list[int]:
-    """Return the indexes of needs, those with the fewest options first.
+    """Return the indexes of needs; the needs with the fewest options come first.
 
     Needs of one same_subtree rule are adjacent.
     """
@@ -295,8 +295,7 @@ def _order_needs(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> 
     """Return the indexes of the needs in the order in which the search chooses providers for them.
 
     Needs with an option that has a trait required by the unsuffixed group come first, then needs with few
-    options. If several needs ask for much of a class, the need that asks for the largest share of the free
-    amount comes first.
+    options. Among needs for much of a class, the need for the largest share of the free amount comes first.
     """
     rules.budget.spend(len(rules.unsuffixed_traits) * sum(map(len, options)))
 

@@ -1,8 +1,8 @@
 """The budget of a search: limits of its time and size, and pauses in which other threads run.
 
-Most requests are answered within a millisecond, but the time of a few has no bound: placing 24 groups on 8
-devices is a packing problem. A search counts its work in *steps* of a few microseconds each. From time to
-time the budget checks the thread's CPU time, which does not include waiting.
+Most searches take less than a millisecond, but a few take unlimited time: placing 24 groups on 8 devices is a
+packing problem. A search counts its work in *steps* of a few microseconds each. From time to time the budget
+checks the thread's CPU time, which does not include waiting.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Finds allocation candidates: searches the trees of a snapshot and yields the candidates of a request.
 
 The search visits one root provider after another. The search takes the candidates of each root in small
-batches, so that a limit bounds the work and not only the answer. If the search at a root finds no candidate
-for a while, it continues after all other roots had their turn.
+batches, so that a limit also bounds the work. If the search at a root finds no candidate for a while, it
+continues after all other roots had their turn.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class CandidateSearch:
     def chunk_size(self) -> int:
         """Return the number of batches between two checks of the answer's size.
 
-        The more needs, the fewer batches.
+        This number decreases with the number of needs.
         """
         return max(1, _CHUNK // len(self._needs))
 
@@ -265,7 +265,7 @@ class CandidateSearch:
         return False
 
     def serves_tree(self, tree: HostTree, shared: Sequence[Provider]) -> bool:
-        """Return whether the tree, with the providers that share with it, has any candidate."""
+        """Return whether the tree, with its sharing providers, has any candidate."""
         plan = self._plan_of(tree, shared)
         if plan is None:
             return False
@@ -351,7 +351,7 @@ class CandidateSearch:
         return False
 
     def _is_repeated(self, shared: Iterable[Provider]) -> bool:
-        """Return whether these sharing providers alone served an earlier tree, and remember them."""
+        """Return whether an earlier tree had a candidate of these sharing providers alone; remember them."""
         provider_ids = tuple([each.id for each in shared])
         repeated = provider_ids in self._alone
         self._alone.add(provider_ids)
@@ -362,7 +362,7 @@ class CandidateSearch:
     ) -> CompiledRequest | None:
         """Return the compiled request of a tree; equivalent trees get the same object.
 
-        :param in_use: return None also if a quick check shows that too little is free for any candidate.
+        :param in_use: also return None if a quick check shows that too little is free for any candidate.
         """
         # conditions on the root are checked here, so that trees with different roots can share one compiled
         # request
@@ -465,8 +465,8 @@ def find_candidates(
         that differ only in equal providers and groups may come after all other candidates of all roots.
     :param max_candidates: a maximum number of candidates, which applies in addition to the limit of the
         request.
-    :param randomize: choose the candidates within the limit at random. The roots come in random order, one
-        candidate of each root at a time, and the candidates of each root come in random order.
+    :param randomize: choose the candidates within the limit at random. The search yields one candidate of
+        each root in turn. Roots, and candidates of one root, come in random order.
     :param budget: limits of the search. When the budget is spent (see :attr:`SearchBudget.ended`), the
         candidates found so far are returned.
     :raises InvalidRequest: the budget was spent before any candidate was found.
@@ -561,7 +561,7 @@ class CandidatesByHost:
 def serving_check(
     snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget
 ) -> Callable[[HostTree, Sequence[Provider]], bool]:
-    """Return a function that checks whether a tree has a candidate, given the providers that share with it.
+    """Return a function that checks whether a tree and its sharing providers have a candidate.
 
     The check remembers the results of equivalent trees, for as long as the snapshot does not change.
 
@@ -579,9 +579,9 @@ def unused_patterns(
     of the tree. All devices of a pool have the same number. An empty tuple means that no provider has a
     number.
 
-    The function ignores also the usage of providers that share with the tree. Trees get the same batch if
-    their providers meet the same conditions and have the same portions. The patterns of the batch are those
-    of the largest of these trees, so a smaller tree may be too small for some of the patterns.
+    The function also ignores the usage of sharing providers. Trees get the same batch if their providers meet
+    the same conditions and have the same portions. The patterns of the batch are those of the largest of
+    these trees, so a smaller tree may be too small for some of the patterns.
 
     :param pooled: whether equal devices form pools.
 
@@ -627,7 +627,7 @@ def _too_much(request: CandidatesRequest, budget: SearchBudget) -> InvalidReques
 
 
 def _drop_repeated(offers: Iterable[Offer], found: CandidateSearch) -> Iterator[Offer]:
-    """Yield the batches of one candidate that no other root has yielded before."""
+    """Yield the batches with one candidate each, if no other root has already yielded the candidate."""
     seen: set[Hashable] = set()
     for offer in offers:
         found.budget.spend()

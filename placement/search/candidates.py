@@ -18,12 +18,12 @@ from placement.search.rules import RequestRules
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PatternForm:
-    """The part of a pattern that only depends on which needs share a provider.
+    """The part of a pattern that shows which needs have the same provider, without the providers.
 
     Few forms exist, so patterns share form objects, and an answer renders each form once. In a form, the
     index of the first need at a provider stands for this provider. ``resources`` is a dict from providers to
     their amounts by resource class. ``mappings`` has for each suffix the providers of its group, in the order
-    of the request. ``all_give`` tells whether each provider gives some amount.
+    of the request. ``all_give`` tells whether each provider gives an amount.
     """
 
     resources: Mapping[int, Mapping[str, int]]
@@ -105,7 +105,7 @@ class UnusedPatterns(NamedTuple):
 
 
 Offer = tuple[ProviderSet, PatternBatch]
-"""A provider set (a tree with the providers that share with it), and patterns of its candidates."""
+"""A provider set (a tree with its sharing providers), and patterns of its candidates."""
 
 
 class AllocationCandidate(NamedTuple):
@@ -148,7 +148,7 @@ def topology_first(offers: Sequence[Offer], budget: SearchBudget | None = None) 
     Candidates that are equal in both respects keep their order. Each batch is ordered once, so that
     equivalent trees still share one batch.
 
-    :param budget: the budget of the search, which lets other threads run while a long answer is made.
+    :param budget: the budget of the search. Its pauses let other threads run during a long answer.
     """
     budget = budget or SearchBudget()
     budget.spend_anyway(len(offers) // 16)

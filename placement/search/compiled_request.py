@@ -63,8 +63,8 @@ class SearchResults:
 
     :param rules: the rules of the request.
     :param batch: number of patterns that are searched for at once.
-    :param distinct_only: at trees with many ways, find only one of several ways that differ only in equal
-        providers or equal groups.
+    :param distinct_only: at trees with many assignments, find only one of several assignments that differ
+        only in equal providers or equal groups.
     """
 
     def __init__(self, rules: RequestRules, batch: int, *, distinct_only: bool) -> None:
@@ -85,8 +85,8 @@ class SearchResults:
 class _ContestedClass(NamedTuple):
     """A resource class that several needs ask for, and the providers that may give it to them.
 
-    - ``asking`` has the indexes of these needs, ``asked`` is the sum of their amounts, ``least`` the smallest
-      of them.
+    - ``asking`` has the indexes of these needs; ``asked`` is the sum of their amounts, ``least`` the smallest
+      amount.
     - ``own_only`` tells whether no sharing provider can serve any of the needs.
     - ``positions`` are the positions in the tree that have the class. ``places`` has, for each position, a
       pair of its slot and the largest amount that the slot can give.
@@ -104,9 +104,9 @@ class CompiledRequest:
     """A request compiled for trees of one structure, with the results of its searches so far.
 
     :param tree: one of these trees; the conditions of the request have the same results in each of the trees.
-    :param shared: the providers that share with each of these trees.
+    :param shared: the sharing providers of each of these trees.
     :param options: the options of each need at all these trees, from :func:`options_of`.
-    :param traits: for each trait of the group without a suffix, the options that have it.
+    :param traits: for each trait of the group without a suffix, the options with this trait.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class CompiledRequest:
 
         An empty batch means that the search rests, so that the caller can search other trees first.
 
-        :param provider_set: the tree with the providers that share with it.
+        :param provider_set: the tree with its sharing providers.
         :param free: the free amounts of the tree, by slot, as :attr:`HostTree.free`.
         :param rng: source of a random order of the patterns; None keeps the order of the search.
         """
@@ -190,7 +190,7 @@ class CompiledRequest:
         The result applies to all trees of the structure. The capacities are those of the structure's largest
         tree.
 
-        :param empty: the unused tree, and the providers that share with it.
+        :param empty: the unused tree with its sharing providers.
         :param pooled: whether equal devices form pools; the results have to be ``distinct_only``.
         :param parts: a number for each provider of the tree; all devices of a pool have the same number.
         """
@@ -253,7 +253,7 @@ class CompiledRequest:
         return known
 
     def _is_wide(self, options: Sequence[Sequence[int]]) -> bool:
-        """Return whether there are at least ``_WIDE`` assignments, of which some may be equivalent."""
+        """Return whether there are at least ``_WIDE`` assignments, and some of them may be equivalent."""
         # there are many equivalent ways only with needs of equal terms, or with a need of many options
         return (self._rules.any_alike or max(map(len, options)) >= _WIDE) and count_ways(
             options, _WIDE - 1
@@ -279,7 +279,7 @@ class CompiledRequest:
     ) -> AssignmentKinds | None:
         """Return which needs and which providers are equal to each other.
 
-        The result is None without equal ones and without pools.
+        The result is None if no needs or providers are equal, and there are no pools.
         """
         members = provider_set.members
         self._rules.budget.spend(sum(map(len, options)))
@@ -298,8 +298,8 @@ class CompiledRequest:
     ) -> Sequence[Sequence[int]] | None:
         """Return the options that same_subtree rules allow beside some option of each other need.
 
-        The result is None if a need has no option left. The root of the subtree has to serve one of these
-        needs.
+        The result is None if a need has no option left. The root of the subtree has to be an option of one of
+        these needs.
         """
         lineages = self._shape.lineages
         if any(options[index][-1] >= len(lineages) for index in rule):

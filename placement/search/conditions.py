@@ -1,14 +1,14 @@
 """Conditions on one provider, and the needs of a request, each of which exactly one provider serves.
 
-A kind of condition is a Python class that is registered once. The class names the field of the request that
-states the condition. The other attributes and methods of the class serve all other modules:
+A kind of condition is a Python class that is registered once. The attribute ``field`` of the class names the
+field of the request that states the condition. Other modules use these attributes and methods of the class:
 
 - ``met_by`` and ``met_in`` tell which providers meet the condition.
 - ``reads`` has the attributes of a provider that decide whether it meets the condition.
   :mod:`placement.search.equivalence` derives from these attributes which trees and which providers are
   equivalent for a request.
-- ``sets`` and the pieces are the parts of a condition, which an explanation counts one by one, and which a
-  relaxation may leave out.
+- ``sets`` and the pieces are the parts of a condition. An explanation counts each part separately, and a
+  relaxation may leave out single parts.
 - ``index`` names the index of the snapshot with which a search for roots begins.
 - ``words`` has texts for the condition in sentences, queries and the console.
 
@@ -110,8 +110,8 @@ class IndexedNames:
 class ProviderCondition(ABC):
     """A condition on one provider. Two conditions are equal if they are met by the same providers.
 
-    ``sets`` has sets of names, such as traits. Each set is a piece: a request could state it as a condition
-    of its own. A provider meets the condition if it meets every piece.
+    ``sets`` has sets of names, such as traits. Each set is a piece, which a request could state as a separate
+    condition. A provider meets the condition if it meets every piece.
     """
 
     # these are class variables, because the registry reads these values from the class and has no instance
@@ -132,8 +132,8 @@ class ProviderCondition(ABC):
     correct for every condition, but slow.
     """
     index: ClassVar[str | None] = None
-    """Name of the snapshot's attribute that maps the names of ``sets`` to providers; None without such an
-    index.
+    """Name of the snapshot's attribute that maps the names of ``sets`` to providers; None if there is
+    no such index.
 
     With an index, the condition has one result for all providers without any of the names, in trees with
     a root without these names.
@@ -155,7 +155,7 @@ class ProviderCondition(ABC):
 
     @property
     def met_together(self) -> bool:
-        """Whether the providers of a group meet the pieces together, instead of each provider alone."""
+        """Whether it is enough that the providers of a group together meet the pieces."""
         return False
 
     @abstractmethod
@@ -180,14 +180,13 @@ class ProviderCondition(ABC):
             yield from (replace(self, sets=(names,)) for names in self.sets)
 
     def deciding_pieces(self) -> Iterator[ProviderCondition]:
-        """Yield conditions with results in a tree that together determine the result of this condition."""
+        """Yield conditions; their results in a tree together determine the result of this condition."""
         return self.single_pieces()
 
     def alternative_checks(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
         """Return the alternative checks of one piece; for most conditions there is only one.
 
-        A provider meets the condition if there is an index for which it passes the check with this index of
-        every piece.
+        A provider meets the condition if, for some number n, it passes check n of every piece.
         """
         return (partial(self.met_by, snapshot=snapshot),)
 
@@ -442,7 +441,7 @@ class InsideTraits(_LineageTraits):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class InTree(ProviderCondition):
-    """Membership in the tree of the provider with this uuid."""
+    """The provider has to be in the tree of the provider with this uuid."""
 
     name = "in_tree"
     field = "in_tree"
@@ -530,9 +529,9 @@ class _AggregateCondition(ProviderCondition):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class MemberOf(_AggregateCondition):
-    """Membership in an aggregate of each set.
+    """The provider has to be in an aggregate of each set.
 
-    With ``or_root``, the root of the provider may be the member instead.
+    With ``or_root``, it is enough that the root of the provider is in the aggregate.
     """
 
     name = "member_of"
@@ -558,7 +557,7 @@ class MemberOf(_AggregateCondition):
         return own, lambda provider: own(snapshot.providers[provider.root_id])
 
     def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
-        """Yield the names to look up, of the providers or of roots that count for whole trees."""
+        """Yield the names to look up in the index, of providers and of roots that count for whole trees."""
         for names in self.sets:
             # the method is overridden, because an aggregate of a root counts for all providers of its tree
             yield IndexedNames(snapshot.by_aggregate, tuple(names), spans_trees=self.or_root)

@@ -12,9 +12,9 @@ request:
 - A :class:`TreeKin`, and each :class:`LikeTrees` in a kin, ignore providers without any requested class. Kins
   are coarser than compiled requests, because an explanation counts hosts and needs no positions.
 
-All keys consist of the attributes that conditions read (``reads``). :func:`tree_reader` makes keys of trees,
-and :func:`provider_reader` makes keys of providers. An attribute without an entry in ``_OF_TREES`` makes each
-tree different from all others, which is correct but slow.
+All keys of equivalence classes consist of the attributes that conditions read (``reads``).
+:func:`tree_reader` makes keys of trees, and :func:`provider_reader` makes keys of providers. An attribute
+without an entry in ``_OF_TREES`` makes each tree different from all others, which is correct but slow.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -114,7 +114,7 @@ class AskedAmounts:
         self._portions: dict[TreeStructure, Hashable] = {}
 
     def portions_key(self, shape: TreeStructure, layout: TreeLayout) -> Hashable:
-        """Return a key of the amounts, and sums of amounts, that providers of a structure can give."""
+        """Return a key; trees of structures with equal keys can give the same requested amounts and sums."""
         # the portions are cached by structure, because the computation reads each inventory, and thousands of
         # trees share a structure
         found = self._portions.get(shape)
@@ -177,7 +177,7 @@ def _is_about_all(request: CandidatesRequest) -> bool:
 
 
 class TreeKin:
-    """Trees that differ only in their free amounts, as far as a request matters.
+    """Trees that, for one request, differ only in their free amounts.
 
     :meth:`like_trees` divides these trees into groups: by whether each slot has enough free for each
     requested amount. If several needs ask for a class, the division compares the free amounts themselves, up
@@ -186,7 +186,7 @@ class TreeKin:
     Positions and slots are those of a :class:`~placement.read_model.trees.TreeLayout`.
 
     :param layout: the layout of one of these trees, which is the same for all of them.
-    :param shared: the providers that share with each of these trees.
+    :param shared: the sharing providers of each of these trees.
     """
 
     __slots__ = ("_amounts", "_contested", "_pick", "alike", "having", "own", "shared", "slots", "where")
@@ -229,7 +229,7 @@ class TreeKin:
         return tree.shape.layout_of(self.where).pick(tree.free)
 
     def providers(self, tree: HostTree) -> tuple[Provider, ...]:
-        """The providers of a tree and then the providers that share with it, by position of the layout."""
+        """The providers of a tree, then its sharing providers, by position of the layout."""
         members = tree.members
         return *[members[at] for at in tree.shape.layout_of(self.where).positions], *self.shared
 
@@ -254,7 +254,7 @@ class TreeKin:
 
 @dataclass(eq=False, slots=True)
 class LikeTrees:
-    """Trees of one kin that all serve a request equally, or all fail it for the same reasons."""
+    """Trees of one kin that have the same candidates for a request, or fail it for the same reasons."""
 
     kin: TreeKin
     tree: HostTree
@@ -298,7 +298,7 @@ def regroup_trees(
 def group_trees(
     snapshot: ModelSnapshot, request: CandidatesRequest, trees: Iterable[HostTree], budget: SearchBudget
 ) -> list[LikeTrees]:
-    """Group the trees that serve a request with the same assignments, or fail it for the same reasons.
+    """Group the trees that serve a request with the same assignments, or do not fit it for the same reasons.
 
     :raises placement.search.budget.BudgetExhausted: the grouping takes too long.
     """

@@ -66,8 +66,8 @@ def _single_id(provider_id: int | None) -> set[int]:
 def named_roots(snapshot: ModelSnapshot, uuids: Iterable[str], meant: str) -> frozenset[int]:
     """Return the ids of the roots with these uuids.
 
-    :param meant: the purpose of the roots, with which the error message "There is no root provider X, which
-        ..." ends.
+    :param meant: the purpose of the roots, as the end of the error message "There is no root provider X,
+        which ...".
     :raises InvalidRequest: a uuid belongs to no provider, or to a provider that is not a root.
     """
     # uuids are sorted, so that equal requests always report the same wrong uuid

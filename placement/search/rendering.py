@@ -23,8 +23,8 @@ from placement.search.candidates import CandidatePattern, Offer, PatternBatch, P
 # dropping outdated summaries takes a loop over all trees, so it waits until a tenth of the summaries is
 # outdated
 _MAX_OUTDATED: Final = 0.1
-"""The largest excess of summaries over trees, as a share of the trees, before outdated summaries are
-dropped.
+"""Outdated summaries are dropped when there are more summaries than trees, by more than this share of the
+trees.
 """
 _STEP: Final = 4096
 """Number of bytes of rendered text that count as one step of the search's budget."""
@@ -54,7 +54,8 @@ class SummaryShape(NamedTuple):
 class ProviderSummaries:
     """The rendered JSON of the provider summaries of whole trees, cached until a tree changes.
 
-    After each answer there are at most a tenth more kept summaries (of one shape) than trees.
+    After each answer, the number of kept summaries (of one shape) exceeds the number of trees by at most a
+    tenth.
     """
 
     def __init__(self) -> None:
@@ -126,7 +127,7 @@ def render_pieces(
 ) -> list[bytes]:
     """Return the result of :func:`render` in pieces of about 1 MiB each; an answer may have 100 MiB.
 
-    :param budget: the budget of the search, which lets other threads run while a long answer is made.
+    :param budget: the budget of the search. Its pauses let other threads run during a long answer.
     """
     if not offers:
         # the function returns early, because the code below needs at least one candidate and one provider
@@ -234,7 +235,7 @@ def _summary_parts(
 ) -> Iterable[bytes]:
     """Return ``"uuid":{...}`` for each provider of the candidates.
 
-    From 1.29 on, for all providers of their trees.
+    From microversion 1.29 on, the result also has all other providers of their trees.
     """
     shape = SummaryShape.for_version(version)
     # summaries of whole trees do not depend on the request, so they are kept for later answers

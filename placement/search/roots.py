@@ -1,8 +1,8 @@
 """Finds the trees that can serve a request, starting from its rarest condition or scarcest resource.
 
-A candidate is anchored at one tree: each of its providers is in this tree, or shares with it. A provider
-shares with a tree if it has the trait MISC_SHARES_VIA_AGGREGATE, and has a common aggregate with a member of
-the tree.
+A candidate is anchored at one tree: each of its providers is in this tree, or is a sharing provider of the
+tree. A sharing provider of a tree has the trait MISC_SHARES_VIA_AGGREGATE, and a common aggregate with a
+member of the tree.
 """
 
 import random
@@ -22,8 +22,8 @@ from placement.search.request import CandidatesRequest
 
 # the index by free amounts is not in the order of ids, so its roots would have to be sorted
 _MUCH_RARER: Final = 0.5
-"""The index by free amounts is used only if it finds less than this share of the roots that the most
-selective other index finds.
+"""The index by free amounts is used only if it finds few roots: less than this share of the roots from the
+most selective other index.
 """
 # each check evaluates all conditions; for more providers, the checks would cost more than they save
 _MANY: Final = 64
@@ -34,7 +34,7 @@ _MAX_SELECTIVE: Final = 0.7
 
 
 class SharingProviders:
-    """The providers that share with trees, by aggregate.
+    """The sharing providers (trait MISC_SHARES_VIA_AGGREGATE), by aggregate.
 
     :param needs: keep only sharing providers that may serve one of these needs of the request; None keeps
         all.
@@ -92,7 +92,7 @@ class SharingProviders:
 
     @cached_property
     def roots(self) -> set[int]:
-        """The roots of the trees with sharing providers."""
+        """The roots of the trees that contain sharing providers."""
         return {self._snapshot.providers[provider_id].root_id for provider_id in self.providers}
 
     def by_root(self) -> dict[int, tuple[str, ...]]:
@@ -112,7 +112,7 @@ class SharingProviders:
         return self._find_shared(aggregates, set())[0]
 
     def with_tree(self, root: int) -> tuple[list[Provider], tuple[bytes, ...]]:
-        """Return the providers outside of the tree that share with it, by id, and their uuids."""
+        """Return the tree's sharing providers outside of the tree, in the order of ids, and their uuids."""
         self.budget.spend()
         # the lists are keyed by the common aggregates, so that all trees of one rack share one list
         via = self._aggregate_names & self._snapshot.whole_trees()[root].all_aggregates
@@ -133,7 +133,7 @@ class SharingProviders:
         return providers, tuple([each.uuid.encode() for each in providers])
 
     def anchor_roots(self, provider_id: int) -> Iterator[int]:
-        """Yield the roots of all trees with which a provider shares; a root may occur twice."""
+        """Yield the roots of all trees that can use a sharing provider; a root may occur twice."""
         for aggregate in self._snapshot.providers[provider_id].aggregates:
             for member in self._snapshot.by_aggregate[aggregate]:
                 self.budget.spend()
@@ -164,9 +164,9 @@ class RootFilter:
         return replace(self, ids=[each for each in self.ids if each in ids])
 
     def from_anywhere(self, rng: random.Random) -> Iterator[int]:
-        """Iterate over the passing roots in a circle from a random one.
+        """Iterate over the passing roots in a circle, from a random root on.
 
-        Each is equally likely to be the first.
+        Each root is equally likely to be the first.
         """
         # roots are drawn at random until one passes: each passing root has the same probability, and not all
         # roots are filtered
@@ -250,7 +250,7 @@ def possible_roots(
 
 
 def _in_all(roots: Iterable[int], wanted: Sequence[Sequence[Container[int]]]) -> Iterator[int]:
-    """Yield the roots that are in one of the sets of each condition."""
+    """Yield the roots for which each condition has a set with the root."""
     # nested loops replace any() and all(), because generators would take longer than the lookups
     for root in roots:
         for any_of in wanted:
@@ -284,7 +284,7 @@ def _anchor_roots(snapshot: ModelSnapshot, members: set[int], sharing: SharingPr
 
 
 class _SelectiveNames:
-    """Names in a condition, of which each candidate needs one, and the share of trees with such a name."""
+    """Names in a condition, and the share of trees with such a name. Each candidate needs one of them."""
 
     def __init__(self, snapshot: ModelSnapshot, what: IndexedNames, sharing: SharingProviders) -> None:
         self._snapshot = snapshot

@@ -34,7 +34,8 @@ Taken = dict[tuple[int, str], int]
 # the possible sums are the bits of one integer with a bit for each unit, and each need shifts this integer
 # once
 _MAX_UNITS: Final = 10_000
-"""Maximum number of units for which sums of amounts are enumerated; above it, all free units count."""
+"""Maximum number of units for which sums of amounts are enumerated. Above this number, all free units count.
+"""
 # each set is compared with all other sets, so the time is quadratic
 _MAX_SETS: Final = 8
 """Maximum number of different sets of providers that are checked one by one; with more sets, only their union
@@ -117,7 +118,7 @@ def _amounts_fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: Searc
 def _list_volumes(
     asked: Sequence[_Asked], free: Mapping[int, int]
 ) -> Iterator[tuple[Sequence[int], Collection[int]]]:
-    """Yield groups of amounts, and for each group the free amounts of all providers that may give them."""
+    """Yield groups of amounts, each with the free amounts of all providers that may give its amounts."""
     yield [amount for amount, _ in asked], free.values()
     by_providers: dict[frozenset[int], list[int]] = {}
     for amount, providers in asked:
@@ -353,7 +354,7 @@ class NeedAssignment:
         return all(self._subtree_in_reach(rule, index, provider) for rule in rules.subtrees_of[index])
 
     def can_complete(self, rest: Sequence[int]) -> bool:
-        """Return False if a need in ``rest`` has no option, or a quick proof shows that they do not fit."""
+        """Return False if a need in ``rest`` has no option, or a quick proof shows that not all can fit."""
         left: list[list[Provider]] = []
         for index in rest:
             self.rules.budget.spend(self.steps * len(self.options[index]))
@@ -380,7 +381,7 @@ class NeedAssignment:
         )
 
     def _subtree_in_reach(self, rule: Sequence[int], index: int, provider: Provider) -> bool:
-        """Return whether one provider of the rule may be the root of a subtree with all others."""
+        """Return whether one provider of the rule may be the root of a subtree with all other providers."""
         above = self._lineage_of(provider)
         open_ones, chosen = [], [provider.id]
         for other in rule:

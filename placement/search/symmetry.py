@@ -1,14 +1,14 @@
-"""Recognises equal groups of a request and equal providers, so that it tries equivalent choices once.
+"""Recognises equal groups of a request and equal providers, so that the search tries equivalent choices once.
 
 Hosts have many equal devices, and guests ask for several of these devices. There are 518,918,400 ways to give
 eight of sixteen devices to eight equal groups, but the client sees no difference between these ways. The
-search yields one of these ways before all others. The search remembers a dead end for all equivalent
+search yields one of these ways before all other ways. The search remembers a dead end for all equivalent
 assignments.
 
 Devices form a *pool* if all needs that they serve ask for the same amount, the unit. Only the number of free
-units in a pool matters. A device may have several units: for example, a network card has several virtual
-functions. The planner, which counts guests, uses pools of equal devices. The search for candidates serves one
-guest, so the devices of its pools may have different free amounts (:attr:`AssignmentKinds.in_pools`).
+units in a pool matters. A device may have several units: for example, virtual functions of a network card.
+The planner, which counts guests, uses pools of equal devices. The search for candidates serves one guest, so
+the devices of its pools may have different free amounts (:attr:`AssignmentKinds.in_pools`).
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def never_pooled(traits: frozenset[str]) -> bool:
 
 
 class AssignmentKinds:
-    """Divides the needs, and the providers of a tree, into kinds of equal ones.
+    """Divides the needs into kinds of equal needs, and the providers of a tree into kinds of equal providers.
 
     Two needs of one kind, or two providers of one kind, can be swapped.
 
     :param options: for each need, the providers that can serve it.
-    :param pooled: whether providers are of one kind only if they form a pool, so that several guests can swap
-        units of these providers.
+    :param pooled: whether only the providers of a pool are of one kind. Then several guests can swap units of
+        these providers.
     :param parts: numbers by provider id; providers with different numbers are never of one kind.
     """
 
@@ -119,7 +119,7 @@ class AssignmentKinds:
 
     @cached_property
     def in_pools(self) -> AssignmentKinds | None:
-        """The kinds with pools for a single guest; None if pools would not join more equivalent assignments.
+        """The kinds with pools for a single guest; None if pools make no further assignments equivalent.
 
         The number of units of a provider follows from its free amount and its ``max_unit``. Any provider with
         a unit left can serve the next need, and each need takes one unit. So whether the remaining needs can
@@ -155,7 +155,7 @@ class AssignmentKinds:
     def signature_of(self, chosen: Sequence[Provider | None]) -> Hashable:
         """Return a key of an assignment: the kinds of chosen providers, with the kinds of their needs.
 
-        A pool counts as one provider. The search serves needs in a fixed order, so the key also determines
+        A pool counts as one provider. The search handles needs in a fixed order, so the key also determines
         the remaining needs.
         """
         served: dict[int, list[int]] = {}
@@ -264,7 +264,7 @@ class RememberedAssignments:
         self._known: set[Hashable] = set()
 
     def add(self, chosen: Sequence[Provider | None]) -> bool:
-        """Remember an assignment; return True if no equivalent assignment was remembered before."""
+        """Remember an assignment; return True if no equivalent assignment was remembered earlier."""
         signature = self.kinds.signature_of(chosen)
         if signature in self._known:
             return False

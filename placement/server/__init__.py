@@ -22,7 +22,7 @@ Invariants
       answer.
     - A connection belongs either to the loop, or to the thread that answers its request.
     - Each connection has a deadline in every state.
-    - A server that stops still answers each request on its open connections. A server that stops closes a
-      connection after the first answer since the stop, or after some idle seconds.
+    - A server that stops still answers each request on its open connections. It closes a connection after the
+      first answer since the stop, or after some idle seconds.
     - The total memory of unfinished requests and unsent answers is limited.
 """

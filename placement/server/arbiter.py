@@ -45,9 +45,9 @@ class ServerArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 def ignore_new_connections(listener: socket.socket) -> None:
     """Make the kernel drop the first packet of each new connection to a listening TCP socket.
 
-    The kernel still completes connections that have begun. The kernel of a later client gets no answer, and
-    sends the SYN again after about a second. If the socket is closed at that time, the connection is refused.
-    UNIX sockets stay unchanged, because gunicorn removes their path before the workers stop.
+    The server's kernel still completes connections that have begun. A later client's kernel gets no answer,
+    and sends the SYN again after about a second. If the socket is closed at that time, the connection is
+    refused. UNIX sockets stay unchanged, because gunicorn removes their path before the workers stop.
     """
     if listener.family == socket.AF_UNIX:
         return

@@ -45,7 +45,8 @@ _PLAIN_FIELDS: Final = re.compile(rb"(?:[A-Za-z0-9-]+: [!-~](?:[ -~]*[!-~])?(?:\
 unambiguous in the WSGI environment, and values are printable ASCII.
 """
 _MAX_PLAIN: Final = (50, 4096)
-"""Maximum number and total bytes of headers for this form, below the limits of gunicorn."""
+"""Maximum number of headers for this form, and maximum total bytes, below the limits of gunicorn.
+"""
 _SPECIAL_FIELD: Final = re.compile(r"EXPECT|X-FORWARDED-")
 """The beginning of header names with a meaning for gunicorn while it reads headers."""
 
@@ -123,7 +124,7 @@ class ClientConnection:
 
     @property
     def client(self) -> str:
-        """The address of the client for the log; the client of a UNIX socket has none."""
+        """The address of the client for the log; the client of a UNIX socket has no address."""
         if isinstance(self.peer, tuple):
             return "{}:{}".format(*self.peer)
         return f"a client of {self.server}"
@@ -145,7 +146,7 @@ class ClientConnection:
 
     @property
     def is_at_rest(self) -> bool:
-        """Return whether the last request was answered, and no byte of the next one has arrived."""
+        """Return whether the last request was answered, and no byte of the next request has arrived."""
         return self._has_asked and self.is_idle
 
     def receive(self) -> bool:
@@ -244,7 +245,7 @@ class ClientConnection:
         self._unsent += data
 
     def take_back(self) -> None:
-        """Drop an answer of which no byte was sent yet, so that another answer can replace it."""
+        """Drop the buffered answer, if no byte of it was sent yet, so that another answer can replace it."""
         self._unsent.clear()
 
     def flush(self) -> bool:
@@ -301,7 +302,7 @@ class _SizedBody:
         self._length = length
 
     def end_position(self, received: bytearray) -> int | None:
-        """Return the position at which the body ends; None if some of it has not arrived."""
+        """Return the position at which the body ends; None if a part of the body has not arrived."""
         return self._length if len(received) >= self._length else None
 
 

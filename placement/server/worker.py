@@ -3,7 +3,7 @@
 One event loop reads from all connections and writes to them, without waiting for any client. A thread gets a
 request only after the whole request has arrived. If the client does not read the whole answer at once, the
 loop sends the rest. So silent, idle and slow connections occupy no thread, and each of them has a deadline.
-If there are too many connections, the one that has been idle for the longest time is closed first.
+If there are too many connections, the connection that has been idle for the longest time is closed first.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class IdleConnections:
     waiting connections wait for a request or its rest, or for a client that reads an answer slowly. Normally
     a connection at rest is closed first, because other clients are in the middle of a request or about to
     send one. But a client may open any number of connections without a request. So if more than half of the
-    maximum are connections that are not at rest, one of these is closed first.
+    maximum number of connections are not at rest, one of these is closed first.
 
     :param most: the maximum number of connections.
     """
@@ -123,7 +123,8 @@ class IdleConnections:
 _MAX_HELD: Final = 256 * 1024 * 1024
 """Maximum number of bytes that the buffers of all clients hold together."""
 _ALWAYS_HELD: Final = 64 * 1024
-"""Number of bytes that the buffers of each client may always hold, even above the maximum for all clients."""
+"""Number of bytes that the buffers of each client may hold even if the maximum for all clients is exceeded.
+"""
 _RESERVED_FILES: Final = 256
 """Number of file descriptors that are reserved for databases, logs and other files."""
 _STOP_TIMEOUT: Final = 2.0
@@ -361,7 +362,11 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         try:
             content = request.body.read()
         except Exception as error:  # the error has several kinds: invalid chunks, or an early end
-            self.log.warning("Invalid body from %s: %r", connection.client, error)
+            self.log.warning(
+                "Refused a request from %s with 400, because its body is invalid: %r",
+                connection.client,
+                error,
+            )
             util.write_error(connection, 400, "Bad Request", "The body does not match its headers.")
             return True
         response, environ = wsgi.create(request, connection, connection.peer, connection.server, self.cfg)
@@ -389,7 +394,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         return bool(response.should_close())
 
     def _abandoned_check(self, connection: ClientConnection) -> Callable[[], str | None]:
-        """Return a function for long searches, which returns why the answer is no longer needed, or None."""
+        """Return a function that returns the reason why the answer is no longer needed, or None."""
         poll = select.poll()
         poll.register(connection.sock, select.POLLRDHUP)
 

@@ -4,10 +4,10 @@ Each operation runs in one transaction, completely or not at all.
 
 Nouns
     A *claim* has all allocations that one consumer wants. A *claimant* is a consumer with a claim, which
-    replaces its current allocations. A *holding* is one amount of a claimant's current allocations. The
-    *supply* of a provider has its inventories, and the usage of all consumers other than the claimants. A
-    *generation* is the version of a provider or consumer; a request with an outdated generation is refused. A
-    *row* is the database row of a locked consumer or provider.
+    replaces its current allocations. A *holding* is one of a claimant's current allocations. The *supply* of
+    a provider has its inventories, and the usage of all consumers other than the claimants. A *generation* is
+    the version of a provider or consumer; a request with an outdated generation is refused. A *row* is the
+    database row of a locked consumer or provider.
 
 The steps of a claim
     The functions of ``allocations`` lock the consumers, in the order of their uuids. After the consumers,
@@ -18,21 +18,22 @@ The steps of a claim
     with the commit (:mod:`placement.db.database`).
 
 Modules
-    - ``allocations`` writes, releases and reads allocations. ``claims`` decides whether providers have
-      enough; it does not use the database. ``consumers`` reads and writes consumers and their generations.
+    - ``allocations`` writes, releases and reads allocations. ``claims`` decides whether providers have enough
+      free capacity, without using the database. ``consumers`` reads and writes consumers and their
+      generations.
     - ``claim_commit`` writes claims that were placed with the read model, and their groups (``groups``).
     - ``claimants`` locks the consumers of claims, with their holdings.
-    - ``reservations`` and ``expiries`` write allocations that end at a time; ``expired`` has queries that
-      leave out ended allocations. ``booking_limits`` checks the limits on reservations of a project, and
+    - ``reservations`` and ``expiries`` write allocations with an end time; ``expired`` has queries that leave
+      out ended allocations. ``booking_limits`` checks the limits on reservations of a project, and
       ``maintenances`` books whole hosts. ``window_history`` records windows that are over, and
-      ``window_usage`` computes sums of windows for metrics. ``time_profile`` decides how much room later
-      windows need, and ``holds`` keeps this room free.
+      ``window_usage`` computes sums of windows for metrics. ``time_profile`` computes the amounts that later
+      windows need, and ``holds`` keeps these amounts free.
     - ``providers``, ``inventories``, ``traits``, ``aggregates`` and ``attributes`` write one part of a
       provider each; ``trees`` writes all parts of a tree, ``reshaper`` moves inventories with allocations.
     - ``optimistic_write`` writes inventories, traits or aggregates without reading first. ``names`` and
       ``classes`` write and look up the names of resource classes and traits.
     - ``changes`` finds the providers that have changed, and ``holders`` the consumers with allocations of
-      providers.
+      providers. ``project_usages`` reads the usage of projects.
 
 Imports
     The API, ``placement.search.claims``, ``placement.maintenance`` and the extras import this package. The
@@ -40,14 +41,14 @@ Imports
     ``placement.read_model.provider``. The package never imports the snapshot of the read model.
 
 A worked example
-    A host has 8 VCPU, of which the consumer ``a`` holds 5 and ``b`` holds 2. In one request ``a`` moves to
-    another host and ``b`` grows to 4 VCPU. No other consumer uses the host, so the service grants the claim
-    of 4 VCPU. Now an operator reduces the total to 3. Now ``b`` holds more than the total. Consumer ``b`` may
-    claim at most 4 VCPU again, but not 5. Any other consumer is refused even 1 VCPU. So no claim can make the
-    host more overfull, but guests can still move away.
+    A host has 8 VCPU. The consumer ``a`` has 5 of them allocated, and ``b`` has 2. In one request ``a`` moves
+    to another host and ``b`` grows to 4 VCPU. No other consumer uses the host, so the service grants the
+    claim of 4 VCPU. Now an operator reduces the total to 3. Now ``b`` has more allocated than the total.
+    Consumer ``b`` may claim at most 4 VCPU again, but not 5. Any other consumer is refused even 1 VCPU. So no
+    claim can increase the excess over the capacity, but guests can still move away.
 
 Invariants
-    - A transaction decides about capacity by data that it reads under its locks, never by data of the read
+    - A transaction that checks capacity uses only data that it reads under its locks, never data of the read
       model.
     - An operation has effects only in its transaction. If another transaction makes an operation fail, the
       operation runs again.

@@ -1,11 +1,11 @@
-"""Writes, releases and reads the allocations of consumers, and reads the usage of projects.
+"""Writes, releases and reads the allocations of consumers.
 
 Besides claims, the release of all allocations of a consumer is the most frequent write. On a database that
 accepts several statements at once, the release sends all its statements together. The first statement of this
-release locks the consumer, and stores its id in a setting of the transaction. If there is no consumer, the
-statement stores an id that no consumer has. The other statements use this setting to find the rows to lock,
-stamp and delete. If the consumer is created after the first statement, the other statements do not touch it.
-On other databases the release reads the rows first.
+release locks the consumer, and stores its id in a setting of the transaction. If the consumer does not exist,
+the statement stores an id that no consumer has. The other statements use this setting to find the rows to
+lock, stamp and delete. If the consumer is created after the first statement, the other statements do not
+change the consumer. On other databases the release reads the rows first.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from placement.store.claimants import (
     lock_claimed,
     lock_consumers,
     refuse_hold,
+    refuse_used_windows,
 )
 from placement.store.claims import ConsumerClaim, ProviderSupply, check_capacity
 from placement.store.consumers import ANY_GENERATION
@@ -62,12 +63,14 @@ def replace(tx: WriteTransaction, claims: Sequence[ConsumerClaim]) -> None:
 
     :raises InvalidRequest: a provider or a resource class does not exist.
     :raises ConcurrentUpdate: a generation in a claim is not the current generation of its consumer.
-    :raises Conflict: a provider has no inventory of a claimed class, or too little of the class is free.
+    :raises Conflict: a provider has no inventory of a claimed class, or too little of the class is free. Or a
+        consumer is a pending window, a window that claims use, or a hold.
     """
     # buckets are locked before any check, because data that is read under the locks stays valid until the
     # commit
     locked = lock_claimed(tx, claims)
     check_generations(claims, locked)
+    refuse_used_windows(claims, locked)
     write_claims(tx, claims, locked)
 
 
@@ -80,10 +83,11 @@ def write_claims(
 ) -> None:
     """Write claims of consumers and providers that are locked; this is the last step of :func:`replace`.
 
-    :param are_promised: the claims take only what is held for them, so the capacity is not checked.
+    :param are_promised: the claims take only amounts that holds keep free for them, so the capacity is not
+        checked.
     """
     planned: Sequence[ConsumerClaim] = ()
-    change: holds.TimedChange | None = None
+    timed_write: holds.TimedWrite | None = None
     # holds depend on allocations with a known end only; other writes need no further statement
     if locked.timed or any(claim.window is not None for claim in claims):
         # before the write, which removes the claim or makes its end ineffective
@@ -97,12 +101,14 @@ def write_claims(
         )
         timed_write = holds.plan_write(tx, claims, locked)
         claims, planned, locked = timed_write.claims, timed_write.planned, timed_write.locked
-        change = timed_write.change
     # holdings are deleted before the supplies are read, so that supplies only include the usage of other
     # consumers
     _remove(tx, [row.id for row in locked.consumers.values()])
-    concerned = {uuid for claim in (*claims, *planned) for uuid in claim.resources}
-    supplies, known_classes = read_supplies(tx, concerned)
+    touched = {uuid for claim in (*claims, *planned) for uuid in claim.resources}
+    change = None if timed_write is None else timed_write.change
+    # a window gets amounts back also where it holds nothing now
+    returning = set() if change is None else {each.provider for each in change.after}
+    supplies, known_classes = read_supplies(tx, touched | returning)
     named = {name for claim in claims for resources in claim.resources.values() for name in resources}
     # the lookup includes classes that no provider of the claims has, to distinguish unknown names from
     # missing inventories
@@ -117,16 +123,19 @@ def write_claims(
     if planned:
         # after the check, so that a provider that is gone is a refusal and no violated foreign key
         holds.insert_planned(tx, planned)
-    _update_consumers(tx, [*claims, *planned], locked.consumers)
+    lasting = frozenset[str]() if timed_write is None else timed_write.lasting
+    if timed_write is not None:
+        holds.insert_promises(tx, timed_write.promises)
+    _update_consumers(tx, [*claims, *planned], locked.consumers, lasting)
     # clients rely on this: the generation of a provider grows when a consumer releases all allocations, but
     # not when it moves away
-    emptied = {claim.consumer for claim in claims if not claim.takes_anything}
+    emptied = {claim.consumer for claim in claims if not claim.takes_anything} - lasting
     left = {each.provider_id for each in locked.holdings if each.consumer in emptied}
-    raised = left.union(supply.provider_id for supply in supplies.values())
+    raised = left.union(supplies[uuid].provider_id for uuid in touched & supplies.keys())
     # the change is usage_only, so that readers do not read inventories, traits and aggregates again
     tx.note_changed(raised, generation=True, usage_only=True)
     # without a hold nothing else tells other workers that the plans of a provider have changed
-    before = locked.provider_ids | {each.provider_id for each in locked.planned}
+    before = locked.provider_ids | {each.provider_id for each in (*locked.planned, *locked.promised)}
     tx.note_changed(before - raised, generation=False, usage_only=True)
 
 
@@ -240,17 +249,20 @@ def _allocation_insertion(count: int) -> PreparedStatement:
 
 
 def _update_consumers(
-    tx: WriteTransaction, claims: Sequence[ConsumerClaim], known: Mapping[str, consumer_store.ConsumerRow]
+    tx: WriteTransaction,
+    claims: Sequence[ConsumerClaim],
+    known: Mapping[str, consumer_store.ConsumerRow],
+    lasting: Collection[str],
 ) -> None:
     emptied = []
     for claim in claims:
         # a new consumer was created with generation 1, which is already right
         present = known.get(claim.consumer)
-        if present is not None and claim.takes_anything:
+        if present is not None and (claim.takes_anything or claim.consumer in lasting):
             consumer_store.advance_consumer(tx, present, consumer_store.owner_after(present, claim.owner))
         elif present is not None:
             emptied.append(present.id)
-            # claims may have taken all of a reservation, which then lasts in them until its end
+            # claims may have taken all of a reservation, which is no deletion
             if present.consumer_type == RESERVATION and not claim.in_any_portions:
                 window_history.note_deletion(tx, present.uuid)
     if emptied:
@@ -260,7 +272,7 @@ def _update_consumers(
 def delete(tx: WriteTransaction, consumer: str) -> None:
     """Release all allocations of a consumer.
 
-    :raises NotFound: the consumer holds nothing, or has expired.
+    :raises NotFound: the consumer has no allocations, or has expired.
     """
     # this function is simpler than lock_claimed(), because nothing is created and no supply is read
     locked = lock_consumers(tx, [consumer])
@@ -392,9 +404,9 @@ def of_provider(conn: sa.Connection, provider: str) -> list[Allocation]:
 
 # ids begin at 1, so no consumer has this id
 _NOBODY: Final = "0"
-"""A text that takes the place of a consumer's id if there is no consumer."""
+"""A text in place of a consumer's id, if the consumer does not exist."""
 _ANOTHER_WAY: Final = "-1"
-"""A text that takes the place of a consumer's id if its release concerns a hold, and has to read first."""
+"""A text in place of a consumer's id, if the release concerns a hold, so that the rows must be read first."""
 _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.released'")
 """The setting of the transaction that stores the id of the consumer to release."""
 
@@ -402,7 +414,7 @@ _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.released'
 def release(database: ServiceDatabase, consumer: str) -> None:
     """Release all allocations of a consumer in a new transaction.
 
-    :raises NotFound: the consumer holds nothing, or has expired.
+    :raises NotFound: the consumer has no allocations, or has expired.
     """
 
     def release_all(tx: WriteTransaction) -> StatementAnswer | None:
@@ -490,45 +502,3 @@ _consumer_removal: Final = PreparedStatement(
 )
 # consumers are deleted after the allocations, which refer to them
 _end: Final = PreparedStatement(sa.delete(consumers).where(consumers.c.id == _released))
-
-
-# pending windows use nothing yet
-_pending: Final = sa.select(planned_allocations.c.consumer_id)
-
-
-@dataclass(frozen=True, slots=True)
-class ClassUsage:
-    """The amount of one resource class that all consumers of one type use; the type None is unknown."""
-
-    consumer_type: str | None
-    resource_class: str
-    used: int
-
-
-def of_project(conn: sa.Connection, project_id: str, user_id: str | None) -> list[ClassUsage]:
-    """Return the usages of a project, or of one user in the project, by consumer type and resource class."""
-    query = (
-        sa.select(consumers.c.consumer_type, resource_classes.c.name, sa.func.sum(allocations.c.used))
-        .select_from(allocations)
-        .join(consumers, consumers.c.id == allocations.c.consumer_id)
-        .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
-        .where(consumers.c.project_id == project_id, COUNTS)
-        # the rows are ordered by id, so that classes are in the order of their creation, as in other answers
-        .group_by(consumers.c.consumer_type, resource_classes.c.id, resource_classes.c.name)
-        .order_by(consumers.c.consumer_type, resource_classes.c.id)
-    )
-    if user_id is not None:
-        query = query.where(consumers.c.user_id == user_id)
-    return [ClassUsage(kind, name, int(used)) for kind, name, used in conn.execute(query)]
-
-
-def consumer_counts(conn: sa.Connection, project_id: str, user_id: str | None) -> dict[str | None, int]:
-    """Return the number of consumers with allocations by type, for a project or for one of its users."""
-    query = (
-        sa.select(consumers.c.consumer_type, sa.func.count())
-        .where(consumers.c.project_id == project_id, COUNTS, consumers.c.id.not_in(_pending))
-        .group_by(consumers.c.consumer_type)
-    )
-    if user_id is not None:
-        query = query.where(consumers.c.user_id == user_id)
-    return {kind: count for kind, count in conn.execute(query)}  # noqa: C416  # rows are not pairs to dict()

@@ -1,6 +1,6 @@
 """Limits on the reservations of a project: duration and horizon, number, amounts and hours.
 
-Claims that end count like reservations.
+Claims with an end time count like reservations.
 
 Otherwise a project could claim from a reservation, and then book the same amount again. All writes of
 reservations and of such claims lock one bucket, so two simultaneous bookings cannot exceed a limit together.
@@ -8,6 +8,7 @@ reservations and of such claims lock one bucket, so two simultaneous bookings ca
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,6 +19,14 @@ from placement.store.time_skyline import TimeSkyline
 
 _HOUR: Final = 3600.0
 _DAY: Final = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class LimitUse:
+    """A limit of a project, and the largest amount that counts against this limit at any time from now on."""
+
+    limit: int
+    used: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,29 @@ class BookingLimits:
     amounts: Mapping[str, int] = field(default_factory=dict)
     hours: Mapping[str, int] = field(default_factory=dict)
     period: float = 30 * _DAY
+
+    def uses_of(
+        self, project_id: str, amounts: Sequence[TimedAmount], now: float
+    ) -> tuple[dict[str, LimitUse], dict[str, LimitUse]]:
+        """Return the limits of a project on amounts and on hours, by resource class, with the used parts.
+
+        :param amounts: the amounts of the project.
+        """
+        skylines = {
+            name: TimeSkyline.from_amounts(each for each in amounts if each.resource_class == name)
+            for name in (_classes_of(self.amounts, project_id) | _classes_of(self.hours, project_id))
+        }
+        ahead = TimeWindow(now, math.inf)
+        return (
+            {
+                name: LimitUse(limit, skylines[name].largest_sum(ahead))
+                for name, limit in sorted(_classes_of(self.amounts, project_id).items())
+            },
+            {
+                name: LimitUse(limit, skylines[name].largest_integral(now, self.period) / _HOUR)
+                for name, limit in sorted(_classes_of(self.hours, project_id).items())
+            },
+        )
 
     @property
     def needs_amounts(self) -> bool:
@@ -64,7 +96,7 @@ class BookingLimits:
     def check_number(self, number: int) -> None:
         """Refuse a new reservation if the project then has too many reservations.
 
-        :param number: the number of the project's reservations, including the new one.
+        :param number: the number of the project's reservations, including the new reservation.
         :raises Conflict: the message has the option, the limit and the present value.
         """
         if self.max_number is not None and number > self.max_number:
@@ -78,7 +110,8 @@ class BookingLimits:
     ) -> None:
         """Refuse a new or longer reservation if the project would exceed its limits on amounts.
 
-        :param others: all other amounts of the project. ``own`` has the amounts of the reservation.
+        :param others: all amounts of the project's other reservations. ``own`` has the amounts of this
+            reservation.
         :raises Conflict: the message has the option, the limit, the present and the wanted value.
         """
         for name in sorted({each.resource_class for each in own}):
@@ -120,6 +153,13 @@ class BookingLimits:
 
 def _limit_of(limits: Mapping[str, int], project_id: str, resource_class: str) -> int | None:
     return limits.get(f"{project_id}/{resource_class}", limits.get(resource_class))
+
+
+def _classes_of(limits: Mapping[str, int], project_id: str) -> dict[str, int]:
+    """Return the limits that apply to a project, by resource class."""
+    # classes have no slash, but the id of a project may have one
+    names = {each.rpartition("/")[2] for each in limits if each.rpartition("/")[0] in ("", project_id)}
+    return {name: limit for name in names if (limit := _limit_of(limits, project_id, name)) is not None}
 
 
 def _limit_refusal(text: str) -> Conflict:

@@ -78,8 +78,8 @@ class ChangeCursor:
     def counters_before(self, now: Mapping[int, int], history: str) -> dict[int, int]:
         """Return the full counters at the cursor, for each bucket that has changed since the cursor.
 
-        :raises Gone: the current counters are lower than those of the cursor, for instance after a restore,
-            or the database has another history.
+        :raises Gone: the current counters are lower than the counters of the cursor, for instance after a
+            restore. Or the database has another history.
         """
         if (self.epoch, self.history) != (now[EPOCH], crc32(history.encode())):
             raise too_old("the database has another history or epoch, as after a restore or a failover")
@@ -115,7 +115,7 @@ _dp = deleted_providers.c
 
 @dataclass(frozen=True, slots=True)
 class ChangedHolder:
-    """A consumer that holds amounts of a provider that has changed."""
+    """A consumer with allocations of a changed provider."""
 
     uuid: str
     generation: int
@@ -237,7 +237,7 @@ def _check_remembered(conn: sa.Connection, known: Mapping[int, int]) -> None:
 def _stamped_rows(conn: sa.Connection, known: Mapping[int, int], limit: int) -> list[_StampedRow]:
     """Return at most about ``limit`` changed providers, ordered by the bucket of their counter.
 
-    The answer includes all providers that changed in the same transaction as its last provider.
+    The result includes all providers that changed in the same transaction as the last provider of the result.
     """
     query = sa.select(
         _rp.id, _rp.uuid, _rp.generation, _rp.bucket, _rp.change_seq, _rp.described_seq

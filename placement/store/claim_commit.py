@@ -28,6 +28,7 @@ from placement.db.batch import (
     MAX_ROWS,
     PreparedStatement,
     Rows,
+    StatementAnswer,
     Values,
     bind_parameters,
     bind_rows,
@@ -51,7 +52,7 @@ from placement.read_model.provider import SHARES, Provider
 from placement.store import expiries, preemptions, reservations
 from placement.store.allocations import write_claims
 from placement.store.claimants import check_generations, lock_claimed
-from placement.store.claims import ConsumerClaim, claimed_amounts
+from placement.store.claims import CapacityExceeded, ConsumerClaim, claimed_amounts
 from placement.store.groups import ConsumerGroup, GroupMember, Members, hosts_of, members_by_host
 from placement.store.time_profile import HoldRefusal
 from placement.store.window_moves import WindowMove, moved_claims
@@ -219,9 +220,9 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
 def _claim_insertion(count: int, witnesses: int) -> PreparedStatement:
     """Return a statement that inserts allocations if all providers of the choice are unchanged.
 
-    ``witnesses`` is the number of providers without an amount in the claim on which the choice depends, such
-    as a parent with a required trait. The parameter ``others`` limits what all other consumers together may
-    hold of a class of a provider.
+    ``witnesses`` is the number of further providers on which the choice depends, but from which it takes no
+    amount, such as a parent with a required trait. The parameter ``others`` is the maximum amount of a class
+    that all other consumers together may have allocated.
     """
     # the witnesses are conditions of the first row, so that they need no statement of their own
     seen = [
@@ -276,7 +277,7 @@ def _unchanged_provider(provider: sa.BindParameter[int], seq: sa.BindParameter[i
 
 
 class LostRace(Exception):
-    """Another transaction was faster, so a chosen provider is gone, full or changed."""
+    """Another transaction has committed first, so a chosen provider is deleted, full or changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,11 +306,13 @@ def commit_claims(
         go unnoticed.
     :param reservation: the reservation from which all amounts are taken.
     :param expiring: the number of seconds after which an unconfirmed claim expires, by uuid of the consumer.
-    :param preempted: the consumers of preemptible claims that end when the only claim, a window, begins.
+    :param preempted: the consumers of preemptible claims that are ended at the start of the only claim, a
+        window.
     :param moves: moves of windows that make room for the claims.
     :returns: the times at which these claims expire, by uuid of the consumer.
     :raises ConcurrentUpdate: a generation in a claim is not the current generation of its consumer.
-    :raises Conflict: the named reservation does not exist, or cannot serve the claims.
+    :raises Conflict: the named reservation does not exist, or the claims may not use it. Or a provider has
+        too little for the reservation.
     :raises LostRace: another transaction has made the choice of a provider invalid.
     """
     # groups, reservations and expiries need answers before the commit
@@ -357,12 +360,18 @@ def commit_claims(
         if moves or preempted:
             raise LostRace(error.detail) from error
         raise
+    except CapacityExceeded as error:
+        # the room of a reservation is locked, so another choice would be refused again unless a provider has
+        # changed
+        if reservation is not None and _versions_of(found) == described:
+            raise
+        raise LostRace(error.detail) from error
     except (Conflict, InvalidRequest) as error:
         # the error is a lost race and no error of the client, because this service made the choice from older
         # data
         raise LostRace(error.detail) from error
     # the versions are checked after the write, which is in the same batch; a lost race rolls back everything
-    if {row[0]: row[1] for row in found.rows} != described:
+    if _versions_of(found) != described:
         raise LostRace("A provider has changed.")
     if members is not None:
         _check_groups(joining, group_members(members.rows), {claim.consumer for claim in claims})
@@ -374,7 +383,11 @@ def commit_claims(
     # time events up to now has not missed the event of the new end
     ends = {
         claim.consumer: expiries.ClaimEnd(
-            claim.window.ends_at, claim.cleaning_time, claim.on_end, claim.kept_until
+            claim.window.ends_at,
+            claim.cleaning_time,
+            claim.on_end,
+            claim.kept_until,
+            window_id=None if claim.taken_from is None else locked.consumers[claim.taken_from].id,
         )
         for claim in claims
         if claim.window is not None and claim.owner.consumer_type != RESERVATION
@@ -401,6 +414,11 @@ def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: 
             raise LostRace(f"The members of group {each.group.name} have changed.")
         # the member is counted now, because later consumers of the group have to see it
         count.update(each.hosts)
+
+
+def _versions_of(found: StatementAnswer) -> dict[int, int]:
+    """Return the described_seq of providers by id, from the answer of :func:`_described_rows`."""
+    return {row[0]: row[1] for row in found.rows}
 
 
 @lru_cache(KEPT_SIZES)

@@ -1,7 +1,7 @@
 """Locks the claimants, which are the consumers of claims with their holdings, and then the providers.
 
 A claimant may be a pending window, which has planned allocations instead of holdings. Clients cannot claim
-for a pending window, nor for a hold: only time and the operations of reservations change these consumers.
+for a pending window or for a hold: these consumers change only with time, and by operations on reservations.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -22,6 +23,7 @@ from placement.db.tables import (
     consumers,
     planned_allocations,
     resource_providers,
+    window_promises,
 )
 from placement.exceptions import Conflict, ConsumerExists
 from placement.store import consumers as consumer_store
@@ -36,7 +38,9 @@ class LockedConsumers:
 
     - ``expired``: the uuids of expired consumers.
     - ``planned``: the planned allocations of pending windows.
-    - ``timed``: the uuids of windows, pending or not, and of consumers with claims that end.
+    - ``promised``: the amounts of windows that have begun, including the amounts that claims have taken from
+      them.
+    - ``timed``: the uuids of windows, pending or not, and of consumers that have claims with an end time.
     """
 
     # the field has only consumers that existed before; new consumers are created for the claims
@@ -44,6 +48,7 @@ class LockedConsumers:
     holdings: Sequence[ClaimantHolding] = ()
     expired: frozenset[str] = frozenset()
     planned: Sequence[ClaimantHolding] = ()
+    promised: Sequence[ClaimantHolding] = ()
     timed: frozenset[str] = frozenset()
 
     @property
@@ -53,8 +58,8 @@ class LockedConsumers:
 
     @property
     def providers(self) -> set[str]:
-        """The uuids of all providers of which these consumers hold allocations, now or in planned windows."""
-        return {each.provider for each in (*self.holdings, *self.planned)}
+        """The uuids of all providers of which these consumers have allocations, now or later."""
+        return {each.provider for each in (*self.holdings, *self.planned, *self.promised)}
 
 
 def lock_claimed(
@@ -125,6 +130,27 @@ def refuse_hold(consumer: consumer_store.ConsumerRow) -> None:
         )
 
 
+def refuse_used_windows(claims: Iterable[ConsumerClaim], locked: LockedConsumers) -> None:
+    """Refuse claims that would replace the amounts of windows which claims use, and would keep them windows.
+
+    Such a claim has no time, and does not know which amounts return to the window.
+
+    :raises Conflict: the consumer of a claim is such a window.
+    """
+    for window in sorted({each.consumer for each in locked.promised}):
+        for claim in claims:
+            if (
+                claim.consumer == window
+                and claim.takes_anything
+                and consumer_store.owner_after(locked.consumers[window], claim.owner).consumer_type
+                == RESERVATION
+            ):
+                raise Conflict(
+                    f"The consumer {window} is a reservation that claims use: only /ext/v1/reservations"
+                    " changes its amounts."
+                )
+
+
 def lock_consumers(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsumers:
     """Lock the consumers with these uuids until the transaction ends; ignore unknown uuids."""
     if not uuids:
@@ -135,19 +161,28 @@ def lock_consumers(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsum
     known = {row.uuid: row for row in consumer_store.rows(consumers_locked)}
     holdings = [ClaimantHolding(*row) for *row, _, _ in held.rows]
     # the clock of the database decides in the same statement, because the clocks of workers differ
-    expired = frozenset(uuid for uuid, *_, is_over, _ in held.rows if is_over)
+    expired = {uuid for uuid, *_, is_over, _ in held.rows if is_over}
     timed = {uuid for uuid, *_, is_timed in held.rows if is_timed}
-    # a reservation without holdings is a pending window; other consumers need no further query
+    # a reservation without holdings is a window, which is pending or used by claims; other consumers need no
+    # further query
     holders = {each.consumer for each in holdings}
-    pending = [
-        row.id for row in known.values() if row.consumer_type == RESERVATION and row.uuid not in holders
+    windows = [
+        row.id
+        for row in known.values()
+        if row.consumer_type == RESERVATION and (row.uuid in timed or row.uuid not in holders)
     ]
     planned: list[ClaimantHolding] = []
-    if pending:
-        rows = tx.queue(_planned_by(len(pending)), bind_values("id", pending)).rows
-        planned = [ClaimantHolding(*row) for row in rows]
-        timed.update(each.consumer for each in planned)
-    return LockedConsumers(known, holdings, expired, planned, frozenset(timed))
+    promised: list[ClaimantHolding] = []
+    if windows:
+        later = tx.queue(_later_of(len(windows)), bind_values("id", windows)).rows
+        for *row, is_planned, is_over in later:
+            holding = ClaimantHolding(*row)
+            (planned if is_planned else promised).append(holding)
+            # a window may expire while claims have all its amounts
+            if is_over:
+                expired.add(holding.consumer)
+        timed.update(each.consumer for each in (*planned, *promised))
+    return LockedConsumers(known, holdings, frozenset(expired), planned, promised, frozenset(timed))
 
 
 @lru_cache(KEPT_SIZES)
@@ -171,17 +206,23 @@ def _held_by(count: int) -> PreparedStatement:
 
 
 @lru_cache(KEPT_SIZES)
-def _planned_by(count: int) -> PreparedStatement:
-    return PreparedStatement(
-        sa.select(
-            consumers.c.uuid,
-            resource_providers.c.id,
-            resource_providers.c.uuid,
-            planned_allocations.c.resource_class_id,
-            planned_allocations.c.used,
+def _later_of(count: int) -> PreparedStatement:
+    def amounts(table: sa.Table, is_planned: str) -> sa.Select[Any]:
+        return (
+            sa.select(
+                consumers.c.uuid,
+                resource_providers.c.id,
+                resource_providers.c.uuid.label("provider"),
+                table.c.resource_class_id,
+                table.c.used,
+                sa.literal_column(is_planned).label("is_planned"),
+                sa.not_(COUNTS).label("is_over"),
+            )
+            .select_from(table)
+            .join(resource_providers, resource_providers.c.id == table.c.provider_id)
+            .join(consumers, consumers.c.id == table.c.consumer_id)
+            .where(table.c.consumer_id.in_(bind_parameters("id", count, ConsumerId)))
         )
-        .select_from(planned_allocations)
-        .join(resource_providers, resource_providers.c.id == planned_allocations.c.provider_id)
-        .join(consumers, consumers.c.id == planned_allocations.c.consumer_id)
-        .where(planned_allocations.c.consumer_id.in_(bind_parameters("id", count, ConsumerId)))
-    )
+
+    found = sa.union_all(amounts(planned_allocations, "1"), amounts(window_promises, "0")).subquery()
+    return PreparedStatement(sa.select(*found.c))

@@ -30,13 +30,14 @@ class CapacityExceeded(Conflict):
 class ConsumerClaim:
     """All allocations that one consumer wants: amounts by provider uuid and resource class.
 
-    ``generation`` is the consumer's generation as the client knows it. ``generation`` None means a new
+    ``generation`` is the consumer's generation as the client knows it. A ``generation`` of None means a new
     consumer, and :data:`~placement.store.consumers.ANY_GENERATION` accepts any generation (before
-    microversion 1.28). ``in_any_portions`` marks the remaining amounts of a reservation, for which min_unit,
-    max_unit and step_size do not matter. ``window`` is the time of the allocations; None means from now on,
-    without an end. Its last ``cleaning_time`` seconds come after the end of the claim, for which ``on_end``
-    is meant. A preemptible claim keeps its room until ``kept_until``; then a window that begins later may end
-    it.
+    microversion 1.28). ``in_any_portions`` marks the remaining amounts of a reservation, which need not
+    respect min_unit, max_unit and step_size. ``window`` is the time of the allocations; None means from now
+    on, without an end time. The last ``cleaning_time`` seconds of the window follow the end of the claim;
+    ``on_end`` is the action at the end of the claim. A preemptible claim keeps its allocations at least until
+    ``kept_until``. After that time, the start of a window may end the claim. ``taken_from`` is the uuid of
+    the window to which the amounts return when the claim ends; the same transaction has locked this window.
     """
 
     consumer: str
@@ -49,6 +50,7 @@ class ConsumerClaim:
     cleaning_time: int = 0
     on_end: EndAction = EndAction.NONE
     kept_until: float | None = None
+    taken_from: str | None = None
 
     @property
     def takes_anything(self) -> bool:
@@ -58,9 +60,9 @@ class ConsumerClaim:
 
 @dataclass(frozen=True, slots=True)
 class ClaimantHolding:
-    """An amount that a consumer holds of a provider before its new claim.
+    """An amount that a consumer has allocated from a provider before its new claim.
 
-    ``consumer`` and ``provider`` are uuids, ``used`` is the held amount.
+    ``consumer`` and ``provider`` are uuids, ``used`` is the allocated amount.
     """
 
     consumer: str
@@ -90,10 +92,10 @@ def check_capacity(
     class_ids: Mapping[str, int],
     given_back: Iterable[ClaimantHolding],
 ) -> None:
-    """Refuse claims that the providers cannot serve.
+    """Refuse claims for which the providers have too little capacity.
 
-    The claimants may together hold that part of a class's capacity that no other consumer uses. If the
-    claimants already hold more, for instance because an operator reduced the total, they may claim the same
+    The claimants together may use that part of a class's capacity that no other consumer uses. If the
+    claimants already use more, for instance because an operator reduced the total, they may claim the same
     amount again. A claim of the same amount does not increase the excess, and lets guests move away.
 
     :param supplies: inventories and usage of the existing providers, by uuid of the provider.

@@ -8,11 +8,18 @@ import os_traits
 import sqlalchemy as sa
 
 from placement.db.database import WriteTransaction
-from placement.db.tables import allocations, inventories, planned_allocations, resource_classes, traits
+from placement.db.tables import (
+    allocations,
+    inventories,
+    planned_allocations,
+    resource_classes,
+    traits,
+    window_promises,
+)
 from placement.exceptions import Conflict, InvalidRequest, NotFound
 from placement.store import names
 
-_USERS: Final = (inventories, allocations, planned_allocations)
+_USERS: Final = (inventories, allocations, planned_allocations, window_promises)
 """The tables with rows that refer to resource classes."""
 
 
@@ -25,7 +32,7 @@ def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
     """Rename a custom class (microversions 1.2 to 1.6).
 
     :raises NotFound: there is no class of this name.
-    :raises InvalidRequest: the class is a standard one.
+    :raises InvalidRequest: the class is a standard class.
     :raises Conflict: a class with the name ``new`` exists.
     """
     class_id = _lock_custom(tx, old, "update")
@@ -51,7 +58,7 @@ def delete(tx: WriteTransaction, name: str) -> None:
     """Delete a custom class.
 
     :raises NotFound: there is no class of this name.
-    :raises InvalidRequest: the class is a standard one.
+    :raises InvalidRequest: the class is a standard class.
     :raises Conflict: the class is in use.
     """
     class_id = _lock_custom(tx, name, "delete")

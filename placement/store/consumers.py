@@ -113,7 +113,9 @@ def _locking_lookup(count: int) -> PreparedStatement:
 
 
 def check_generation(present: ConsumerRow | None, given: Generation) -> None:
-    """Refuse a request with another generation than the consumer's; ``present`` is None without a consumer.
+    """Refuse a request with another generation than the consumer's.
+
+    ``present`` is None if the consumer does not exist.
 
     :raises ConcurrentUpdate: the generations differ; the message has both generations. ConsumerExists if
         ``given`` is None, but the consumer exists.

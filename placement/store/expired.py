@@ -1,8 +1,8 @@
 """SQL conditions and queries for consumers that have expired by the clock of the database.
 
-A reservation or an unconfirmed claim expires at its time, even if no worker reads the database then. Queries
-that show consumers add the condition :data:`COUNTS`. A writer that needs the amounts of expired consumers
-releases them (:mod:`placement.store.reservations`).
+A reservation or an unconfirmed claim expires at its expiry time, even if no worker reads the database at that
+time. Queries that show consumers add the condition :data:`COUNTS`. A writer that needs the amounts of expired
+consumers releases these amounts (:mod:`placement.store.reservations`).
 """
 
 from typing import Final
@@ -42,11 +42,13 @@ COUNTS: Final = consumers.c.id.not_in(_reservations) & consumers.c.id.not_in(_cl
 """SQL condition: the consumer has not expired."""
 
 IS_TIMED: Final = sa.or_(
-    # correlated lookups by primary key, because a cloud may have many claims that end
+    # correlated lookups by primary key, because a cloud may have many claims with an end time
     sa.select(sa.literal(1))
     .where(reservations.c.consumer_id == consumers.c.id, reservations.c.starts_at.is_not(None))
     .correlate(consumers)
     .exists(),
     sa.select(sa.literal(1)).where(EXPIRES, claim_expiries.c.is_final).correlate(consumers).exists(),
 )
-"""SQL condition: the allocations of the consumer have a known end, so the sizes of holds depend on them."""
+"""SQL condition: the allocations of the consumer have a known end time, so the amounts of holds depend on
+them.
+"""

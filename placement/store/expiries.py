@@ -2,15 +2,15 @@
 
 A consumer with an expiring claim has a row in ``claim_expiries``, which counts only for one generation of the
 consumer. After any write of its allocations, or after a confirmation, the claim of the consumer does not
-expire any more. A claim with a fixed end has a row in the same table. No confirmation changes this end, and
-:mod:`placement.store.time_profile` relies on it. Expired claims are released like reservations
+expire any more. A claim with a fixed end time has a row in the same table. No confirmation changes this end
+time, and :mod:`placement.store.time_profile` relies on this. Expired claims are released like reservations
 (:mod:`placement.store.reservations`).
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -18,6 +18,7 @@ from placement.db import buckets, clock
 from placement.db.batch import KEPT_SIZES, PreparedStatement, StatementAnswer, bind_parameters, bind_values
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
+    RESERVATION,
     ConsumerId,
     allocations,
     claim_expiries,
@@ -32,7 +33,7 @@ from placement.store.time_profile import EndAction
 
 
 def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) -> StatementAnswer | None:
-    """Give an expiry time to claims that this transaction writes.
+    """Set the expiry times of claims that this transaction writes.
 
     :param seconds: seconds until the expiry, by uuid of the consumer.
     :param known: the ids of the consumers that existed before this transaction, by uuid.
@@ -70,11 +71,12 @@ _insertion: Final = PreparedStatement(
 
 @dataclass(frozen=True, slots=True)
 class ClaimEnd:
-    """The end of a claim, the cleaning time after it, and the action on the guest at the end.
+    """The end time of a claim, the cleaning time after it, and the action on the guest at the end time.
 
-    ``expires_at`` is in seconds since 1970, ``cleaning_time`` in seconds. A window that begins from
-    ``kept_until`` on may end a preemptible claim earlier; None means that the claim is not preemptible.
-    ``booked_at`` is when the end was set; None means now.
+    ``expires_at`` is in seconds since 1970, ``cleaning_time`` in seconds. The start of a window may end a
+    preemptible claim earlier, but not before ``kept_until``. None means that the claim is not preemptible.
+    ``booked_at`` is the time at which the end time was set; None means now. ``window_id`` is the consumer of
+    the window from which the claim has taken its amounts.
     """
 
     expires_at: float
@@ -82,13 +84,14 @@ class ClaimEnd:
     on_end: EndAction
     kept_until: float | None = None
     booked_at: float | None = None
+    window_id: int | None = None
 
 
 def write_ends(tx: WriteTransaction, ends: Mapping[str, ClaimEnd], known: Collection[int]) -> None:
-    """Write ends of the claims that this transaction writes; no confirmation changes these ends.
+    """Write the end times of claims that this transaction writes; no confirmation changes these times.
 
-    :param ends: the ends, by uuid of the consumer.
-    :param known: the ids of these consumers that existed before.
+    :param ends: the end times of claims, by uuid of the consumer.
+    :param known: the ids of those consumers that existed before the transaction.
     """
     if not ends:
         return
@@ -107,6 +110,7 @@ _end_insertion: Final = PreparedStatement(
         cleaning_time=sa.bindparam("cleaning_time", type_=sa.Integer),
         on_end=sa.bindparam("on_end", type_=sa.String),
         kept_until=sa.bindparam("kept_until", type_=sa.Double),
+        window_id=sa.bindparam("window_id", type_=ConsumerId),
         booked_at=sa.func.coalesce(sa.bindparam("booked_at", type_=sa.Double), clock.ServerNow()),
         is_final=sa.true(),
     )
@@ -114,17 +118,24 @@ _end_insertion: Final = PreparedStatement(
 
 
 def read_ends(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ClaimEnd]:
-    """Return the ends of the claims that end, among those of these locked consumers, by uuid."""
+    """Return the end of each claim of these locked consumers that has an end time, by uuid."""
     return {
         uuid: ClaimEnd(
-            float(ends_at), cleaning, EndAction(on_end), None if kept is None else float(kept), float(booked)
+            float(ends_at),
+            cleaning,
+            EndAction(on_end),
+            None if kept is None else float(kept),
+            float(booked),
+            window_id,
         )
-        for uuid, ends_at, cleaning, on_end, kept, booked in tx.conn.execute(_ENDS, {"uuids": sorted(uuids)})
+        for uuid, ends_at, cleaning, on_end, kept, booked, window_id in tx.conn.execute(
+            _ENDS, {"uuids": sorted(uuids)}
+        )
     }
 
 
 def any_ends(conn: sa.Connection, uuids: Collection[str]) -> bool:
-    """Return whether any of these consumers has a claim that ends."""
+    """Return whether any of these consumers has a claim with an end time."""
     return conn.execute(_ENDS.limit(1), {"uuids": sorted(uuids)}).first() is not None
 
 
@@ -136,6 +147,7 @@ _ENDS: Final = (
         claim_expiries.c.on_end,
         claim_expiries.c.kept_until,
         claim_expiries.c.booked_at,
+        claim_expiries.c.window_id,
     )
     .select_from(claim_expiries.join(consumers, EXPIRES))
     .where(claim_expiries.c.is_final, consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True)))
@@ -166,7 +178,7 @@ class ClaimExpiry(NamedTuple):
     """The expiry of a claim (in seconds since 1970, and from now), and the generation of its consumer.
 
     If ``is_final`` is true, the claim cannot be confirmed: its amounts are released ``cleaning_time`` seconds
-    after its end.
+    after its end. A preemptible claim has ``kept_until``.
     """
 
     generation: int
@@ -175,6 +187,7 @@ class ClaimExpiry(NamedTuple):
     is_final: bool
     cleaning_time: int
     on_end: EndAction
+    kept_until: float | None
 
 
 def find_expiry(conn: sa.Connection, consumer: str) -> ClaimExpiry:
@@ -187,10 +200,11 @@ def find_expiry(conn: sa.Connection, consumer: str) -> ClaimExpiry:
         raise no_expiry(consumer)
     # one statement reads both times, so that their difference is right even if the clock of the client is
     # wrong
-    generation, expires_at, present, is_final, cleaning_time, on_end = row
+    generation, expires_at, present, is_final, cleaning_time, on_end, kept = row
+    kept_until = None if kept is None else float(kept)
     seconds = float(expires_at) - float(present)
     return ClaimExpiry(
-        generation, float(expires_at), seconds, bool(is_final), cleaning_time, EndAction(on_end)
+        generation, float(expires_at), seconds, bool(is_final), cleaning_time, EndAction(on_end), kept_until
     )
 
 
@@ -202,6 +216,7 @@ _present: Final = (
         claim_expiries.c.is_final,
         claim_expiries.c.cleaning_time,
         claim_expiries.c.on_end,
+        claim_expiries.c.kept_until,
     )
     .select_from(claim_expiries.join(consumers, EXPIRES))
     .where(_consumer, claim_expiries.c.expires_at > clock.ServerNow())
@@ -210,41 +225,69 @@ _present: Final = (
 
 @dataclass(frozen=True, slots=True)
 class EndingClaim:
-    """A consumer with a claim that ends at a fixed time, in seconds since 1970."""
+    """A consumer with a claim that ends at a fixed time; all times are in seconds since 1970.
+
+    The amounts are released at ``expires_at``. The start of a window may end a preemptible claim earlier, but
+    not before ``kept_until``; None means that the claim is not preemptible.
+    """
 
     consumer: str
     generation: int
     project_id: str
     consumer_type: str | None
     ends_at: float
+    expires_at: float
     on_end: EndAction
+    kept_until: float | None
 
 
 EndMarker = tuple[float, str]
-"""The end and the consumer of the last claim on a page; the next page begins after this claim."""
+"""The sorting time and the consumer of the last claim on a page; the next page begins after this claim."""
 
 
 def list_ending(
-    conn: sa.Connection, root: str, after: EndMarker, limit: int
+    conn: sa.Connection,
+    root: str | None,
+    after: EndMarker,
+    limit: int,
+    *,
+    only_preemptible: bool = False,
+    window: str | None = None,
 ) -> tuple[float, list[EndingClaim]]:
-    """Return the current time, and a page of the claims on this tree that have an end, in order.
+    """Return the current time, and a page of the claims with an end time.
 
-    Claims in their cleaning time are included.
+    The claims of one tree are in the order of their end times. The claims of all trees are in the order in
+    which their amounts are released. Claims in their cleaning time are included.
 
-    :param after: the end and the consumer after which the page begins.
+    :param root: the uuid of the root provider of the tree; None means all trees.
+    :param after: the sorting time and the consumer of the claim before the page.
+    :param window: the uuid of the reservation from which the claims have taken their amounts; None means all
+        claims.
     :raises NotFound: ``root`` is no root provider.
     """
-    row = conn.execute(_root, {"root": root}).one_or_none()
-    if row is None:
-        raise NotFound(f"There is no tree with the root provider {root}: give the root of a host.")
-    root_id, now = row
-    end, consumer = after
-    values = {"root": root_id, "now": now, "end": end, "after": consumer, "limit": limit}
-    found = [
-        EndingClaim(uuid, generation, project_id, consumer_type, float(ends_at), EndAction(on_end))
-        for uuid, generation, project_id, consumer_type, ends_at, on_end in conn.execute(_ending, values)
-    ]
+    values: dict[str, Any] = {"end": after[0], "after": after[1], "limit": limit}
+    if root is None:
+        query, now = _ENDING, server_time(conn)
+    else:
+        row = conn.execute(_root, {"root": root}).one_or_none()
+        if row is None:
+            raise NotFound(f"There is no tree with the root provider {root}: give the root of a host.")
+        query, (values["root"], now) = _ENDING_THERE, row
+    if only_preemptible:
+        query = query.where(claim_expiries.c.kept_until.is_not(None))
+    if window is not None:
+        query, values["window"] = query.where(_of_window), window
+    found = [_ending_claim(row) for row in conn.execute(query, {**values, "now": now})]
     return float(now), found
+
+
+def _ending_claim(row: Sequence[Any]) -> EndingClaim:
+    consumer, generation, project_id, consumer_type, ends_at, expires_at, on_end, kept = row
+    kept_until = None if kept is None else float(kept)
+    end = EndAction(on_end)
+    return EndingClaim(
+        consumer, generation, project_id, consumer_type, float(ends_at), float(expires_at), end, kept_until
+    )
 
 
 _root: Final = sa.select(resource_providers.c.id, clock.ServerNow()).where(
@@ -252,17 +295,31 @@ _root: Final = sa.select(resource_providers.c.id, clock.ServerNow()).where(
 )
 _end_time: Final = claim_expiries.c.expires_at - claim_expiries.c.cleaning_time
 _end: Final = sa.bindparam("end", type_=sa.Double)
-_ending: Final = (
-    sa.select(
-        consumers.c.uuid,
-        consumers.c.generation,
-        consumers.c.project_id,
-        consumers.c.consumer_type,
-        _end_time.label("ends_at"),
-        claim_expiries.c.on_end,
-    )
+_window: Final = consumers.alias("window_consumers")
+_of_window: Final = claim_expiries.c.window_id == (
+    sa.select(_window.c.id)
+    .where(_window.c.uuid == sa.bindparam("window"), _window.c.consumer_type == RESERVATION)
+    .scalar_subquery()
+)
+_ending_claims: Final = sa.select(
+    consumers.c.uuid,
+    consumers.c.generation,
+    consumers.c.project_id,
+    consumers.c.consumer_type,
+    _end_time.label("ends_at"),
+    claim_expiries.c.expires_at,
+    claim_expiries.c.on_end,
+    claim_expiries.c.kept_until,
+).where(claim_expiries.c.is_final, claim_expiries.c.expires_at > sa.bindparam("now", type_=sa.Double))
+
+
+def _is_behind(time: sa.ColumnElement[float]) -> sa.ColumnElement[bool]:
+    return (time > _end) | ((time == _end) & (consumers.c.uuid > sa.bindparam("after")))
+
+
+_ENDING_THERE: Final = (
     # a consumer has several amounts of a tree
-    .distinct()
+    _ending_claims.distinct()
     # from the few allocations of the tree to ends by primary key, because a cloud may have many ends
     .select_from(resource_providers)
     .join(allocations, allocations.c.provider_id == resource_providers.c.id)
@@ -271,11 +328,16 @@ _ending: Final = (
     .where(
         (resource_providers.c.id == sa.bindparam("root", type_=sa.Integer))
         | (resource_providers.c.root_id == sa.bindparam("root", type_=sa.Integer)),
-        claim_expiries.c.is_final,
-        claim_expiries.c.expires_at > sa.bindparam("now", type_=sa.Double),
-        (_end_time > _end) | ((_end_time == _end) & (consumers.c.uuid > sa.bindparam("after"))),
+        _is_behind(_end_time),
     )
     .order_by(sa.literal_column("ends_at"), consumers.c.uuid)
+    .limit(sa.bindparam("limit", type_=sa.Integer))
+)
+_ENDING: Final = (
+    _ending_claims.select_from(claim_expiries.join(consumers, EXPIRES))
+    # plain columns, so that the index on the time gives each page without the claims of the others
+    .where(claim_expiries.c.expires_at >= _end, _is_behind(claim_expiries.c.expires_at))
+    .order_by(claim_expiries.c.expires_at, consumers.c.uuid)
     .limit(sa.bindparam("limit", type_=sa.Integer))
 )
 
@@ -289,7 +351,7 @@ def confirm_claim(
 
     :raises NotFound: no claim of this consumer expires, or the claim has expired already.
     :raises ConcurrentUpdate: ``generation`` is not the current generation.
-    :raises Conflict: the claim has a fixed end.
+    :raises Conflict: the claim has a fixed end time.
     """
     # the statement locks the consumer, so that the claim cannot be released between the check and the write
     rows = consumer_store.rows(consumer_store.lock(tx, [consumer]))
@@ -306,8 +368,8 @@ def confirm_claim(
     consumer_store.check_generation(row, generation)
     if found.is_final:
         raise Conflict(
-            f"The claim of consumer {consumer} has a fixed end (ends_at): a confirmation cannot change that."
-            " Claim again without ends_at, or with a later time."
+            f"The claim of consumer {consumer} has a fixed end, which no confirmation changes: give the new"
+            " ends_at, or claim again without it."
         )
     consumer_store.advance_consumer(
         tx, row, ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)

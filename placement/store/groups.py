@@ -55,7 +55,7 @@ class ConsumerGroup:
         """Return a score from 0 to 1 for placing another member on these hosts; 1 is best.
 
         :param present: the number of other members at each host, by the id of the host's root; a missing host
-            has 0.
+            has 0 members.
         :param size: the number of other members; a member on several hosts counts once.
         """
         # max() is needed, because a member on several hosts is beside the members on all of them
@@ -87,11 +87,11 @@ Members = Mapping[str, frozenset[GroupMember]]
 def hosts_of(taken: Iterable[tuple[int, bool]]) -> frozenset[int]:
     """Return the hosts on which a consumer has allocations, as the ids of the hosts' root providers.
 
-    A provider that shares with other trees, such as shared storage, does not count as a host, unless the
-    consumer only uses such providers.
+    A sharing provider, such as shared storage, does not count as a host, unless the consumer only uses
+    sharing providers.
 
-    :param taken: for each provider of the consumer's allocations, the id of the root, and whether the
-        provider shares.
+    :param taken: for each provider of the consumer's allocations, the id of the root, and whether it is a
+        sharing provider.
     """
     # the members are a list, because they are read twice and the argument may be a generator
     taken = tuple(taken)

@@ -13,7 +13,7 @@ from placement.store.allocations import NAMED, OWNED
 
 @dataclass(frozen=True, slots=True)
 class AllocationHolder:
-    """One amount that a consumer holds of a provider, with the project of the consumer."""
+    """One allocation of a consumer from a provider, with the project of the consumer."""
 
     consumer: str
     consumer_type: str | None
@@ -77,7 +77,7 @@ _holdings: Final = (
 
 @dataclass(frozen=True, slots=True)
 class HeldAmount:
-    """One amount that a consumer holds, with the values that are needed to plan a move of the consumer."""
+    """One allocation of a consumer, with the values that are needed to plan a move of the consumer."""
 
     consumer: str
     consumer_type: str | None
@@ -92,8 +92,8 @@ def held_beside(
     """Return all allocations of the consumers of these providers, also those of other providers.
 
     :param limit: the maximum number of amounts that are read.
-    :returns: the amounts, consumer by consumer, and whether all consumers are included. An included consumer
-        has all its amounts.
+    :returns: the amounts, consumer by consumer, and whether all consumers are included. The amounts of an
+        included consumer are complete.
     """
     ids: set[int] = set()
     for chunk in split_rows(sorted(provider_ids)):

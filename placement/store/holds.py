@@ -3,20 +3,21 @@
 The module ``time_profile`` decides how large holds are.
 
 A provider has at most one hold, which is a consumer of the type ``WINDOW_HOLD``; the provider's uuid
-determines its uuid. A write of timed amounts also writes a claim of the provider's hold. This claim replaces
-the old amounts of the hold by new ones, so the one check of capacity covers the windows, too. If all timed
-amounts of a provider have begun, its hold has no amounts, and disappears like each consumer without
-allocations.
+determines the uuid of the hold. Each write of timed amounts also writes a claim for the provider's hold. This
+claim replaces the old amounts of the hold by the new amounts. So the usual check of capacity also covers
+windows. If all timed amounts of a provider have begun, its hold has no amounts, and disappears like each
+consumer without allocations.
 
 A transaction reads or writes the hold of a provider only while it has locked the provider's bucket. So the
-transaction locks the row of the hold after the bucket, and no deadlock is possible; it locks the rows of
-other consumers before the buckets.
+transaction locks the row of the hold after the bucket, and no deadlock is possible; the transaction locks the
+rows of other consumers before the buckets.
 """
 
 from __future__ import annotations
 
 import math
 import uuid as uuids
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -46,6 +47,7 @@ from placement.db.tables import (
     reservations,
     resource_classes,
     resource_providers,
+    window_promises,
 )
 from placement.store import consumers as consumer_store
 from placement.store.claimants import LockedConsumers, lock_consumers
@@ -63,21 +65,26 @@ from placement.store.time_profile import (
     HoldKey,
     HoldRefusal,
     TimedAmount,
+    TimedRows,
     TimeWindow,
+    WindowPromise,
     by_key,
     check_amounts,
     first_growth,
     needed_holds,
+    returned_amounts,
     wrong_holds,
 )
 
 # any constant namespace serves; a change would orphan the holds of existing databases
 _NAMESPACE: Final = uuids.UUID("b6f0c1de-3c6f-4a0e-8a37-5f3a4ad6a9f1")
 _OWNER: Final = ConsumerOwnership("placement-windows", "placement-windows", WINDOW_HOLD)
-"""The owner of all holds; it is no project of the cloud, because windows of several projects share a hold."""
+"""The owner of all holds; the project of the owner does not exist, because one hold is for windows of several
+projects.
+"""
 
 _MAX_NAMED_PROVIDERS: Final = 500
-"""Maximum number of providers among which windows are searched, so that an error message can name them."""
+"""Maximum number of providers that are searched for windows to name in an error message."""
 
 
 def hold_uuid(provider: str) -> str:
@@ -87,19 +94,25 @@ def hold_uuid(provider: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TimedWrite:
-    """A write of timed amounts, with the claims that have allocations now and the claims that begin later."""
+    """A write of timed amounts, with the claims that have allocations now and the claims that begin later.
+
+    ``promises`` has the new promises of windows. ``lasting`` has the uuids of windows that must stay even
+    without allocations, because claims have taken their amounts.
+    """
 
     claims: Sequence[ConsumerClaim]
     planned: Sequence[ConsumerClaim]
     locked: LockedConsumers
     change: TimedChange | None = None
+    promises: Sequence[WindowPromise] = ()
+    lasting: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class TimedChange:
     """The timed amounts before and after a write, both of the claimants and of all other consumers.
 
-    ``before`` has only amounts with an end. ``untimed`` has the claimants' holdings without an end.
+    ``before`` has only amounts with an end time. ``untimed`` has the claimants' holdings without an end time.
     """
 
     now: float
@@ -109,7 +122,7 @@ class TimedChange:
     after: Sequence[TimedAmount]
 
     def check_instants(self, supplies: Mapping[str, ProviderSupply], class_ids: Mapping[str, int]) -> None:
-        """Refuse a write after which an instant has more excess over a capacity than before.
+        """Refuse a write that increases the excess over a capacity at any instant.
 
         A check of the peak alone would accept an additional amount now if a later window is above the
         capacity.
@@ -126,7 +139,7 @@ class TimedChange:
         others, before, after = map(by_key, (self.others, [*self.before, *untimed], self.after))
         for (uuid, name), new in after.items():
             key, beside = (uuid, name), others.get((uuid, name), [])
-            # a provider or an inventory that is gone has no room
+            # a deleted provider or inventory has no capacity
             capacity, used = supplies[uuid].balance_of(class_ids.get(name)) if uuid in supplies else (0, 0)
             limit = capacity - used + sum(each.used for each in beside if each.has_begun)
             ahead = TimeWindow(self.now, math.inf)
@@ -135,7 +148,7 @@ class TimedChange:
 
 
 _ALWAYS: Final = TimeWindow(AT_ONCE, math.inf)
-"""The time window of amounts that have no end."""
+"""The time window of amounts without an end time."""
 
 
 def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: LockedConsumers) -> TimedWrite:
@@ -147,28 +160,36 @@ def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: Lo
         hold.
     """
     claimants = {*locked.consumers, *(claim.consumer for claim in claims)}
+    concerned = (*locked.holdings, *locked.planned, *locked.promised)
     providers = sorted(
-        {each.provider for each in (*locked.holdings, *locked.planned) if each.consumer in locked.timed}
+        {each.provider for each in concerned if each.consumer in locked.timed}
         | {uuid for claim in claims if claim.window is not None for uuid in claim.resources}
     )
     state = _lock_holds(tx, providers)
-    now = state.now
-    others = [each for each in state.amounts if each.consumer not in claimants]
+    now, others = state.now, state.rows.without_consumers(claimants)
     after = []
     for claim, uuid, name, amount in claimed_amounts(claims):
         window = claim.window or _ALWAYS
         after.append(TimedAmount(claim.consumer, uuid, name, amount, window, window.starts_at <= now))
-    new = [each for each in after if each.window != _ALWAYS]
-    if new:
-        check_amounts([*others, *new], now)
+    rows = _rows_after(claims, locked, others, [each for each in after if each.window != _ALWAYS])
+    returns = returned_amounts(rows)
+    if len(rows.amounts) > len(others.amounts):
+        check_amounts([*rows.amounts, *returns], now)
     known = state.locked.consumers
-    holds = _create_holds(tx, providers, needed_holds([*others, *new], now), known)
+    holds = _create_holds(tx, providers, needed_holds([*rows.amounts, *returns], now), known)
     planned = [claim for claim in claims if claim.window is not None and claim.window.starts_at > now]
     begun = [claim for claim in claims if claim.window is None or claim.window.starts_at <= now]
     if locked.planned:
         # windows that begin now lose their plans, too: their amounts become allocations
         pending = sorted({locked.consumers[each.consumer].id for each in locked.planned})
         tx.queue(_plan_removal(len(pending)), bind_values("id", pending))
+    new_promises = [each for each in rows.promises if each.window in claimants]
+    old_promises = [each for each in state.rows.promises if each.window in claimants]
+    # a claim divides the amounts of its window in another way, and mostly changes no promise
+    if not _are_same_amounts(old_promises, new_promises):
+        _remove_promises(tx, locked)
+    else:
+        new_promises = []
     return TimedWrite(
         [*begun, *holds],
         planned,
@@ -179,12 +200,68 @@ def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: Lo
         ),
         TimedChange(
             now,
-            others,
-            [each for each in state.amounts if each.consumer in claimants],
+            others.amounts,
+            [
+                *(each for each in state.rows.amounts if each.consumer in claimants),
+                *returned_amounts(state.rows),
+            ],
             [each for each in locked.holdings if each.consumer not in locked.timed],
-            after,
+            [*after, *returns],
         ),
+        new_promises,
+        frozenset(each.window for each in rows.promises),
     )
+
+
+def _rows_after(
+    claims: Sequence[ConsumerClaim],
+    locked: LockedConsumers,
+    others: TimedRows,
+    own: Sequence[TimedAmount],
+) -> TimedRows:
+    """Return the rows of timed amounts after a write of these claims.
+
+    :param others: the rows of all other consumers.
+    :param own: the timed amounts of the claims.
+    """
+    taken = {each.consumer: locked.consumers[each.taken_from].id for each in claims if each.taken_from}
+    sources, amounts = {**others.sources, **taken}, [*others.amounts, *own]
+    windows = {
+        row.id: claim
+        for claim in claims
+        if claim.window is not None and (row := locked.consumers.get(claim.consumer)) is not None
+    }
+    promised: Counter[tuple[int, HoldKey]] = Counter()
+    for each in amounts:
+        window_id = sources.get(each.consumer)
+        if window_id is not None and window_id in windows:
+            promised[window_id, each.key] += each.used
+    used = {window_id for window_id, _ in promised}
+    # the promise of a window is what it holds, together with what its claims use
+    for window_id in used:
+        for _, uuid, name, amount in claimed_amounts([windows[window_id]]):
+            promised[window_id, (uuid, name)] += amount
+    new = [
+        WindowPromise(window_id, windows[window_id].consumer, uuid, name, amount, time)
+        for (window_id, (uuid, name)), amount in promised.items()
+        if (time := windows[window_id].window) is not None
+    ]
+    return TimedRows(amounts, [*others.promises, *new], sources)
+
+
+def _are_same_amounts(one: Iterable[WindowPromise], other: Iterable[WindowPromise]) -> bool:
+    """Return whether two lists of promises have the same amounts of the same windows."""
+    first, second = (
+        {(each.window_id, each.provider, each.resource_class, each.used) for each in some}
+        for some in (one, other)
+    )
+    return first == second
+
+
+def _remove_promises(tx: WriteTransaction, locked: LockedConsumers) -> None:
+    """Queue the removal of the promises of locked windows, which are written again."""
+    if windows := sorted({locked.consumers[each.consumer].id for each in locked.promised}):
+        tx.queue(_promise_removal(len(windows)), bind_values("id", windows))
 
 
 def plan_repair(tx: WriteTransaction, providers: Sequence[str]) -> TimedWrite:
@@ -194,7 +271,7 @@ def plan_repair(tx: WriteTransaction, providers: Sequence[str]) -> TimedWrite:
     """
     tx.lock(providers)
     state = _lock_holds(tx, providers)
-    needed = needed_holds(state.amounts, state.now)
+    needed = needed_holds(state.rows.all_amounts, state.now)
     return TimedWrite(
         _create_holds(tx, providers, needed, state.locked.consumers), planned=(), locked=state.locked
     )
@@ -202,10 +279,10 @@ def plan_repair(tx: WriteTransaction, providers: Sequence[str]) -> TimedWrite:
 
 @dataclass(frozen=True, slots=True)
 class _HoldState:
-    """The time of the database, with all timed amounts and the locked holds of some providers."""
+    """The time of the database, with the timed amounts and the locked holds of some providers."""
 
     now: float
-    amounts: Sequence[TimedAmount]
+    rows: TimedRows
     locked: LockedConsumers
 
 
@@ -216,7 +293,7 @@ def _lock_holds(tx: WriteTransaction, providers: Sequence[str]) -> _HoldState:
     locked = lock_consumers(tx, [hold_uuid(each) for each in providers])
     _check_types(locked.consumers.values())
     # the clock is read once, so that all amounts are compared with the same instant
-    return _HoldState(float(clock_answer.scalars[0]), timed_amounts(amounts_answer.rows), locked)
+    return _HoldState(float(clock_answer.scalars[0]), timed_rows(amounts_answer.rows), locked)
 
 
 def _create_holds(
@@ -264,6 +341,16 @@ def insert_planned(tx: WriteTransaction, planned: Sequence[ConsumerClaim]) -> No
         tx.queue(_plan_insertion(len(chunk)), bind_rows(chunk))
 
 
+def insert_promises(tx: WriteTransaction, promises: Sequence[WindowPromise]) -> None:
+    """Queue the promises of windows; the caller has removed the former promises."""
+    rows = [
+        {"consumer": each.window, "provider": each.provider, "class": each.resource_class, "used": each.used}
+        for each in promises
+    ]
+    for chunk in split_rows(rows):
+        tx.queue(_promise_insertion(len(chunk)), bind_rows(chunk))
+
+
 @lru_cache(KEPT_SIZES)
 def _plan_removal(count: int) -> PreparedStatement:
     chosen = planned_allocations.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
@@ -271,7 +358,22 @@ def _plan_removal(count: int) -> PreparedStatement:
 
 
 @lru_cache(KEPT_SIZES)
+def _promise_removal(count: int) -> PreparedStatement:
+    chosen = window_promises.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
+    return PreparedStatement(sa.delete(window_promises).where(chosen))
+
+
+@lru_cache(KEPT_SIZES)
 def _plan_insertion(count: int) -> PreparedStatement:
+    return PreparedStatement(_later_insertion(planned_allocations, count))
+
+
+@lru_cache(KEPT_SIZES)
+def _promise_insertion(count: int) -> PreparedStatement:
+    return PreparedStatement(_later_insertion(window_promises, count))
+
+
+def _later_insertion(table: sa.Table, count: int) -> sa.Insert:
     # consumers are selected by uuid, because the id of a new consumer is not known yet
     rows = [
         {
@@ -292,10 +394,13 @@ def _plan_insertion(count: int) -> PreparedStatement:
             strict=True,
         )
     ]
-    return PreparedStatement(sa.insert(planned_allocations).values(rows))
+    return sa.insert(table).values(rows)
 
 
 _CLOCK: Final = PreparedStatement(sa.select(clock.ServerNow()))
+_PROMISED: Final = 2
+_KINDS: Final = {planned_allocations.name: "0", allocations.name: "1", window_promises.name: str(_PROMISED)}
+"""The kinds of rows with timed amounts: planned amounts, begun amounts, and promises of windows."""
 _OF_CLAIMS: Final = claim_expiries.join(consumers, EXPIRES)
 _IS_WINDOW: Final = reservations.c.starts_at.is_not(None)
 _OF_WINDOWS: Final = reservations.join(consumers, consumers.c.id == reservations.c.consumer_id)
@@ -310,7 +415,10 @@ def _amounts_query(
     """
 
     def amounts(held: sa.Table, owners: sa.FromClause, ends: sa.Table, *more: Any) -> sa.Select[Any]:
-        starts_at = reservations.c.starts_at if ends is reservations else sa.null()
+        is_reservation = ends is reservations
+        starts_at = reservations.c.starts_at if is_reservation else sa.null()
+        # the window of a promise, or that from which a claim has taken its amounts
+        window_id = consumers.c.id if is_reservation else claim_expiries.c.window_id
         return (
             sa.select(
                 consumers.c.uuid.label("consumer"),
@@ -319,7 +427,8 @@ def _amounts_query(
                 held.c.used,
                 sa.cast(starts_at, sa.Double).label("starts_at"),
                 ends.c.expires_at,
-                sa.literal_column("1" if held is allocations else "0").label("has_begun"),
+                sa.literal_column(_KINDS[held.name]).label("kind"),
+                window_id.label("window_id"),
             )
             .select_from(owners)
             .join(held, held.c.consumer_id == consumers.c.id)
@@ -331,6 +440,7 @@ def _amounts_query(
     found = sa.union_all(
         amounts(allocations, _OF_WINDOWS, reservations, is_window),
         amounts(planned_allocations, _OF_WINDOWS, reservations, is_window),
+        amounts(window_promises, _OF_WINDOWS, reservations, is_window),
         amounts(allocations, _OF_CLAIMS, claim_expiries, claim_expiries.c.is_final),
     ).subquery()
     return sa.select(*found.c)
@@ -341,29 +451,34 @@ def _amounts_of(count: int) -> PreparedStatement:
     return PreparedStatement(_amounts_query(resource_providers.c.uuid.in_(bind_parameters("uuid", count))))
 
 
-def timed_amounts(rows: Rows) -> list[TimedAmount]:
-    """Convert the rows of a query to timed amounts."""
-    return [
-        TimedAmount(
-            consumer,
-            provider,
-            name,
-            int(used),
-            # a claim that ends has begun with its creation
-            TimeWindow(AT_ONCE if starts_at is None else float(starts_at), float(ends_at)),
-            bool(int(has_begun)),
-        )
-        for consumer, provider, name, used, starts_at, ends_at, has_begun in rows
-    ]
+def timed_rows(rows: Rows) -> TimedRows:
+    """Convert the rows of a query for timed amounts."""
+    amounts: list[TimedAmount] = []
+    promises: list[WindowPromise] = []
+    sources: dict[str, int] = {}
+    for consumer, provider, name, used, starts_at, ends_at, kind, window_id in rows:
+        # a claim with an end time has begun with its creation
+        time = TimeWindow(AT_ONCE if starts_at is None else float(starts_at), float(ends_at))
+        if int(kind) == _PROMISED:
+            promises.append(WindowPromise(window_id, consumer, provider, name, int(used), time))
+            continue
+        amounts.append(TimedAmount(consumer, provider, name, int(used), time, bool(int(kind))))
+        if starts_at is None and window_id is not None:
+            sources[consumer] = window_id
+    return TimedRows(amounts, promises, sources)
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSchedule:
-    """Timed amounts and holds of some or all providers, and the time of the database when they were read."""
+    """Timed amounts and holds of some or all providers, and the time of the database when they were read.
+
+    ``used_windows`` has the uuids of windows from which claims have taken amounts.
+    """
 
     now: float
     amounts: Sequence[TimedAmount]
     holds: Sequence[tuple[HoldKey, int]]
+    used_windows: frozenset[str] = frozenset()
 
 
 def read_schedule(
@@ -372,19 +487,29 @@ def read_schedule(
     """Return the timed amounts and holds of some or all providers; leave out the consumers in ``without``."""
     now = float(conn.execute(sa.select(clock.ServerNow())).scalar_one())
     if of_providers is None:
-        amounts = timed_amounts(conn.execute(_ALL_AMOUNTS).all())
+        found = timed_rows(conn.execute(_ALL_AMOUNTS).all())
     else:
         chunks = split_rows(sorted(of_providers))
-        rows = [row for chunk in chunks for row in conn.execute(_THEIR_AMOUNTS, {"providers": chunk})]
-        amounts = timed_amounts(rows)
+        found = timed_rows(
+            [row for chunk in chunks for row in conn.execute(_THEIR_AMOUNTS, {"providers": chunk})]
+        )
     # only providers with timed amounts have holds, and their uuids are indexed, unlike the types of consumers
-    hold_uuids = sorted({hold_uuid(each.provider) for each in amounts})
+    concerned = {each.provider for each in found.amounts} | {each.provider for each in found.promises}
+    hold_uuids = sorted(map(hold_uuid, concerned))
     held = [
         ((provider, name), int(used))
         for chunk in split_rows(hold_uuids)
         for provider, name, used in conn.execute(_SOME_HOLDS, {"holds": chunk})
     ]
-    return TimeSchedule(now, [each for each in amounts if each.consumer not in without], held)
+    rest = found.without_consumers(without) if without else found
+    return TimeSchedule(now, rest.all_amounts, held, frozenset(each.window for each in rest.promises))
+
+
+def has_amounts(conn: sa.Connection) -> bool:
+    """Return whether there is any timed amount."""
+    windows = sa.select(reservations.c.consumer_id).where(_IS_WINDOW).limit(1)
+    claims = sa.select(claim_expiries.c.consumer_id).where(claim_expiries.c.is_final).limit(1)
+    return any(conn.execute(each).first() is not None for each in (windows, claims))
 
 
 def planned_providers(
@@ -410,12 +535,15 @@ def planned_providers(
 
 
 def project_amounts(conn: sa.Connection, project_id: str) -> list[TimedAmount]:
-    """Return the amounts of all reservations of a project, and of those claims of the project that end."""
-    return timed_amounts(conn.execute(_PROJECT_AMOUNTS, {"project": project_id}).all())
+    """Return the amounts of all reservations of a project, and of its claims with an end time.
+
+    The amounts that a window gets back from its claims are included.
+    """
+    return [*timed_rows(conn.execute(_PROJECT_AMOUNTS, {"project": project_id}).all()).all_amounts]
 
 
 def find_wrong_holds(conn: sa.Connection) -> dict[HoldKey, tuple[int, int]]:
-    """Return the holds with wrong amounts, of all providers, each with its present and its needed amount."""
+    """Return all holds with wrong amounts, each with its present and its needed amount."""
     schedule = read_schedule(conn)
     held = [((provider, name), int(used)) for provider, name, used in conn.execute(_ALL_HOLDS)]
     return wrong_holds(schedule.amounts, held, schedule.now)

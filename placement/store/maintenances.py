@@ -1,9 +1,9 @@
 """Books maintenance of hosts: windows with the whole capacity of a tree, even while guests use the tree.
 
-Windows of other kinds need free room. The service books a maintenance without a check of the capacity, so
-guests on the host do not prevent it. Until the maintenance ends, the service gives the host neither to
-consumers without an end, nor to claims that overlap the maintenance. The guests keep their allocations until
-they end or move.
+Other windows need free capacity. The service books a maintenance without a check of the capacity, so guests
+on the host do not prevent the booking. Until the maintenance ends, the service allocates the host neither to
+consumers without an end time, nor to claims that overlap the maintenance. Present guests keep their
+allocations until they end or move.
 
 The window is degraded while it overlaps the allocations of guests that have to move.
 """
@@ -26,6 +26,7 @@ from placement.db.tables import (
     planned_allocations,
     reservations,
     resource_providers,
+    window_promises,
 )
 from placement.exceptions import Conflict, InvalidRequest
 from placement.store import consumers as consumer_store
@@ -106,12 +107,12 @@ def _tree_uuids(conn: sa.Connection, host: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class HostGuest:
-    """A consumer that has allocations of providers that a window books.
+    """A consumer with allocations of providers that a maintenance window has booked.
 
-    ``ends_at`` is the end of the consumer's allocations, in seconds since 1970.
+    ``ends_at`` is the end time of the consumer's allocations, in seconds since 1970.
 
-    ``has_to_move`` tells whether the consumer still holds amounts during the window; otherwise it ends
-    before. ``is_planned`` tells whether the consumer is a window that has not begun.
+    ``has_to_move`` tells whether the consumer still has allocations during the window; otherwise the consumer
+    ends before the window. ``is_planned`` tells whether the consumer is a window that has not begun.
     """
 
     consumer: str
@@ -127,7 +128,7 @@ def find_guests(
 ) -> list[HostGuest]:
     """Return at most ``limit`` other consumers of these providers, in the order of their uuids.
 
-    Windows that begin after this one are left out.
+    Windows that begin after this window are left out.
     """
     begin = window.time_ahead.starts_at
     found: dict[str, HostGuest] = {}
@@ -195,7 +196,7 @@ _ids: Final = sa.union(
         sa.select(held.c.consumer_id)
         .join(resource_providers, resource_providers.c.id == held.c.provider_id)
         .where(_chosen)
-        for held in (allocations, planned_allocations)
+        for held in (allocations, planned_allocations, window_promises)
     )
 ).subquery()
 _guests: Final = (

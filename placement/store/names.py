@@ -18,8 +18,9 @@ class NameLookup:
 
     The query for the ids is queued together with other statements.
 
-    The transaction may write the ids to rows. While such a row exists, a foreign key protects the name from
-    deletion. If the name was deleted before the row was written, the transaction fails and runs again.
+    The same transaction may write rows that contain these ids. While such a row exists, a foreign key
+    protects the name from deletion. If the name was deleted before the row was written, the transaction fails
+    and runs again.
 
     :param table: the table of resource classes or of traits.
     """
@@ -44,7 +45,7 @@ def _id_lookup(table: sa.Table, count: int) -> PreparedStatement:
 def lock_name(tx: WriteTransaction, table: sa.Table, name: str) -> int | None:
     """Lock the names of classes and traits until the transaction ends.
 
-    Return the id of this name, or None.
+    Return the id of this name, or None if the name does not exist.
     """
     # the table of names is locked before the lookup, so that two workers cannot create the same name
     tx.lock_names()

@@ -1,9 +1,9 @@
 """Writes inventories, traits or aggregates of a provider without reading the provider first.
 
 The first statement after the lock stores the id of the provider in a setting of the transaction. If the
-provider's generation is not the one that the client knows, the statement stores an id that no provider has.
-The other statements insert rows with the stored id. Foreign keys forbid ids without a provider, and also the
-id that stands for an unknown name. If a foreign key refuses a row, the database rolls the whole transaction
+provider has another generation than the client knows, the statement stores an id that no provider has. The
+other statements insert rows with the stored id. Foreign keys forbid ids without a provider, and also the id
+that stands for an unknown name. If a foreign key refuses a row, the database rolls the whole transaction
 back. The next attempt reads the provider first, and finds the reason.
 """
 

@@ -1,9 +1,10 @@
-"""Preemptible claims in the way of a new window: they end when it begins, to make room for it.
+"""Ends preemptible claims at the start of a new window, to make room for the window.
 
-A preemptible claim keeps its room until a time that it was promised (``kept_until``). From then on a window
-that begins later may end it, with some notice. The transaction that writes the window also writes the earlier
-end of the claim, as a new claim of its consumer for the same amounts. So all instants are checked once, with
-the window, and no instant is promised twice. The generation of the consumer increases.
+A preemptible claim keeps its allocations at least until a promised time (``kept_until``). After that time,
+the start of a window may end the claim, with some notice. The transaction that writes the window also writes
+the earlier end time of the claim: a new claim of the same consumer for the same amounts. So one check covers
+all instants of the claim and of the window, and no amount is promised twice. The generation of the claim's
+consumer increases.
 
 A worked example
     A host has 8 VCPU. Preemptible claims ``a`` and, later, ``b`` hold 3 VCPU each until the end of the year.
@@ -64,7 +65,7 @@ class PreemptibleRoom:
 
     @property
     def shortened_amounts(self) -> list[TimedAmount]:
-        """The timed amounts as if all these claims ended then."""
+        """The timed amounts as if all these claims ended at ``ends_at``."""
         return shorten_amounts(self.schedule.amounts, self.claims, self.ends_at)
 
 
@@ -87,7 +88,7 @@ def choose_preempted(
     window: TimeWindow,
     spend: Callable[[int], None] = lambda _: None,
 ) -> tuple[str, ...] | None:
-    """Return the claims that have to end for a window: the newest ones, and none without need.
+    """Return the claims that have to end for a window: as few as needed, the newest claims first.
 
     :param limits: the largest sums of timed amounts that leave room for the window.
     :param window: a window that begins when the claims end, or later.
@@ -108,12 +109,13 @@ def choose_preempted(
             for key, limit in limits.items()
         )
 
-    # room only grows with the number of claims that end
+    # the free amount only grows with the number of claims that end
     count = bisect_left(range(len(claims) + 1), True, key=lambda number: has_room(claims[:number]))
     if count > len(claims):
         return None
     chosen = claims[:count]
-    # an older claim may free so much that a newer one need not end; without the oldest there is no room
+    # an older claim may free so much that a newer one need not end; without the oldest claim there is too
+    # little free
     for each in reversed(chosen[:-1]):
         others = [one for one in chosen if one != each]
         if has_room(others):
@@ -124,9 +126,11 @@ def choose_preempted(
 def read_preemptible(
     conn: sa.Connection, names: Collection[str], of_providers: Collection[str] | None, ends_at: float
 ) -> PreemptibleRoom | None:
-    """Return the newest preemptible claims of some classes that may end at a time; None if there are none.
+    """Return the newest preemptible claims of these classes that may end at a time.
 
-    :param of_providers: the uuids of the providers that matter; None means all.
+    The result is None if there are no such claims.
+
+    :param of_providers: the uuids of the providers to search; None means all providers.
     """
     values = {"names": sorted(names), "ends_at": ends_at, "limit": _MAX_CLAIMS}
     if of_providers is None:
@@ -148,6 +152,18 @@ def read_preemptible(
     return PreemptibleRoom(ends_at, claims, schedule)
 
 
+def preemptible_claims(conn: sa.Connection, uuids: Collection[str]) -> list[str]:
+    """Return those of some consumers that have preemptible claims."""
+    return list(conn.execute(_PREEMPTIBLE, {"uuids": sorted(uuids)}).scalars()) if uuids else []
+
+
+_PREEMPTIBLE: Final = (
+    sa.select(consumers.c.uuid)
+    .select_from(claim_expiries.join(consumers, EXPIRES))
+    .where(
+        claim_expiries.c.kept_until.is_not(None), consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True))
+    )
+)
 _MAY_END: Final = sa.and_(
     claim_expiries.c.is_final,
     claim_expiries.c.kept_until <= sa.bindparam("ends_at", type_=sa.Double),
@@ -187,7 +203,10 @@ _LOCKED: Final = (
 def preempted_claims(
     tx: WriteTransaction, preempted: Collection[str], ends_at: float, locked: LockedConsumers
 ) -> list[ConsumerClaim] | None:
-    """Return the claims of locked consumers that end at a time; None if some of them may not any more."""
+    """Return claims of locked consumers that end at ``ends_at``.
+
+    The result is None if one of them may not end at that time.
+    """
     values = {"uuids": sorted(preempted), "ends_at": ends_at}
     found = {uuid: (kept, on_end) for uuid, kept, on_end in tx.conn.execute(_LOCKED, values)}
     if found.keys() != set(preempted):

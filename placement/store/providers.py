@@ -86,7 +86,7 @@ def read_locked(tx: WriteTransaction, uuid: str) -> ProviderRow:
 
 
 def check_generation(row: ProviderRow, given: int) -> None:
-    """Refuse a write of traits or aggregates with another generation than the provider's current one.
+    """Refuse a write of traits or aggregates if its generation is not the provider's current generation.
 
     :raises ConcurrentUpdate: the generation differs. Clients compare the words of this message.
     """
@@ -147,7 +147,8 @@ def insert(tx: WriteTransaction, uuid: str, name: str, parent: ProviderRow | Non
 def insert_below(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str) -> None:
     """Insert a provider like :func:`insert`, but let the database find the parent, which may be queued.
 
-    MariaDB refuses the statement, so it is only for databases that accept several statements at once.
+    MariaDB refuses the statement, so this function is only for databases that accept several statements at
+    once.
     """
     tx.queue(_creation_below, {**_base_values(tx, uuid, name), "its_parent": parent_uuid})
 
@@ -227,7 +228,8 @@ def update(
     child may also change its parent.
 
     :raises NotFound: there is no such provider.
-    :raises InvalidRequest: the provider may not move, or the new parent does not exist or is below it.
+    :raises InvalidRequest: the provider may not move, or the new parent does not exist, or is below the
+        provider.
     :raises Conflict: the name is taken.
     """
     # only this provider is locked here; its descendants are locked when they are known

@@ -33,14 +33,24 @@ from placement.exceptions import (
     ConcurrentUpdate,
     Conflict,
     ConsumerExists,
+    EndTooLate,
     InvalidRequest,
     NotFound,
 )
-from placement.store import allocations, claimants, expired, expiries, holds, time_events, window_history
+from placement.store import (
+    allocations,
+    claimants,
+    expired,
+    expiries,
+    holds,
+    time_events,
+    window_history,
+    window_promises,
+)
 from placement.store import consumers as consumer_store
 from placement.store.booking_limits import BookingLimits
-from placement.store.claims import CapacityExceeded, ConsumerClaim
-from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
+from placement.store.claims import CapacityExceeded, ConsumerClaim, claimed_amounts
+from placement.store.consumers import ANY_GENERATION
 from placement.store.time_profile import (
     AT_ONCE,
     NO_MARGINS,
@@ -65,18 +75,18 @@ _AT_ONCE: Final = 100
 
 
 ProjectCheck = Callable[[str], bool]
-"""Returns whether a caller may change reservations of a project."""
+"""A function that returns whether a caller may change reservations of a project."""
 
 
 def any_project(_: str) -> bool:
-    """Return that a caller may change reservations of any project."""
+    """Return True: the caller may change reservations of any project."""
     return True
 
 
 class ReservationState(StrEnum):
     """The state of a reservation that has not expired.
 
-    In the state ``CLEANING``, the amounts are still held, but claims can no longer use them.
+    In the state ``CLEANING``, the reservation still has its amounts, but claims can no longer use them.
     """
 
     PENDING = "pending"
@@ -90,10 +100,10 @@ class CapacityReservation:
     """A reservation that has not expired; its times are in seconds since 1970 by the database's clock.
 
     Only members of ``group`` may take amounts from the reservation; None allows all claims of its project. A
-    reservation with a start (``starts_at``) is called a window. Its amounts are held from ``starts_at`` up to
-    ``expires_at``, which includes the lead and the cleaning time. While ``is_pending``, its amounts are
-    planned allocations. ``now`` is the time when the reservation was read. Before its start, a window that
-    ``is_movable`` may move to an equivalent host.
+    reservation with a start (``starts_at``) is called a window. A window keeps its amounts from ``starts_at``
+    up to ``expires_at``, which includes the lead and the cleaning time. While a window is pending
+    (``is_pending``), its amounts are planned allocations. ``now`` is the time when the reservation was read.
+    Before its start, a window that ``is_movable`` may move to an equivalent host.
     """
 
     uuid: str
@@ -133,12 +143,12 @@ class CapacityReservation:
 
     @property
     def time_ahead(self) -> TimeWindow:
-        """Return the time in which the amounts are held, beginning when the reservation was read."""
+        """Return the time for which the reservation keeps its amounts, from the time when it was read."""
         return TimeWindow(max(self.now, self.starts_at or self.now), self.expires_at)
 
     @property
     def has_begun(self) -> bool:
-        """Return whether the window already held its amounts when it was read from the database."""
+        """Return whether the window had already begun when it was read from the database."""
         # the clock decides, even if no request has made the planned amounts allocations yet
         return self.starts_at is None or not self.is_pending or self.starts_at <= self.now
 
@@ -147,7 +157,7 @@ class CapacityReservation:
 
         A reservation without a start accepts claims at all times.
 
-        :raises Conflict: the window has not begun, or the claim has no end, or the claim ends after the
+        :raises Conflict: the window has not begun, or the claim has no end time, or the claim ends after the
             window.
         """
         if self.starts_at is None:
@@ -184,10 +194,10 @@ class ReservationEnd:
 
 @dataclass(frozen=True, slots=True)
 class ReservationChange:
-    """A change of a reservation: its new end, and the amounts that it keeps, by provider and resource class.
+    """A change of a reservation: its new end time, and the amounts that it keeps, by provider and class.
 
-    ``on_end`` applies to later claims from the reservation. A field that is None leaves this part of the
-    reservation unchanged.
+    ``on_end`` applies to later claims from the reservation. A field with the value None leaves its part of
+    the reservation unchanged.
     """
 
     end: ReservationEnd | None
@@ -250,8 +260,20 @@ def list_reservations(
 def no_reservation(uuid: str) -> NotFound:
     """Return the error for an unknown reservation."""
     return NotFound(
-        f"There is no reservation {uuid}: it never existed, it has expired, or claims have taken all of it."
+        f"There is no reservation {uuid}: it never existed, it has ended or was cancelled, or claims have"
+        " taken all of it. The lists with the states ended and cancelled have former windows."
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedAmounts:
+    """The present or planned amounts of reservations, and the amounts that claims have taken from windows.
+
+    The consumers of all amounts are the reservations.
+    """
+
+    held: Sequence[allocations.Allocation]
+    claimed: Sequence[allocations.Allocation] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +284,7 @@ class WrittenReservation:
     """
 
     reservation: CapacityReservation
-    held: Sequence[allocations.Allocation]
+    amounts: ReservedAmounts
 
 
 def make_reservation(
@@ -280,9 +302,9 @@ def make_reservation(
 ) -> WrittenReservation:
     """Turn a consumer that this transaction has created, with its allocations, into a reservation.
 
-    :param starts_at: the start of a window; its allocations are planned if it lies in the future.
+    :param starts_at: the start of a window. If the start is in the future, the allocations are planned.
     :param margins: the lead time and the cleaning time, which claims cannot use.
-    :param on_end: what happens to a guest when its claim from the reservation ends.
+    :param on_end: the action on a guest at the end time of its claim from the reservation.
     :param is_movable: whether a window may move to an equivalent host before its start.
     :raises InvalidRequest: the end of the reservation is not in the future.
     :raises Conflict: the reservation exceeds a limit.
@@ -304,14 +326,14 @@ def make_reservation(
         _note_booking(tx, written)
     if limits.max_number is not None:
         # counted under the lock of the bucket, so that the number includes each other booking
-        limits.check_number(_count_living(tx.conn, written.reservation))
+        limits.check_number(count_living(tx.conn, written.reservation.project_id))
     _check_limits(tx, written.reservation, limits)
     return written
 
 
 def _note_booking(tx: WriteTransaction, written: WrittenReservation) -> None:
     found, promised = written.reservation, Counter[str]()
-    for each in written.held:
+    for each in written.amounts.held:
         promised[each.resource_class] += each.used
     window_history.note_booking(
         tx,
@@ -329,13 +351,13 @@ def _note_booking(tx: WriteTransaction, written: WrittenReservation) -> None:
     )
 
 
-def _count_living(conn: sa.Connection, written: CapacityReservation) -> int:
-    """Return the number of reservations of the same project that have not ended."""
+def count_living(conn: sa.Connection, project_id: str) -> int:
+    """Return the number of reservations of a project that have not ended yet."""
     query = (
         sa.select(sa.func.count())
         .select_from(reservations)
         .join(consumers, consumers.c.id == reservations.c.consumer_id)
-        .where(consumer_store.is_of_project(written.project_id), reservations.c.expires_at > written.now)
+        .where(consumer_store.is_of_project(project_id), reservations.c.expires_at > clock.ServerNow())
     )
     return conn.execute(query).scalar_one()
 
@@ -403,74 +425,83 @@ def change_reservation(
 ) -> WrittenReservation:
     """Change a reservation in a separate transaction; the generation of the reservation increases by one.
 
-    The cleaning time of a window then begins at the new end.
+    The cleaning time of a window then begins at the new end time.
 
-    :param may_change: returns whether the caller may change reservations of a project.
+    :param may_change: a function that returns whether the caller may change reservations of a project.
     :raises NotFound: no reservation that the caller may change has this uuid.
-    :raises ConcurrentUpdate: ``generation`` is not the current generation.
+    :raises ConcurrentUpdate: ``generation`` is not the current generation, or the amounts of a window change
+        while claims have given amounts back to it since this generation. Then the generation increases.
     :raises InvalidRequest: the new end is in the past, or not after the start of the window, or the
-        reservation does not hold the amounts that it should keep.
-    :raises Conflict: the room of a window is not free until its new end; the message has the latest end. Or a
-        later end exceeds a limit.
+        reservation does not have the amounts that it should keep.
+    :raises EndTooLate: the amounts of a window are not free until its new end time.
+    :raises Conflict: the new end time exceeds a limit.
     """
     try:
-        return write_with_room(
+        return write_seen(
             database, lambda tx: _change_locked(tx, uuid, generation, change, limits, may_change)
         )
     except CapacityExceeded as refusal:
         # the refused transaction is over, so this one reads the amounts before it
-        latest, others, cleaning = database.write(lambda tx: _latest_end(tx, uuid, change.kept))
-        overlaps = overlaps_sentence(others, TimeWindow(latest, math.inf))
-        refused = Conflict(
-            f"The room of the reservation {uuid} is not free until then: it may end at"
-            f" {iso_time(latest - cleaning)} at the latest."
+        found, latest, others = database.write(lambda tx: _latest_end(tx, uuid, change.kept))
+        latest_end = iso_time(latest - found.cleaning_time)
+        reason = (
+            " A maintenance ends later only if no guest holds a part of its hosts: move the guests, or book a"
+            " further maintenance that begins at its end."
+            if found.is_maintenance
+            else ""
         )
-        refused.add_overlaps(overlaps)
+        refused = EndTooLate(
+            f"The room of the reservation {uuid} is not free until then: it may end at {latest_end} at the"
+            f" latest.{reason}",
+            latest_end,
+        )
+        refused.add_overlaps(overlaps_sentence(others, TimeWindow(latest, math.inf)))
         raise refused from refusal
 
 
 def _latest_end(
     tx: WriteTransaction, uuid: str, kept: Mapping[str, Mapping[str, int]] | None
-) -> tuple[float, list[TimedAmount], int]:
-    """Return the latest possible end of a window's held time, its ``TimedAmounts``, and its cleaning time.
+) -> tuple[CapacityReservation, float, list[TimedAmount]]:
+    """Return a window, its latest possible expiry, and the timed amounts of other consumers.
 
-    The end is in seconds since 1970, the cleaning time in seconds.
+    The expiry is in seconds since 1970.
 
     :param kept: the amounts that the window keeps; None means that it keeps all amounts.
     """
     _, found = _lock_reservation(tx, uuid)
-
-    def kept_of(provider: str, resource_class: str, used: int) -> int:
-        return used if kept is None else min(used, kept.get(provider, {}).get(resource_class, 0))
-
-    every = held_amounts(tx.conn, [found])
-    held = [each for each in every if kept_of(each.provider, each.resource_class, each.used)]
-    providers = {each.provider for each in held}
-    supplies, class_ids = allocations.read_supplies(tx, providers)
-    schedule = holds.read_schedule(tx.conn, of_providers=providers)
+    start, endless = found.starts_at or AT_ONCE, TimeWindow(found.starts_at or AT_ONCE, math.inf)
+    reserved = reserved_amounts(tx.conn, [found])
+    held = {
+        (each.provider, each.resource_class): each.used
+        if kept is None
+        else min(each.used, kept.get(each.provider, {}).get(each.resource_class, 0))
+        for each in reserved.held
+    }
+    claimed = {(each.provider, each.resource_class) for each in reserved.claimed}
+    keys = sorted(claimed.union(key for key, used in held.items() if used))
+    supplies, class_ids = allocations.read_supplies(tx, {provider for provider, _ in keys})
+    schedule = holds.read_schedule(tx.conn, of_providers=supplies)
     by_provider = by_key(schedule.amounts)
     latest, others = math.inf, []
-    for each in held:
-        key = (each.provider, each.resource_class)
+    for key in keys:
+        provider, name = key
         some = by_provider.get(key, [])
-        capacity, used = supplies[each.provider].balance_of(class_ids.get(each.resource_class))
+        capacity, used = supplies[provider].balance_of(class_ids.get(name))
         timed = sum(one.used for one in some if one.has_begun)
         timed += sum(amount for held_key, amount in schedule.holds if held_key == key)
         room = capacity - (used - timed)
         beside = [one for one in some if one.consumer != uuid]
-        longer = [
-            replace(
-                one,
-                used=kept_of(each.provider, each.resource_class, one.used),
-                window=TimeWindow(one.window.starts_at, math.inf),
-            )
+        longer = [TimedAmount(uuid, *key, held.get(key, 0), endless, not found.is_pending)]
+        longer += [
+            # claims give these amounts back at their ends
+            replace(one, window=replace(one.window, ends_at=math.inf))
             for one in some
-            if one.consumer == uuid
+            if one.consumer == uuid and one.is_return and one.window.starts_at > start
         ]
         ahead = TimeWindow(found.expires_at, math.inf)
         latest = min(latest, first_growth(some, [*beside, *longer], room, ahead))
         others += beside
-    return latest, others, found.cleaning_time
+    return found, latest, others
 
 
 def delete(tx: WriteTransaction, uuid: str, may_change: ProjectCheck = any_project) -> None:
@@ -489,9 +520,11 @@ def _write_again(
     window: TimeWindow | None,
     kept: Mapping[str, Mapping[str, int]] | None,
 ) -> None:
-    """Write the amounts of a reservation again, with a new time, or write only a part of the amounts."""
+    """Write the amounts of a reservation again, for another time window, or only a part of the amounts."""
     locked = claimants.lock_consumers(tx, [row.uuid])
     tx.lock(locked.providers)
+    if kept is not None:
+        refuse_returns(tx, locked)
     claim = window_claim(tx, row, locked, window)
     for provider, resources in (kept or {}).items():
         for name, amount in resources.items():
@@ -510,13 +543,21 @@ def window_claim(
     locked: claimants.LockedConsumers,
     window: TimeWindow | None,
 ) -> ConsumerClaim:
-    """Return the claim of a locked reservation for its amounts, whether the window has begun or not."""
-    own = [each for each in (*locked.holdings, *locked.planned) if each.consumer == row.uuid]
-    names = _class_names(tx, {each.class_id for each in own})
-    resources: dict[str, dict[str, int]] = {}
-    for each in own:
-        resources.setdefault(each.provider, {})[names[each.class_id]] = each.used
+    """Return the claim of a locked reservation for its amounts, whether the window has begun or not.
+
+    The caller has locked the buckets of its providers.
+    """
     owner = consumer_store.present_owner(row)
+    resources: dict[str, dict[str, int]] = {}
+    if any(each.consumer == row.uuid for each in locked.promised):
+        for each in window_promises.promised_amounts(tx.conn, [row.uuid]):
+            if each.held_part.used:
+                resources.setdefault(each.provider, {})[each.resource_class] = each.held_part.used
+    else:
+        own = [each for each in (*locked.holdings, *locked.planned) if each.consumer == row.uuid]
+        names = _class_names(tx, {each.class_id for each in own})
+        for holding in own:
+            resources.setdefault(holding.provider, {})[names[holding.class_id]] = holding.used
     return ConsumerClaim(row.uuid, resources, ANY_GENERATION, owner, in_any_portions=True, window=window)
 
 
@@ -536,19 +577,51 @@ def _read_written(tx: WriteTransaction, uuid: str) -> WrittenReservation:
         raise InvalidRequest(
             "A reservation has to end in the future, by the clock of the database; DELETE ends it at once."
         )
-    return WrittenReservation(found, held_amounts(tx.conn, [found]))
+    return WrittenReservation(found, reserved_amounts(tx.conn, [found]))
 
 
 def held_amounts(
     conn: sa.Connection, found: Collection[CapacityReservation]
 ) -> Sequence[allocations.Allocation]:
-    """Return the allocations of these reservations, and the planned allocations of pending windows."""
+    """Return the amounts of these reservations, without the amounts that claims have taken."""
+    return reserved_amounts(conn, found).held
+
+
+def reserved_amounts(conn: sa.Connection, found: Collection[CapacityReservation]) -> ReservedAmounts:
+    """Return the amounts of these reservations, and the amounts that claims have taken from windows.
+
+    A pending window has its planned allocations. An amount that a claim has given back belongs to the window
+    again.
+    """
     held: list[allocations.Allocation] = []
     if uuids := [each.uuid for each in found]:
         held += allocations.of_consumers(conn, uuids)
     if pending := [each.uuid for each in found if each.is_pending]:
         held += allocations.planned_of(conn, pending)
-    return held
+    # only windows that have begun have promises
+    windows = [each.uuid for each in found if each.starts_at is not None and not each.is_pending]
+    promised = window_promises.promised_amounts(conn, windows)
+    used = {each.window for each in promised}
+    held = [each for each in held if each.consumer not in used]
+    held += [each.held_part for each in promised if each.used > each.claimed]
+    return ReservedAmounts(held, [each.claimed_part for each in promised if each.claimed])
+
+
+def amounts_for_claims(
+    conn: sa.Connection, found: CapacityReservation, repeated: Collection[str]
+) -> list[allocations.Allocation]:
+    """Return the amounts that claims may take from a reservation, with the amounts of replaced claims.
+
+    :param repeated: consumers that may have claims from the reservation, which new claims replace.
+    """
+    amounts = reserved_amounts(conn, [found])
+    if not amounts.claimed or not repeated:
+        return list(amounts.held)
+    total = window_promises.taken_by(conn, found.uuid, repeated)
+    some = {(each.provider, each.resource_class): each for each in (*amounts.claimed, *amounts.held)}
+    for each in amounts.held:
+        total[each.provider, each.resource_class] += each.used
+    return [replace(each, used=total[key]) for key, each in some.items() if total[key]]
 
 
 def _lock_reservation(
@@ -580,7 +653,7 @@ def divided_claims(
     The claims last until the end of the cleaning time that the reservation requires.
 
     :param groups: the names of the groups that the consumers join.
-    :returns: None if the reservation does not hold enough.
+    :returns: None if the reservation has too little of an amount.
     :raises Conflict: no reservation with this uuid serves the claims.
     """
     row, found = locked.consumers.get(reservation), find_reservation(tx.conn, reservation)
@@ -595,9 +668,13 @@ def divided_claims(
     # consumer is missing
     assert row is not None
     assert found is not None
-    held = [each for each in locked.holdings if each.consumer == reservation]
-    names = _class_names(tx, {each.class_id for each in held})
-    rest = Counter({(each.provider, names[each.class_id]): each.used for each in held})
+    window = None if found.starts_at is None else TimeWindow(found.starts_at, found.expires_at)
+    # min_unit, max_unit and step_size do not apply to the rest of a reservation
+    left = window_claim(tx, row, locked, window)
+    rest = Counter({(provider, name): amount for _, provider, name, amount in claimed_amounts([left])})
+    if window is not None:
+        # a claim that is repeated may use its amounts again
+        rest += window_promises.taken_by(tx.conn, reservation, [claim.consumer for claim in claims])
     for claim in claims:
         for provider, taken in claim.resources.items():
             for name, amount in taken.items():
@@ -610,20 +687,17 @@ def divided_claims(
         # amounts of 0 are left out, because they would keep a consumer that should disappear
         if amount:
             resources.setdefault(provider, {})[name] = amount
-    owner = ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)
-    window = None if found.starts_at is None else TimeWindow(found.starts_at, found.expires_at)
-    # min_unit, max_unit and step_size do not apply to the rest of a reservation
-    left = ConsumerClaim(reservation, resources, ANY_GENERATION, owner, in_any_portions=True, window=window)
-    return [*(_with_cleaning(claim, found) for claim in claims), left]
+    return [*(_from_reservation(claim, found) for claim in claims), replace(left, resources=resources)]
 
 
-def _with_cleaning(claim: ConsumerClaim, reservation: CapacityReservation) -> ConsumerClaim:
-    if claim.window is None or not reservation.cleaning_time:
+def _from_reservation(claim: ConsumerClaim, reservation: CapacityReservation) -> ConsumerClaim:
+    if claim.window is None or reservation.starts_at is None:
         return claim
     return replace(
         claim,
-        window=reservation.window_margins.held_window(claim.window),
+        window=replace(claim.window, ends_at=claim.window.ends_at + reservation.cleaning_time),
         cleaning_time=reservation.cleaning_time,
+        taken_from=reservation.uuid,
     )
 
 
@@ -686,7 +760,7 @@ def _describe_overlaps(conn: sa.Connection, conflict: Conflict) -> str:
 
 
 def give_back_expired(database: ServiceDatabase) -> int:
-    """Release expired reservations and claims, and begin windows; return the number of these consumers.
+    """Release expired reservations and claims, and start due windows; return the number of consumers.
 
     Afterwards all workers read the next expiry from the database.
     """
@@ -712,6 +786,14 @@ _times: Final = (
 )
 
 
+def window_times(conn: sa.Connection, uuids: Collection[str]) -> dict[str, TimeWindow]:
+    """Return the reserved times of these windows, by uuid, including windows that are over."""
+    return {
+        uuid: TimeWindow(starts_at, ends_at)
+        for uuid, starts_at, ends_at in conn.execute(_times, {"uuids": sorted(uuids)})
+    }
+
+
 def begin_windows(tx: WriteTransaction) -> int:
     """Turn the planned allocations of windows that have begun into allocations; return their number."""
     due = sorted(tx.conn.execute(_due).scalars())
@@ -719,25 +801,79 @@ def begin_windows(tx: WriteTransaction) -> int:
         return 0
     locked = claimants.lock_consumers(tx, due)
     # under the locks of the consumers a window that another worker has begun has no planned allocations
-    pending = {each.consumer for each in locked.planned}
-    rows = [row for row in locked.consumers.values() if row.uuid in pending]
-    locked = replace(
+    begun = _write_held(tx, locked, {each.consumer for each in locked.planned})
+    tx.lock_buckets([buckets.RESERVATIONS])
+    return begun
+
+
+class UnseenReturns(ConcurrentUpdate):
+    """The error for windows that have got amounts back, which are no allocations yet: 409.
+
+    The client cannot have meant these amounts, because the windows have the same generation without them.
+    """
+
+    def __init__(self, windows: Sequence[str]) -> None:
+        super().__init__(
+            f"Claims have given amounts back to the reservations {', '.join(windows)} since the present"
+            " generations. Please read the reservations, and try again with their new generations."
+        )
+        self.windows = windows
+
+
+def refuse_returns(tx: WriteTransaction, locked: claimants.LockedConsumers) -> None:
+    """Refuse a write of locked windows that have got amounts back, which are no allocations yet.
+
+    The caller has locked the buckets of their providers, and calls :func:`write_seen`.
+
+    :raises UnseenReturns: there are such windows.
+    """
+    # each write of a window makes its amounts allocations, and claims end without a write of their window
+    promised, written = Counter[str](), Counter[str]()
+    for each in window_promises.promised_amounts(tx.conn, {each.consumer for each in locked.promised}):
+        promised[each.window] += each.held_part.used
+    for holding in locked.holdings:
+        written[holding.consumer] += holding.used
+    if returned := sorted(uuid for uuid, used in promised.items() if used > written[uuid]):
+        raise UnseenReturns(returned)
+
+
+def write_seen(database: ServiceDatabase, work: Callable[[WriteTransaction], T]) -> T:
+    """Run a write as :func:`write_with_room` does.
+
+    If the write fails because of :class:`UnseenReturns`, turn these amounts into allocations, so that the
+    client sees them.
+    """
+    try:
+        return write_with_room(database, work)
+    except UnseenReturns as refusal:
+        windows = refusal.windows
+        database.write(lambda tx: _write_returns(tx, windows))
+        raise
+
+
+def _write_returns(tx: WriteTransaction, uuids: Collection[str]) -> None:
+    locked = claimants.lock_consumers(tx, uuids)
+    _write_held(tx, locked, {each.consumer for each in locked.promised})
+
+
+def _write_held(tx: WriteTransaction, locked: claimants.LockedConsumers, uuids: Collection[str]) -> int:
+    """Write all that some locked windows hold as their allocations; return the number of these windows."""
+    rows = [row for row in locked.consumers.values() if row.uuid in uuids]
+    chosen = replace(
         locked,
         consumers={row.uuid: row for row in rows},
-        holdings=[each for each in locked.holdings if each.consumer in pending],
-        timed=frozenset(pending),
+        holdings=[each for each in locked.holdings if each.consumer in uuids],
+        planned=[each for each in locked.planned if each.consumer in uuids],
+        promised=[each for each in locked.promised if each.consumer in uuids],
+        timed=frozenset(uuids),
     )
     if rows:
-        tx.lock(locked.providers)
+        tx.lock(chosen.providers)
         # under the locks, because another worker may have moved the end of a window meanwhile
-        times = {
-            uuid: TimeWindow(starts_at, ends_at)
-            for uuid, starts_at, ends_at in tx.conn.execute(_times, {"uuids": sorted(pending)})
-        }
-        claims = [window_claim(tx, row, locked, times[row.uuid]) for row in rows]
-        # their room is held since the booking, so a start is never refused
-        allocations.write_claims(tx, claims, locked, are_promised=True)
-    tx.lock_buckets([buckets.RESERVATIONS])
+        times = window_times(tx.conn, uuids)
+        claims = [window_claim(tx, row, chosen, times[row.uuid]) for row in rows]
+        # their room is held since the booking, so this write is never refused
+        allocations.write_claims(tx, claims, chosen, are_promised=True)
     return len(rows)
 
 

@@ -2,12 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from placement import exceptions
-from placement.db.database import WriteTransaction
+from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import resource_classes
 from placement.exceptions import ConcurrentUpdate, InvalidRequest
-from placement.store import allocations, claimants, expiries, inventories, names, providers, reservations
+from placement.store import (
+    allocations,
+    claimants,
+    expiries,
+    inventories,
+    names,
+    providers,
+    reservations,
+    window_promises,
+)
 from placement.store.claims import ConsumerClaim
 from placement.store.inventories import InventoryValues
 from placement.store.time_profile import AT_ONCE, TimeWindow
@@ -22,6 +32,14 @@ class NewInventories:
 
 
 def reshape_providers(
+    database: ServiceDatabase, wanted: Mapping[str, NewInventories], claims: Sequence[ConsumerClaim]
+) -> None:
+    """Replace inventories and allocations together in a new transaction; see :func:`reshape_locked`."""
+    # a client that has not seen all amounts of a window does not say where these amounts move
+    reservations.write_seen(database, lambda tx: reshape_locked(tx, wanted, claims))
+
+
+def reshape_locked(
     tx: WriteTransaction, wanted: Mapping[str, NewInventories], claims: Sequence[ConsumerClaim]
 ) -> None:
     """Replace the inventories of providers and the allocations of consumers together, or change nothing.
@@ -30,11 +48,15 @@ def reshape_providers(
     old inventories to new ones.
 
     :raises InvalidRequest: a provider or a resource class does not exist.
-    :raises ConcurrentUpdate: a generation of a provider or a consumer is stale.
+    :raises ConcurrentUpdate: a generation of a provider or a consumer is stale. UnseenReturns if the
+        client cannot have seen all amounts of a window.
     :raises Conflict: an inventory to be deleted is still in use, or an inventory is too small.
     """
+    own = [claim.consumer for claim in claims]
+    # the promises of windows move together with the amounts that claims have taken from them
+    windows = set(window_promises.source_windows(tx.conn, own).values())
     # one call locks all providers, with or without allocations, so that locks are taken in the usual order
-    locked = claimants.lock_claimed(tx, claims, wanted)
+    locked = claimants.lock_claimed(tx, claims, wanted, others=sorted(windows.difference(own)))
     present = {uuid: inventories.class_ids(tx, uuid) for uuid in wanted}
     lookup = names.NameLookup(
         tx, resource_classes, {name for new in wanted.values() for name in new.inventories}
@@ -60,7 +82,7 @@ def reshape_providers(
         inventories.write(tx, rows[uuid], new.inventories, set(present[uuid].scalars), lookup.ids)
     # a reshape moves amounts, and changes no promise about their end, nor when it was given
     ends = expiries.read_ends(tx, locked.timed) if locked.timed else {}
-    allocations.write_claims(tx, [_with_time(tx, each, ends, locked) for each in claims], locked)
+    allocations.write_claims(tx, _timed_claims(tx, claims, ends, locked), locked)
     lasting = {each.consumer for each in claims if each.takes_anything and each.consumer in ends}
     expiries.write_ends(
         tx, {uuid: ends[uuid] for uuid in lasting}, [locked.consumers[uuid].id for uuid in lasting]
@@ -74,19 +96,50 @@ def reshape_providers(
         tx.note_changed([rows[uuid].id], generation=bool(new.inventories))
 
 
-def _with_time(
+def _timed_claims(
     tx: WriteTransaction,
-    claim: ConsumerClaim,
+    claims: Sequence[ConsumerClaim],
     ends: Mapping[str, expiries.ClaimEnd],
     locked: claimants.LockedConsumers,
-) -> ConsumerClaim:
-    """Return the claim of a reshape with the time of the present one."""
-    if claim.consumer not in locked.timed:
-        return claim
-    end = ends.get(claim.consumer)
-    if end is not None:
-        return replace(claim, window=TimeWindow(AT_ONCE, end.expires_at))
-    found = reservations.find_reservation(tx.conn, claim.consumer)
-    if found is None or found.starts_at is None:
-        return claim
-    return replace(claim, window=TimeWindow(found.starts_at, found.expires_at))
+) -> list[ConsumerClaim]:
+    """Return the claims of a reshape with the times of the present claims, and claims of their windows.
+
+    :raises ConcurrentUpdate: another transaction has changed a window meanwhile.
+    """
+    found = _with_windows(tx, claims, ends, locked) if locked.timed else [*claims]
+    # the write would remove the allocations of a consumer without a claim
+    if locked.consumers.keys() - {each.consumer for each in found}:
+        raise ConcurrentUpdate(_CHANGED)
+    return found
+
+
+_CHANGED: Final = "A reservation that claims of these consumers use has just changed. Please try again."
+
+
+def _with_windows(
+    tx: WriteTransaction,
+    claims: Sequence[ConsumerClaim],
+    ends: Mapping[str, expiries.ClaimEnd],
+    locked: claimants.LockedConsumers,
+) -> list[ConsumerClaim]:
+    own = [claim.consumer for claim in claims]
+    sources = window_promises.source_windows(tx.conn, own)
+    if not locked.consumers.keys() >= set(sources.values()):
+        raise ConcurrentUpdate(_CHANGED)
+    reservations.refuse_returns(tx, locked)
+    times = reservations.window_times(tx.conn, locked.timed.intersection(locked.consumers))
+    windows = [
+        reservations.window_claim(tx, row, locked, times[uuid])
+        for uuid, row in locked.consumers.items()
+        if uuid in times and uuid not in own
+    ]
+    found = []
+    for claim in claims:
+        end = ends.get(claim.consumer)
+        if end is not None:
+            time = TimeWindow(AT_ONCE, end.expires_at)
+            claim = replace(claim, window=time, taken_from=sources.get(claim.consumer))
+        elif claim.consumer in times:
+            claim = replace(claim, window=times[claim.consumer])
+        found.append(claim)
+    return [*found, *windows]

@@ -1,4 +1,4 @@
-"""Events of windows and of claims with an end, computed from the tables and the clock.
+"""Events of windows and of claims with an end time, computed from the tables and the clock.
 
 Nouns
     An *event* has a kind, a consumer and an *instant*: the time at which it happens, by the clock of the
@@ -6,22 +6,22 @@ Nouns
     intervals up to the present gets each event in one of the answers.
 
 Invariants
-    - The events correspond to the present bookings. If a time has been changed, the event of the former time
-      is left out.
+    - The events correspond to the present bookings. If the time of a booking has been changed, the event of
+      the former time is left out.
     - A deleted window has no events for times after its deletion. A window that was deleted before its start
       is cancelled, and has no other event.
     - The cost of a page is bounded by its limit, and by the number of bookings with times in its interval,
       which indexes find.
 
 A claim is deleted from the tables when its amounts are released, and a new claim of its consumer replaces it.
-If the claim has ended before, :func:`note_ended` keeps the data for its events for :data:`MAX_AGE` seconds.
+If the claim has already ended, :func:`note_ended` keeps the data for its events for :data:`MAX_AGE` seconds.
 """
 
 from __future__ import annotations
 
 import uuid as uuids
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from heapq import nsmallest
 from typing import Any, Final
@@ -38,6 +38,7 @@ from placement.db.tables import (
     ended_claims,
     is_same_text,
 )
+from placement.store.consumer_hosts import find_roots
 from placement.store.expired import EXPIRES
 from placement.store.time_profile import MAX_PAST, EndAction, iso_time
 
@@ -73,7 +74,8 @@ class TimeEvent:
     """An event of a consumer; all times are in seconds since 1970.
 
     ``starts_at`` and ``ends_at`` are the present times of the window or claim, without lead and cleaning
-    time. For a claim, ``starts_at`` is None.
+    time. For a claim, ``starts_at`` is None. ``hosts`` has the uuids of the root providers of its amounts.
+    The field is empty for a window or a claim without amounts, for instance after its end.
     """
 
     kind: TimeEventKind
@@ -84,6 +86,7 @@ class TimeEvent:
     starts_at: float | None
     ends_at: float
     on_end: EndAction
+    hosts: Sequence[str] = ()
 
     @property
     def event_id(self) -> str:
@@ -91,7 +94,7 @@ class TimeEvent:
         return str(uuids.uuid5(_NAMESPACE, f"{self.kind} {self.consumer} {round(self.instant * 1e6)}"))
 
     def to_document(self) -> dict[str, Any]:
-        """Return the event as answers and notifications show it."""
+        """Return the event as a JSON document, as in answers and notifications."""
         return {
             "id": self.event_id,
             "kind": self.kind,
@@ -102,6 +105,7 @@ class TimeEvent:
             "starts_at": None if self.starts_at is None else iso_time(self.starts_at),
             "ends_at": iso_time(self.ends_at),
             "on_end": self.on_end,
+            "root_provider_uuids": list(self.hosts),
         }
 
     @property
@@ -142,11 +146,11 @@ def list_events(
     conn: sa.Connection, interval: EventInterval, after: EventPosition | None, limit: int
 ) -> list[TimeEvent]:
     """Return the events of an interval, sorted, beginning after a position."""
-    found: dict[str, TimeEvent] = {}
+    found, past = dict[str, TimeEvent](), set[str]()
     # without this, each further page would read the events of all pages before
     since = interval.since if after is None else max(interval.since, after.instant)
     # claims that were released between the statements are in both tables, and in the result once
-    for kind, query in _QUERIES:
+    for kind, query, is_past in _QUERIES:
         values: dict[str, Any] = {
             "since": since,
             "until": interval.until,
@@ -164,12 +168,19 @@ def list_events(
             query = query.where((instant > place) | ((instant == place) & is_behind))
             values |= {"begin": begin, "consumer": consumer}
         for event in _events_of(kind, conn.execute(query, values)):
+            if is_past and event.event_id not in found:
+                past.add(event.event_id)
             found[event.event_id] = event
-    return nsmallest(limit, found.values(), key=lambda each: each.position.sort_key)
+    page = nsmallest(limit, found.values(), key=lambda each: each.position.sort_key)
+    # a consumer of a claim that is over may have a new one elsewhere
+    roots = find_roots(conn, {each.consumer for each in page if each.event_id not in past})
+    return [
+        each if each.event_id in past else replace(each, hosts=roots.get(each.consumer, ())) for each in page
+    ]
 
 
 def _place_in(kind: TimeEventKind, after: EventPosition) -> tuple[float, str]:
-    """Return the instant and the consumer after which events of this kind come after a position."""
+    """Return an instant and a consumer; events of this kind after these two are also after the position."""
     order = _KINDS.index(kind) - _KINDS.index(after.kind)
     # no uuid is before the empty text or behind the letter z
     return after.instant, after.consumer if order == 0 else "" if order > 0 else "z"
@@ -200,7 +211,7 @@ def note_ended(tx: WriteTransaction, uuids_of_consumers: Sequence[str]) -> None:
 
 
 def forget_ended(tx: WriteTransaction, now: float) -> None:
-    """Delete the data of some old claims; the caller has locked the bucket of expiries.
+    """Delete the data for events of some old claims; the caller has locked the bucket of expiries.
 
     :param now: the present time by the clock of the database.
     """
@@ -303,25 +314,36 @@ _soon: Final = _larger_of(_start - _notice, _w.booked_at)
 _ends_soon: Final = _larger_of(_end - _notice, _w.end_set_at)
 _claim_soon: Final = _larger_of(_claim_end - _notice, _e.booked_at)
 _past_soon: Final = _larger_of(ended_claims.c.ends_at - _notice, ended_claims.c.booked_at)
+# the last one is whether the claim is over, and its consumer may hold something else now
 _QUERIES: Final = (
-    (TimeEventKind.STARTS_SOON, _window_events(_soon, _starts_near, ~_is_cancelled, _soon < _start)),
-    (TimeEventKind.STARTED, _window_events(_larger_of(_start, _w.booked_at), _starts_near, ~_is_cancelled)),
+    (TimeEventKind.STARTS_SOON, _window_events(_soon, _starts_near, ~_is_cancelled, _soon < _start), False),
+    (
+        TimeEventKind.STARTED,
+        _window_events(_larger_of(_start, _w.booked_at), _starts_near, ~_is_cancelled),
+        False,
+    ),
     (
         TimeEventKind.ENDS_SOON,
         _window_events(_ends_soon, _ends_near, ~_is_deleted, _ends_soon < _end_instant),
+        False,
     ),
     (
         TimeEventKind.ENDED,
         _window_events(
             sa.case((_w.ended_at < _end_instant, _w.ended_at), else_=_end_instant), _ends_near, ~_is_cancelled
         ),
+        False,
     ),
-    (TimeEventKind.CANCELLED, _window_events(_w.ended_at, _ends_near, _is_cancelled)),
+    (TimeEventKind.CANCELLED, _window_events(_w.ended_at, _ends_near, _is_cancelled), False),
     # claims that have not been released come first: a claim that is released meanwhile is found afterwards
-    (TimeEventKind.CLAIM_ENDS_SOON, _claim_events(_claim_soon, _claim_soon < _claim_end)),
-    (TimeEventKind.CLAIM_ENDED, _claim_events(_claim_end)),
-    (TimeEventKind.CLAIM_ENDS_SOON, _past_claim_events(_past_soon, _past_soon < ended_claims.c.ends_at)),
-    (TimeEventKind.CLAIM_ENDED, _past_claim_events(ended_claims.c.ends_at)),
+    (TimeEventKind.CLAIM_ENDS_SOON, _claim_events(_claim_soon, _claim_soon < _claim_end), False),
+    (TimeEventKind.CLAIM_ENDED, _claim_events(_claim_end), False),
+    (
+        TimeEventKind.CLAIM_ENDS_SOON,
+        _past_claim_events(_past_soon, _past_soon < ended_claims.c.ends_at),
+        True,
+    ),
+    (TimeEventKind.CLAIM_ENDED, _past_claim_events(ended_claims.c.ends_at), True),
 )
 _ENDING: Final = (
     sa.select(

@@ -4,27 +4,38 @@ Nouns
     A *time window* is a half-open interval ``[starts_at, ends_at)`` of seconds since 1970, by the clock of
     the database. So one window may begin at the moment when another window ends. A *timed amount* is an
     amount of one resource class of one provider that a consumer may use during a time window. Reservations
-    with a start (*windows*) and claims that end have timed amounts. Amounts of all other consumers have no
-    known end.
+    with a start time (*windows*) and claims with an end time have timed amounts. Amounts of all other
+    consumers have no known end.
 
     The *peak* of a provider and class is the largest momentary sum of its timed amounts, from now on. The
     *begun* timed amounts have allocations, like the amounts of every consumer. The amount of the *hold* is
     the peak minus the begun amounts. A consumer of the type ``WINDOW_HOLD`` has this amount as an allocation.
 
 Why a hold
-    An amount without an end must be free beside every later window, and therefore beside the peak. Because
-    the hold is an allocation, the used amount of a provider is always the sum of the amounts without an end
-    and of the peak. So each search, each claim and each report of usage respects windows without code for
-    windows.
+    An amount without an end must be free in addition to every later window, and therefore in addition to the
+    peak. Because the hold is an allocation, the used amount of a provider is always the sum of the amounts
+    without an end and of the peak. So each search, each claim and each report of usage takes windows into
+    account without special code.
 
     A cloud without windows runs the same statements as before. Only writes of timed amounts compute holds.
 
 A worked example
-    A host has 8 VCPU, and a guest without an end uses 2. A window takes 4 VCPU from 10:00 to 11:00, another
-    one 6 VCPU from 11:00 to 12:00. The two windows do not overlap, so the peak is 6 VCPU, and the hold is 6
-    VCPU, too. The used amount of the host is 8 VCPU, so no other guest without an end fits. At 10:00 the
-    first window begins, so its 4 VCPU become an allocation, and the hold shrinks to 2. If the window is
-    deleted at 10:30, the hold grows to 6 again.
+    A host has 8 VCPU, and a guest without an end time uses 2. One window takes 4 VCPU from 10:00 to 11:00,
+    another window takes 6 VCPU from 11:00 to 12:00. The two windows do not overlap, so the peak is 6 VCPU,
+    and the hold is 6 VCPU, too. The used amount of the host is 8 VCPU, so no other guest without an end time
+    fits. At 10:00 the first window begins, so its 4 VCPU become an allocation, and the hold shrinks to 2. If
+    the window is deleted at 10:30, the hold grows to 6 again.
+
+Returns of claims
+    A claim from a window takes its amounts out of the window until the claim ends, is deleted or is replaced.
+    Then the amounts are promised to the window again. The *promise* of a window is the sum of its own amounts
+    and of the amounts that its claims use, by provider and class. From the promise, :func:`returned_amounts`
+    derives which amounts return to the window, and when. These *returns* are timed amounts without an
+    allocation, so the hold of the provider keeps them free: a claim may end at any moment, without a write of
+    its window.
+
+    In the example above, a claim takes all 4 VCPU of the first window until 10:40. If the claim is deleted at
+    10:10, the window has the return of 4 VCPU from 10:10 until 11:00, and the hold grows by 4.
 
 Invariants
     - At each instant, amounts without an end and timed amounts together are at most the capacity, unless an
@@ -38,8 +49,8 @@ Invariants
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from heapq import nsmallest
@@ -81,7 +92,7 @@ class EndAction(StrEnum):
 
 
 class HoldRefusal(Conflict):
-    """The error for a hold that cannot be written, whatever the state of other consumers."""
+    """The error for a hold that cannot be written, even if other consumers release amounts."""
 
 
 HoldKey = tuple[str, str]
@@ -113,18 +124,18 @@ class TimeWindow:
 
 @dataclass(frozen=True, slots=True)
 class WindowMargins:
-    """Seconds before the usable time of a window and after it, during which its amounts are held as well."""
+    """Seconds before and after the usable time of a window, in which its amounts are also reserved."""
 
     # whole numbers, so that sums with times are exact
     lead: int = 0
     cleaning: int = 0
 
     def held_window(self, usable: TimeWindow) -> TimeWindow:
-        """Return the time for which amounts are held, computed from the time in which claims may use them."""
+        """Return the reserved time, computed from the time in which claims may use the amounts."""
         return TimeWindow(usable.starts_at - self.lead, usable.ends_at + self.cleaning)
 
     def usable_window(self, held: TimeWindow) -> TimeWindow:
-        """Return the time in which claims may use amounts, computed from the time for which they are held."""
+        """Return the time in which claims may use the amounts, computed from the reserved time."""
         return TimeWindow(held.starts_at + self.lead, held.ends_at - self.cleaning)
 
 
@@ -136,6 +147,7 @@ class TimedAmount:
     """An amount of a resource class that a consumer may use during a time window.
 
     ``consumer`` and ``provider`` are uuids. ``has_begun`` tells whether the amount has an allocation.
+    ``is_return`` marks an amount that a window gets back from one of its claims, without an allocation.
     """
 
     consumer: str
@@ -144,6 +156,7 @@ class TimedAmount:
     used: int
     window: TimeWindow
     has_begun: bool
+    is_return: bool = False
 
     @property
     def key(self) -> HoldKey:
@@ -179,7 +192,7 @@ def largest_sum(amounts: Iterable[TimedAmount], window: TimeWindow) -> int:
 def first_growth(
     before: Iterable[TimedAmount], after: Iterable[TimedAmount], limit: int, window: TimeWindow
 ) -> float:
-    """Return the first instant of a window at which an excess over a limit grows, or the end of the window.
+    """Return the first instant of a window at which a write increases an excess over a limit, or its end.
 
     :param before: the amounts before a write, of which the sum may exceed the limit at some instants.
     :param after: the amounts after the write.
@@ -206,6 +219,81 @@ def by_key(amounts: Iterable[TimedAmount]) -> dict[HoldKey, list[TimedAmount]]:
     for each in amounts:
         found.setdefault(each.key, []).append(each)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPromise:
+    """An amount that a window and its claims together have until the end of the window.
+
+    ``window_id`` and ``window`` are the id and the uuid of its consumer; ``time`` is the time of the window.
+    """
+
+    window_id: int
+    window: str
+    provider: str
+    resource_class: str
+    used: int
+    time: TimeWindow
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRows:
+    """The timed amounts that have rows in the database, and the promises from which returns follow.
+
+    :param sources: the ids of the windows from which claims have taken their amounts, by the uuid of the
+        claim's consumer.
+    """
+
+    amounts: Sequence[TimedAmount]
+    promises: Sequence[WindowPromise] = ()
+    sources: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def all_amounts(self) -> Sequence[TimedAmount]:
+        """The amounts with rows, and the returns."""
+        return [*self.amounts, *returned_amounts(self)] if self.promises else self.amounts
+
+    def without_consumers(self, consumers: Collection[str]) -> TimedRows:
+        """Return the rows as if some consumers had no amounts."""
+        return TimedRows(
+            [each for each in self.amounts if each.consumer not in consumers],
+            [each for each in self.promises if each.window not in consumers],
+            {consumer: window for consumer, window in self.sources.items() if consumer not in consumers},
+        )
+
+
+def returned_amounts(rows: TimedRows) -> list[TimedAmount]:
+    """Return the amounts that windows get back from their claims, when the claims end or already now.
+
+    :param rows: all amounts of the providers with these promises.
+    """
+    if not rows.promises:
+        return []
+    held: dict[tuple[str, HoldKey], int] = {}
+    taken: dict[tuple[int, HoldKey], list[TimedAmount]] = {}
+    for each in rows.amounts:
+        window_id = rows.sources.get(each.consumer)
+        if window_id is None:
+            held[each.consumer, each.key] = each.used
+        else:
+            taken.setdefault((window_id, each.key), []).append(each)
+    found = []
+    for promise in rows.promises:
+        key, end = (promise.provider, promise.resource_class), promise.time.ends_at
+        rest = promise.used - held.get((promise.window, key), 0)
+        for each in taken.get((promise.window_id, key), ()):
+            rest -= each.used
+            # a claim that ends with its window gives nothing back
+            if each.window.ends_at < end:
+                found.append(_return_of(promise, each.used, each.window.ends_at))
+        if rest > 0:
+            found.append(_return_of(promise, rest, promise.time.starts_at))
+    return found
+
+
+def _return_of(promise: WindowPromise, used: int, starts_at: float) -> TimedAmount:
+    time = TimeWindow(starts_at, promise.time.ends_at)
+    return TimedAmount(promise.window, promise.provider, promise.resource_class, used, time, False, True)
 
 
 def needed_holds(amounts: Iterable[TimedAmount], now: float) -> dict[HoldKey, int]:
@@ -242,12 +330,16 @@ def check_amounts(amounts: Iterable[TimedAmount], now: float) -> None:
     """Refuse too many or too large timed amounts of one provider and resource class.
 
     The check limits the peak, not the hold, because a hold may grow up to the peak when a claim is released.
+    Each consumer counts once. A window without an amount of its own counts only if it has a return that is
+    due: each later return belongs to a claim, which is counted.
 
     :raises HoldRefusal: there are more than :data:`MAX_TIMED_AMOUNTS`, or the peak is too large for a
         database column.
     """
     for (provider, name), some in by_key(amounts).items():
-        if len(some) > MAX_TIMED_AMOUNTS:
+        if len({each.consumer for each in some if not each.is_return or each.starts_at <= now}) > (
+            MAX_TIMED_AMOUNTS
+        ):
             raise HoldRefusal(
                 f"Resource provider '{provider}' has {MAX_TIMED_AMOUNTS} amounts of '{name}' in windows and"
                 " in claims that end, which is the maximum."
@@ -272,7 +364,7 @@ def check_window(window: TimeWindow, now: float) -> TimeWindow:
         )
     if AT_ONCE < window.starts_at < now - MAX_PAST:
         raise InvalidRequest(
-            "A window, with its lead time, cannot begin in the past;"
+            f"A window, with its lead time, cannot begin in the past by more than {MAX_PAST:.0f} seconds;"
             f" the time of the database is {iso_time(now)}."
         )
     if window.ends_at <= max(now, window.starts_at):
@@ -283,21 +375,33 @@ def check_window(window: TimeWindow, now: float) -> TimeWindow:
     return TimeWindow(max(now, window.starts_at), window.ends_at)
 
 
-def overlaps_sentence(amounts: Iterable[TimedAmount], window: TimeWindow, *, are_all: bool = True) -> str:
-    """Return a sentence that names the windows and claims that overlap a window; empty if none overlaps it.
+def overlaps_sentence(
+    amounts: Iterable[TimedAmount],
+    window: TimeWindow,
+    choose_preemptible: Callable[[Collection[str]], Collection[str]] = lambda _: (),
+    *,
+    are_all: bool = True,
+) -> str:
+    """Return a sentence with the names of windows and claims that overlap a window; empty if none overlaps.
 
-    :param are_all: whether ``amounts`` has all amounts, so that the sentence may count the unnamed ones.
+    :param choose_preemptible: a function that returns those of some consumers that have preemptible claims.
+    :param are_all: whether ``amounts`` has all amounts, so that the sentence may also give the number of
+        unnamed windows and claims.
     """
     overlapping = {
         (each.window.ends_at, each.consumer): each for each in amounts if each.window.has_overlap(window)
     }
     if not overlapping:
         return ""
+    shown = [each for _, each in nsmallest(_MAX_NAMED, overlapping.items())]
+    preemptible = frozenset(choose_preemptible([each.consumer for each in shown if each.has_begun]))
     named = [
-        f"{each.consumer} until {iso_time(each.window.ends_at)}"
-        if each.has_begun
-        else f"{each.consumer} from {iso_time(each.window.starts_at)} until {iso_time(each.window.ends_at)}"
-        for _, each in nsmallest(_MAX_NAMED, overlapping.items())
+        # the window of a return has begun, too; only the return begins later
+        each.consumer
+        + ("" if each.has_begun or each.is_return else f" from {iso_time(each.window.starts_at)}")
+        + f" until {iso_time(each.window.ends_at)}"
+        + (" (preemptible)" if each.consumer in preemptible else "")
+        for each in shown
     ]
     left = len(overlapping) - len(named)
     more = (f" and {left} more" if left > 0 else "") if are_all else " and others"

@@ -2,7 +2,7 @@
 
 A *skyline* has the sum of the timed amounts of one provider and resource class at each instant. Its
 *breakpoints* are the instants at which the sum changes. A skyline is computed once, and then answers
-questions about many windows, each faster than a sum over all amounts.
+questions about many windows, each faster than by adding all amounts again.
 """
 
 import math
@@ -28,17 +28,18 @@ class TimeSkyline:
 
     The sum from ``times[i]`` until ``times[i + 1]`` is ``sums[i]``.
 
-    The sum is 0 before the first breakpoint, and after the last. ``counted`` is the timed part of the used
-    amount in the read model: the begun amounts and the hold.
+    The sum is 0 before the first breakpoint and after the last breakpoint. ``counted`` is the timed part of
+    the used amount in the read model: the begun amounts and the hold. ``peak`` is the largest sum at any
+    time.
     """
 
     times: "array[float]"
     sums: "array[int]"
     counted: int = 0
-    #: the parts and the result of the last sum that begins with this skyline
-    _last_total: "list[tuple[TotalParts, TimeSkyline]]" = field(
-        default_factory=list, init=False, repr=False, compare=False
-    )
+    peak: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "peak", max(self.sums, default=0))
 
     @classmethod
     def from_amounts(cls, amounts: Iterable[TimedAmount], counted: int = 0) -> "TimeSkyline":
@@ -50,39 +51,26 @@ class TimeSkyline:
         return cls.from_changes(changes, counted)
 
     @classmethod
-    def total_of(cls, parts: "TotalParts") -> "TimeSkyline":
+    def total_of(cls, parts: "Iterable[tuple[TimeSkyline, int, int]]") -> "TimeSkyline":
         """Return the sum of skylines, each with sums between a lowest and a highest number.
 
         The result is relative to the sum without timed amounts, so it begins at 0, too.
-
-        :param parts: at least one.
         """
-        # a skyline without amounts is shared by all hosts
-        first = next((skyline for skyline, *_ in parts if skyline.times), parts[0][0])
-        kept = first._last_total
-        # equal questions come with each search, and a changed provider has another skyline
-        for known, total in kept:
-            if known == parts:
-                return total
         changes: dict[float, int] = {}
         for skyline, lowest, highest in parts:
             levels: Iterable[int] = skyline.sums
             before = min(max(0, lowest), highest)
             # mostly the bounds change nothing, because windows fit into their providers
-            if before or max(levels, default=0) > highest:
+            if before or skyline.peak > highest:
                 levels = [min(max(each, lowest), highest) for each in levels]
             for time, level in zip(skyline.times, levels, strict=True):
                 changes[time] = changes.get(time, 0) + level - before
                 before = level
-        total = cls.from_changes(changes)
-        if first.times:
-            # one assignment, because other threads read this
-            kept[:] = [(parts, total)]
-        return total
+        return cls.from_changes(changes)
 
     @classmethod
     def from_changes(cls, changes: Mapping[float, int], counted: int = 0) -> "TimeSkyline":
-        """Return the skyline of the changes of a sum, by time."""
+        """Return the skyline of a sum, given the changes of the sum by time."""
         # back-to-back windows of equal amounts change nothing
         times = [time for time in sorted(changes) if changes[time]]
         sums = accumulate(map(changes.__getitem__, times))
@@ -97,7 +85,7 @@ class TimeSkyline:
     def largest_integral(self, now: float, period: float) -> float:
         """Return the largest integral (amount times seconds) of the sum over a future period of this length.
 
-        All amounts have an end.
+        All amounts have an end time.
         """
         # the integral from now until each breakpoint
         instants, integrals = [max(each, now) for each in self.times], [0.0]
@@ -141,7 +129,7 @@ class TimeSkyline:
     def fits_until(self, most: int, start: float) -> float:
         """Return the first time after ``start`` at which the sum exceeds ``most``.
 
-        The result is infinity if it never does.
+        The result is infinity if the sum never exceeds ``most``.
         """
         for index in range(bisect_right(self.times, start), len(self.times)):
             if self.sums[index] > most:
@@ -149,7 +137,7 @@ class TimeSkyline:
         return math.inf
 
     def rises_within(self, begin: float, end: float) -> list[float]:
-        """Return the times from ``begin`` up to ``end``, without it, at which the sum grows."""
+        """Return the times from ``begin`` up to, but not including, ``end`` at which the sum grows."""
         first, last = bisect_left(self.times, begin), bisect_left(self.times, end)
         return [
             self.times[index]
@@ -164,12 +152,10 @@ class TimeSkyline:
                 yield self.times[index]
 
     def next_end(self, time: float) -> float:
-        """Return the first time after ``time`` at which the sum decreases; infinity if it never does."""
+        """Return the first time after ``time`` at which the sum decreases; infinity if it never decreases."""
         return next(self.falls_after(time), math.inf)
 
 
-TotalParts = tuple[tuple[TimeSkyline, int, int], ...]
-"""Skylines with the lowest and the highest number that each of them adds to a total."""
 NO_SKYLINE: Final = TimeSkyline(array("d"), array("q"))
 """The skyline of a provider and class without timed amounts."""
 SkylinesByClass = Mapping[str, TimeSkyline]

@@ -7,9 +7,9 @@ Nouns
     a set of new providers that can be created together, because all their parents exist.
 
 Invariants
-    - A write does not touch a provider without a description. A write does not touch a provider that
-      already equals its description either, whatever generation the client gives. So a client that has not
-      received an answer may repeat its request. A new provider has generation 0.
+    - A write does not change a provider without a description. A write also does not change a provider that
+      already equals its description, whatever generation the client gives. So a client that has not received
+      an answer may repeat its request. A new provider has generation 0.
     - Providers can be created, but not moved, renamed or deleted.
     - All described providers belong to one tree.
 """
@@ -51,7 +51,7 @@ _NOT_THERE: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class ProviderDescription:
-    """The state that a provider shall have. A part that is None stays unchanged."""
+    """The wanted state of a provider. A part that is None stays unchanged."""
 
     uuid: str
     name: str
@@ -251,9 +251,9 @@ def _refuse_taken(wanted: Sequence[ProviderDescription], taken: Mapping[str, str
 
 
 def _check_generation(wanted: ProviderDescription, row: ProviderRow) -> None:
-    """Refuse a description with another generation than the provider's current one.
+    """Refuse a description if its generation is not the provider's current generation.
 
-    :raises ConcurrentUpdate: the client gives another generation than the current one.
+    :raises ConcurrentUpdate: the client gives another generation than the current generation.
     """
     if wanted.generation != row.generation:
         given = "none" if wanted.generation is None else wanted.generation

@@ -1,4 +1,4 @@
-"""The history of windows, which has each booking with its promised amounts until the booking is old.
+"""The history of windows: each booking with its promised amounts, until the booking is older than a limit.
 
 A booking writes a row of the history, and the deletion of a window marks this row. The end of a window needs
 no write, because its state follows from the clock of the database. Each new booking also deletes some old
@@ -25,15 +25,17 @@ from placement.store.time_profile import EndAction, TimeWindow, WindowMargins
 MAX_AGE: Final = 90 * 86_400.0
 """Seconds for which the history keeps a window after the window's end."""
 RECENT: Final = 7 * 86_400.0
-"""Seconds for which readers of time events rely on a window after its end."""
+"""Seconds after the end of a window for which readers may ask for its events, so that its row is kept."""
 MAX_KEPT: Final = 1000
-"""Maximum number of past windows of a project that the history keeps after this time."""
+"""Maximum number of windows of a project that the history keeps for longer than :data:`RECENT` after their
+end.
+"""
 # a bound, so that a project that books and cancels without an end cannot fill the table
 MAX_RECENT: Final = 10_000
 """Maximum number of past windows of a project that the history keeps in all."""
 # more than one, so that the history becomes shorter
 _AT_ONCE: Final = 100
-"""Maximum number of rows that one booking deletes for their age, and twice again for their number."""
+"""Maximum number of rows that one booking deletes in each of three steps: one step by age, two by number."""
 
 
 class PastState(StrEnum):
@@ -50,9 +52,9 @@ class PastState(StrEnum):
 class WindowRecord:
     """A window in the history; times are in seconds since 1970.
 
-    ``held`` is the time for which the amounts were promised, including the margins. ``resources`` has the
-    promised amounts by resource class. ``ended_at`` is the time at which the window was deleted; None if it
-    lasts until its end.
+    ``held`` is the time for which the amounts were promised, including lead and cleaning time. ``resources``
+    has the promised amounts by resource class. ``ended_at`` is the time at which the window was deleted; None
+    if the window lasts until its end.
     """
 
     uuid: str
@@ -98,12 +100,12 @@ def note_booking(tx: WriteTransaction, window: WindowRecord, now: float) -> None
 
 
 def _find_excess(tx: WriteTransaction, project_id: str, before: float, kept: int) -> Sequence[str]:
-    """Return windows of a project that ended before a time, without the last ones of these."""
+    """Return the windows of a project that ended before a time, except the ``kept`` latest windows."""
     return tx.conn.execute(_too_many, {"project": project_id, "before": before, "kept": kept}).scalars().all()
 
 
 def note_end(tx: WriteTransaction, uuid: str, expires_at: float) -> None:
-    """Record a changed end of a window, which includes its cleaning time."""
+    """Record a changed end time of a window, which includes the cleaning time of the window."""
     tx.conn.execute(
         sa.update(table)
         .where(table.c.uuid == uuid)
@@ -112,7 +114,7 @@ def note_end(tx: WriteTransaction, uuid: str, expires_at: float) -> None:
 
 
 def note_end_action(tx: WriteTransaction, uuid: str, on_end: EndAction) -> None:
-    """Change what happens at the end of a window."""
+    """Change the action at the end of a window."""
     tx.conn.execute(sa.update(table).where(table.c.uuid == uuid).values(on_end=on_end))
 
 
@@ -179,7 +181,7 @@ _too_many: Final = (
         table.c.project_id == sa.bindparam("project"),
         table.c.ended_at <= sa.bindparam("before", type_=sa.Double),
     )
-    # the order of an index, which has only the windows that are over in front
+    # the index has this order, so that the windows that are over come first
     .order_by(table.c.project_id.desc(), table.c.ended_at.desc())
     .offset(sa.bindparam("kept", type_=sa.Integer))
     .limit(_AT_ONCE)

@@ -1,24 +1,32 @@
-"""Computes sums of windows for metrics: the number of windows, and the amounts that they hold and lend."""
+"""Computes sums of windows for metrics: their number and amounts, and amounts that others use meanwhile."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import sqlalchemy as sa
 
-from placement.db.tables import allocations, claim_expiries, consumers, planned_allocations, reservations
+from placement.db.tables import (
+    allocations,
+    claim_expiries,
+    consumers,
+    planned_allocations,
+    reservations,
+    window_promises,
+)
 from placement.store.expired import EXPIRES
 from placement.store.holds import TimeSchedule, read_schedule
-from placement.store.time_profile import AT_ONCE, TimeWindow, by_key, largest_sum
+from placement.store.time_profile import AT_ONCE, TimedAmount, TimeWindow, by_key, largest_sum
 
 _ALWAYS: Final = TimeWindow(-math.inf, math.inf)
 # a scrape reads all amounts, some 10 microseconds each
 MAX_AMOUNTS: Final = 10_000
-"""Maximum number of planned amounts, of windows and of claims that end, for which sums are computed."""
+"""Maximum number of planned amounts, of windows and of claims with an end time, for which sums are computed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +35,8 @@ class WindowUsage:
 
     - ``booked``: the amounts of pending windows, and those amounts of active windows that no claim has
       taken.
-    - ``lent``: those amounts of pending windows that active windows and ending claims use until the start of
-      the window.
+    - ``lent``: those amounts of pending windows that active windows, and claims with an end time, use until
+      the start of the window.
     """
 
     pending: int
@@ -39,17 +47,34 @@ class WindowUsage:
     @classmethod
     def from_schedule(cls, schedule: TimeSchedule) -> WindowUsage:
         """Compute the sums from a schedule of all providers."""
-        # claims that end have no start
+        # claims with an end time have no start
         windows = [each for each in schedule.amounts if each.window.starts_at != AT_ONCE]
-        pending = [each for each in windows if not each.has_begun]
-        booked, lent, holds = Counter[str](), Counter[str](), dict(schedule.holds)
+        pending = [each for each in windows if not each.has_begun and not each.is_return]
+        booked, lent = Counter[str](), Counter[str]()
         for each in windows:
-            booked[each.resource_class] += each.used
+            # an amount that a claim has given back may have no allocation yet
+            if not each.is_return or each.window.starts_at <= schedule.now:
+                booked[each.resource_class] += each.used
+        every, ahead = by_key(schedule.amounts), TimeWindow(schedule.now, math.inf)
         for key, some in by_key(pending).items():
-            # the hold keeps the room that the pending windows do not lend
-            lent[key[1]] += max(0, largest_sum(some, _ALWAYS) - holds.get(key, 0))
+            # the hold is not used here, because it also keeps the room that windows get back from claims
+            kept = largest_sum(every[key], ahead) - _present_sum(every[key], schedule.now)
+            lent[key[1]] += max(0, largest_sum(some, _ALWAYS) - kept)
         waiting = {each.consumer for each in pending}
-        return cls(len(waiting), len({each.consumer for each in windows} - waiting), booked, lent)
+        active = ({each.consumer for each in windows} | schedule.used_windows) - waiting
+        return cls(len(waiting), len(active), booked, lent)
+
+
+def _present_sum(amounts: Iterable[TimedAmount], now: float) -> int:
+    """Return the sum of the amounts that active windows and claims have at present.
+
+    An amount that a window has got back counts, although it may have no allocation yet.
+    """
+    return sum(
+        each.used
+        for each in amounts
+        if (each.has_begun or each.is_return) and each.starts_at <= now < each.window.ends_at
+    )
 
 
 def read_usage(conn: sa.Connection) -> WindowUsage | None:
@@ -63,6 +88,7 @@ _one: Final = sa.literal(1).label("one")
 _COUNT: Final = sa.select(sa.func.count()).select_from(
     sa.union_all(
         sa.select(_one).select_from(planned_allocations),
+        sa.select(_one).select_from(window_promises),
         sa.select(_one)
         .select_from(reservations.join(allocations, allocations.c.consumer_id == reservations.c.consumer_id))
         .where(reservations.c.starts_at.is_not(None)),

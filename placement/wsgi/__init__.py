@@ -36,7 +36,7 @@ def init_application() -> "WSGIApplication":
     # only one worker logs messages that are the same for all workers
     if uwsgi is None or uwsgi.worker_id() <= 1:
         for warning in unknown_options(conf):
-            LOG.warning("%s", warning)
+            LOG.warning("A part of the configuration has no effect: %s", warning)
     application = build_application(conf, alone=True)
     return application if uwsgi is None else ChunkedInput(application, uwsgi.chunked_read)
 

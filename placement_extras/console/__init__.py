@@ -8,7 +8,7 @@ Nouns
 
     A *visitor* is the user of the browser. Visitors have the same rights as with the REST API. A page names
     the policy rules of all REST operations that return the same content. The visitor sees the page if each of
-    these rules allows it.
+    these rules allows the operation.
 
     A *host* is a tree of resource providers. A host is *disabled* if its root has COMPUTE_STATUS_DISABLED,
     *full* if it has CPUs and memory and one of the two is used up, and *open* otherwise. An open host is
@@ -26,12 +26,12 @@ Parts
       Flask application, with ``admission`` (sessions of requests) and ``signing_in`` (the form, and limits of
       attempts).
     - Each page has a module with its route: ``hosts``, ``host_scheduling``, ``capacity``, ``candidates``,
-      ``consumers``, ``names``, ``neighbours``, ``settings`` and ``window_calendar``. ``icalendar`` is a feed
-      for other calendars. Two pages have a second module with their computations: ``fleet`` for the list of
-      hosts, and ``host`` for the page of one host.
+      ``consumers``, ``names``, ``neighbours``, ``settings`` and ``window_calendar``. ``icalendar`` makes a
+      feed for other calendar programs. Two pages have a second module with their computations: ``fleet`` for
+      the list of hosts, and ``host`` for the page of one host.
     - ``page_request`` has what all routes need: the visitor, the policy rules, and requests to the API.
-      ``forms`` protects forms with cookies and marks, ``questions`` has the fields in which visitors describe
-      a guest, and ``sessions`` has the tables.
+      ``forms`` protects forms against other sites with cookies and marks, ``questions`` has the fields in
+      which visitors describe a guest, and ``sessions`` has the tables.
 
 Order of calls
     A request passes the admission, which finds the session and gives its token to the authentication of the
@@ -41,7 +41,7 @@ Order of calls
 
 Imports
     ``app`` imports the modules of pages. If visitors have to sign in, ``app`` also imports ``admission`` and
-    ``signing_in``. Nothing else in the service imports these modules.
+    ``signing_in``. No other module of the service imports these modules.
 
 Invariants
     - For each resource class, the used, free, stranded and disabled amounts add up to the capacity. The only
@@ -90,9 +90,10 @@ class ConsoleApplication:
 
 APPLICATION: Final = ConsoleApplication()
 DISABLED_REASON: Final = "console.disabled_reason"
-"""The attribute with the reason for which a provider has the trait COMPUTE_STATUS_DISABLED."""
+"""The attribute with the reason why a provider has the trait COMPUTE_STATUS_DISABLED."""
 DISABLED_BY: Final = "console.disabled_by"
 """The attribute with the name of the visitor that has set the trait COMPUTE_STATUS_DISABLED."""
 ATTRIBUTES_OF_TRAITS: Final = {DISABLED: (DISABLED_REASON, DISABLED_BY)}
-"""By trait, the attributes that a provider loses together with this trait. A reason is valid only while the
-host is disabled."""
+"""By trait, the attributes that a provider loses together with this trait. For example, the reason of
+COMPUTE_STATUS_DISABLED is valid only while the host is disabled.
+"""

@@ -35,7 +35,7 @@ WINDOW: Final = 300.0
 _TIDY_SECONDS: Final = 600.0
 """Seconds after which a worker searches for expired rows again."""
 _PUBLIC: Final = (SIGN_IN, "/console/sign-out", "/console/static/")
-"""The beginnings of paths for which no session is needed."""
+"""The beginnings of those paths that need no session."""
 _ADMITTED: Final = "placement_extras.console.admitted"
 _UNAVAILABLE: Final = 503
 _CANNOT_ASK: Final = "The Identity service is temporarily unavailable, so your session cannot be checked."
@@ -65,7 +65,7 @@ def _session_cipher(secret: str) -> Fernet:
 
 
 class SessionAdmission:
-    """Admits visitors with a session to the pages, and sends others to the page to sign in.
+    """Admits visitors with a session to the pages, and redirects other visitors to the page to sign in.
 
     :param authenticated: the same pages behind the authentication of the REST API, which checks the token.
     """
@@ -104,7 +104,7 @@ class SessionAdmission:
         return _to_sign_in(environ, start_response)
 
     def _find_session(self, environ: "WSGIEnvironment") -> VisitorSession | None:
-        """Return the session of a request; None if there is none.
+        """Return the session of a request; None if the request has no session.
 
         :raises ServiceError: the database does not answer.
         """
@@ -158,7 +158,7 @@ def note_admitted(pages: "WSGIApplication") -> "WSGIApplication":
 
 
 class _PageAnswer:
-    """Passes answers of pages on, and holds answers of the authentication back."""
+    """Passes answers of pages on, but only records the status of a refusal by the authentication."""
 
     def __init__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> None:
         self._environ = environ
@@ -176,7 +176,7 @@ class _PageAnswer:
 
 
 def _to_sign_in(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-    """Redirect to the page to sign in, which leads back to the page of a GET request."""
+    """Redirect to the page to sign in; after signing in, the visitor returns to the page of a GET request."""
     address = environ.get("SCRIPT_NAME", "") + SIGN_IN
     if environ["REQUEST_METHOD"] == "GET":
         wanted = environ["PATH_INFO"]

@@ -78,7 +78,7 @@ def format_traffic(megabytes: float) -> str:
 
 
 def _scaled_text(value: float, step: int, units: Sequence[str]) -> str:
-    """Format a value in the first unit in which it is less than ``step``, or in the last unit."""
+    """Format a value in the smallest unit in which it is less than ``step``, or in the largest unit."""
     shown, unit = float(value), 0
     while abs(shown) >= step and unit + 1 < len(units):
         shown, unit = shown / step, unit + 1
@@ -90,7 +90,7 @@ def _scaled_text(value: float, step: int, units: Sequence[str]) -> str:
 def whole_percent(part: int, whole: int) -> int:
     """Return the share of a part in a whole, in percent from 0 to 100.
 
-    Only an empty part gives 0, and only the whole gives 100.
+    The result is 0 only for an empty part, and 100 only for the whole.
     """
     if whole <= 0:
         # without a capacity, any usage fills the bar

@@ -49,7 +49,7 @@ class OfferLine:
 
 
 Way = tuple[OfferLine, ...]
-"""One candidate as lines of a picture: the tree of its host, then the trees that share resources with it."""
+"""One candidate as lines of a picture: the tree of its host, then the trees of sharing providers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class HostOffer:
 class HostOffers:
     """The candidates that the page shows, by host.
 
-    ``has_more``: the search found more candidates than are shown. ``is_fallback``: the candidates serve the
-    fallback of the flavor, and not its first request.
+    ``has_more`` tells whether the search found more candidates than the page shows. ``is_fallback`` tells
+    whether the candidates are for the fallback of the flavor, instead of its first request.
     """
 
     shown: tuple[HostOffer, ...]

@@ -1,4 +1,4 @@
-"""The page ``/console/capacity``: the number of guests that fit, short resources, and excluded hosts."""
+"""The page ``/console/capacity``: the number of guests that fit, scarce resources, and excluded hosts."""
 
 import re
 from collections.abc import Iterable

@@ -14,8 +14,8 @@ from placement_extras.console.host import ConsumerHolding, InventoryStock, stock
 
 NUMA_NODE: Final = "numa_node"
 PCI_PATH: Final = "pci_path"
-"""Attributes that the agent of a host writes for the provider of a PCI device. Only providers of devices have
-a path.
+"""Attributes that the agent of a host writes for the provider of a PCI device. Only providers of PCI devices
+have a path.
 """
 
 MAX_DEVICES: Final = 100
@@ -26,8 +26,9 @@ MAX_DEVICES: Final = 100
 class DeviceRow:
     """A PCI device in the list of a page.
 
-    ``node`` is its NUMA node, and ``path`` the bridges above it; an unknown node or path is empty.
-    ``holders`` has the numbers of its consumers in the page's list of consumers.
+    ``node`` is the NUMA node of the device, and ``path`` the bridges above the device. An unknown node or
+    path is empty. ``holders`` has, for each consumer of the device, its number in the page's list of
+    consumers.
     """
 
     provider: Provider
@@ -76,7 +77,7 @@ class DeviceStock:
     """The PCI devices of one resource class.
 
     ``hosts`` is the number of hosts with such devices, and ``open_hosts`` the number of hosts with a free
-    one.
+    device.
     """
 
     resource_class: str

@@ -44,7 +44,10 @@ class AgentHeartbeat:
 
 
 def last_heartbeat(members: Iterable[Provider]) -> AgentHeartbeat | None:
-    """Return the heartbeat of a host, from its first provider with a heartbeat; None without a heartbeat."""
+    """Return the heartbeat of a host, from its first provider with a heartbeat.
+
+    The result is None if no provider has one.
+    """
     for each in members:
         if each.attributes:
             reported_at, due = each.attributes.get(REPORTED_AT), each.attributes.get(REPORT_DUE)
@@ -57,7 +60,7 @@ def last_heartbeat(members: Iterable[Provider]) -> AgentHeartbeat | None:
 def broken_promises(members: Iterable[Provider]) -> str:
     """Return the promises to guests that a host breaks, in the words of its agent.
 
-    The result is empty if it breaks none.
+    The result is empty if the host breaks no promise.
     """
     for each in members:
         if each.attributes:
@@ -99,8 +102,8 @@ class HostFilter:
 
     A host passes the filter if its tree has a provider with the class, a provider with the trait, and a
     provider in the aggregate. ``broken`` selects hosts that break promises to guests. ``order`` is ``name``,
-    ``free`` or ``used``; the last two sort hosts by the free amount or the used share of the class, the
-    largest first.
+    ``free`` or ``used``; ``free`` and ``used`` sort hosts by the free amount or the used share of the class,
+    the largest first.
     """
 
     name: str = ""
@@ -163,7 +166,8 @@ class ClassTotal:
 class FleetPage:
     """One page of the list of hosts.
 
-    ``passing`` of the ``hosts`` hosts pass the filters, and ``totals`` are sums over these.
+    ``hosts`` is the number of all hosts, and ``passing`` the number of hosts that pass the filters.
+    ``totals`` has the sums over the hosts that pass.
     """
 
     hosts: int
@@ -197,7 +201,7 @@ def state_of(tree: HostTree, now: float = 0.0) -> HostCondition:
 def make_page(snapshot: ModelSnapshot, wanted: HostFilter, now: float = 0.0) -> FleetPage:
     """Return the page of hosts that pass the filters, at a time.
 
-    A number above that of the last page means the last page.
+    A page number above the last page selects the last page.
     """
     trees = snapshot.whole_trees()
     passing = _passing_roots(snapshot, trees, wanted)

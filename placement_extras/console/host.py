@@ -1,6 +1,6 @@
 """Computes the page of a host, or of a part of a host: providers, consumers, and positions of guests.
 
-The picture of consumers has one bar for each inventory, and in the bar a part for each consumer. The parts
+The picture of consumers has one bar for each inventory, and each bar has a part for each consumer. The parts
 show amounts, because Placement does not know single CPUs. The *position* of a guest consists of its CPUs and
 its cache ways. Agents with ``[compute] report_positions`` write the CPUs and cache ways of guests into
 attributes. The service never sends a request to an agent, because it does not know the agents' addresses.
@@ -262,7 +262,7 @@ class InventoryBar:
 
 @dataclass(frozen=True, slots=True)
 class HostPicture:
-    """The bars of a picture by provider, and the number of bars that it has no room for."""
+    """The bars of a picture by provider, and the number of bars that the picture leaves out."""
 
     lanes: tuple[InventoryBar, ...]
     left_out: int

@@ -1,9 +1,9 @@
 """Handles ``POST /console/providers/{uuid}/scheduling``, which disables a host for new guests or enables it.
 
 The root provider gets the trait that Nova's scheduler always forbids, and attributes with the visitor and the
-reason, in one write. The console removes the trait only together with these attributes. If the attributes are
-missing, an agent or nova-compute has set the trait, and would set it again. The attributes are deleted with
-the trait, even if another client removes it.
+reason, in one write. The console removes the trait only if the provider has these attributes. Without the
+attributes, the trait is from an agent or nova-compute, which would set the trait again. The attributes are
+deleted with the trait, even if another client removes it.
 """
 
 from collections.abc import Mapping

@@ -27,7 +27,9 @@ _MAX_CHOICES: Final = 250
 _MAX_HOLDERS: Final = 100
 """Number of consumers on one page."""
 _MAX_HOLDERS_PAGES: Final = 1000
-"""Maximum number of pages of consumers, needed because each page reads the consumers of all earlier pages."""
+"""Maximum number of pages of consumers. The maximum is needed because each page reads the consumers of all
+earlier pages.
+"""
 _ORDERS: Final = ("name", "free", "used")
 
 

@@ -45,8 +45,9 @@ VALID_UNTIL: Final = "neighbour.valid_until"
 CACHE: Final = "neighbour.cache."
 GUEST: Final = "neighbour.guest."
 LIMIT: Final = "neighbour.limit."
-"""Prefixes of attributes. The id of an L3 cache follows CACHE, and a number for each guest follows the other
-prefixes."""
+"""Prefixes of attributes. The id of an L3 cache follows ``CACHE``, and a number for each guest follows each
+other prefix.
+"""
 
 _CACHES_PER_PAGE: Final = 40
 _LIMITS_PER_PAGE: Final = 40
@@ -77,7 +78,7 @@ class NeighbourOrder(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLoad:
-    """The use of caches: bandwidths in MB a second, occupancy and size in MiB; an unknown value is None."""
+    """The use of caches: bandwidths in MB a second, occupancy and size in MiB. Unknown values are None."""
 
     bandwidth: float | None = None
     max_bandwidth: float | None = None
@@ -96,7 +97,7 @@ class NeighbourCache:
 
 @dataclass(frozen=True, slots=True)
 class NeighbourGuest:
-    """The use of all L3 caches of a host by one guest."""
+    """The cache use and memory bandwidth of one guest, summed over all L3 caches of its host."""
 
     root: Provider
     consumer: str
@@ -115,7 +116,7 @@ class LimitedLever:
 
 @dataclass(frozen=True, slots=True)
 class LimitedGuest:
-    """A guest of a host with the limits on it."""
+    """A guest of a host, with the current limits on the guest's use of resources."""
 
     root: Provider
     consumer: str

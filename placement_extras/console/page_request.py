@@ -91,7 +91,7 @@ class PageRequest:
             yield snapshot, names
 
     def require_rules(self, rules: Iterable[str]) -> None:
-        """Check that all of the rules allow this request to the visitor.
+        """Check that every rule allows the visitor to send this request.
 
         :raises Forbidden: a rule does not allow the request; the message names the first such rule.
         """
@@ -99,7 +99,7 @@ class PageRequest:
             self.service.enforcer.authorize(self.visitor, rule)
 
     def may_use(self, *rules: str) -> bool:
-        """Return whether all of the rules allow this request to the visitor."""
+        """Return whether every rule allows the visitor to send this request."""
         try:
             self.require_rules(rules)
         except Forbidden:
@@ -157,7 +157,7 @@ class ListPage(Generic[T]):
 def cut_page(rows: Sequence[T], number: int, per_page: int) -> ListPage[T]:
     """Return one page of a list.
 
-    A number above that of the last page means the last page, and an empty list has one page.
+    A page number above the last page selects the last page. An empty list has one page.
     """
     pages = max(1, -(-len(rows) // per_page))
     number = min(max(1, number), pages)

@@ -11,9 +11,10 @@ values reveals another one. A form contains the mark, so that other sites cannot
 the database is not enough to impersonate a visitor, and the token of the Identity service never leaves the
 service.
 
-An *attempt* to sign in has two *subjects*: the user at this address, and the address. For each subject there
-are as many *slots* as attempts are allowed, and an attempt takes a free slot of each subject. The database
-prevents two attempts from taking one slot: the second attempt starts again.
+An *attempt* to sign in has two *subjects*: the user name together with the client's address, and the address
+alone. For each subject there are as many *slots* as attempts are allowed, and an attempt takes a free slot of
+each subject. The database prevents two attempts from taking the same slot: the second attempt then tries
+another slot.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def count_attempt(tx: WriteTransaction, limits: Mapping[str, int], seconds: floa
 
 
 def _free(conn: sa.Connection, limits: Mapping[str, int], seconds: float) -> dict[str, list[int]] | None:
-    """Return the free slots of each subject; None if no slot of some subject is free."""
+    """Return the free slots of each subject; None if one of the subjects has no free slot."""
     taken: dict[str, list[int | None]] = {subject: [] for subject in limits}
     rows = conn.execute(
         sa.select(console_attempts.c.subject, console_attempts.c.slot).where(

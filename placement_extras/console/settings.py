@@ -2,7 +2,7 @@
 
 The generation of a group is the newest generation that at least a tenth of its hosts, and at least two hosts,
 have applied. So a single agent with wrong settings, or a wrong report, does not make all other hosts look
-outdated. Hosts with a newer generation are *ahead* until enough hosts have applied it.
+outdated. Hosts with a newer generation are *ahead* until enough hosts have applied that generation.
 """
 
 from collections.abc import Iterable
@@ -32,7 +32,9 @@ SEE_SETTINGS: Final = (*SEE_HOSTS, ext.ATTRIBUTES)
 _GROUPS_PER_PAGE: Final = 50
 _PER_PAGE: Final = 50
 _QUORUM: Final = 10
-"""A generation counts as that of the group if the group's hosts, divided by this number, have applied it."""
+"""A generation counts as the group's generation if at least one in this number of the group's hosts has
+applied it.
+"""
 _MIN_QUORUM: Final = 2
 _MAX_GENERATION: Final = 2**53
 """Largest integer that JSON represents exactly."""
@@ -42,7 +44,7 @@ _MAX_GENERATION: Final = 2**53
 class SettingsFollower:
     """A host, its group, and the generation (version) of the group's settings that the host has applied.
 
-    The generation is 0 if the host has applied none.
+    The generation is 0 if the host has applied no settings.
     """
 
     root: Provider
@@ -78,7 +80,7 @@ class SettingsPage:
 
 
 def find_follower(root: Provider, members: Iterable[Provider]) -> SettingsFollower | None:
-    """Return the settings that a host follows, from its first provider with a group; None without a group."""
+    """Return the group and the settings of a host, from its first provider with a group, or None."""
     for each in members:
         group = each.attributes.get(GROUP)
         if isinstance(group, str):

@@ -89,13 +89,13 @@ class SignInForm:
 
 @blueprint.get(admission.SIGN_IN)
 def show_form() -> Response:
-    """Show the form to sign in, and set the cookie without which the form is refused."""
+    """Show the form to sign in, and set the cookie that the console requires with the form."""
     return _form_page(SignInForm())
 
 
 @blueprint.post(admission.SIGN_IN)
 def sign_in() -> Response:
-    """Sign the visitor in, and redirect to the page that the visitor wanted before."""
+    """Sign the visitor in, and redirect to the page that the visitor asked for."""
     form = SignInForm.from_fields(request.form)
     try:
         forms.check_form()
@@ -123,7 +123,10 @@ def sign_in() -> Response:
         return _form_page(form, _NO_ROOM, HTTPStatus.SERVICE_UNAVAILABLE)
     try:
         if not _count_attempt(service, limits):
-            LOG.warning("too many attempts to sign in to the console from %s", request.remote_addr)
+            LOG.warning(
+                "too many attempts to sign in to the console from %s, so visitors from there have to wait",
+                request.remote_addr,
+            )
             answer = _form_page(form, _TOO_OFTEN, HTTPStatus.TOO_MANY_REQUESTS)
             answer.headers["Retry-After"] = f"{admission.WINDOW:.0f}"
             return answer
@@ -178,11 +181,10 @@ def _count_attempt(service: PlacementService, limits: Mapping[str, int]) -> bool
 
 
 def counted_as(sent: str) -> str:
-    """Count an attempt to sign in, and return True.
+    """Return the part of a client's address under which attempts to sign in are counted.
 
-    :param sent: Above the limit of attempts, return False without writing to the database. Only the last
-        address of a list is from a trusted proxy; the client may have invented the others. Some proxies add
-        the port.
+    :param sent: an address, or a list of addresses. Only the last address of a list is from a trusted proxy;
+        the client may have invented the other addresses. Some proxies add the port.
     :returns: the address. For IPv6, the network with the first 64 bits, because a client may use all its
         addresses.
     """

@@ -1,4 +1,4 @@
-"""The page ``/console/calendar``: hosts as rows, with windows, claims that end, and free room over time.
+"""The page ``/console/calendar``: the windows, claims with an end time, and free amounts of hosts over time.
 
 A page shows few hosts and reads only their windows, so its cost does not grow with the cloud.
 """
@@ -21,7 +21,7 @@ from placement.read_model.provider import Provider
 from placement.store.expiries import server_time
 from placement.store.holders import find_projects
 from placement.store.holds import TimeSchedule, read_schedule
-from placement.store.reservations import held_amounts, list_reservations
+from placement.store.reservations import list_reservations, reserved_amounts
 from placement.store.time_profile import TimedAmount, TimeWindow
 from placement.store.time_skyline import TimeSkyline
 from placement_extras.console import fleet, page_request
@@ -45,7 +45,7 @@ _DEFAULT_SPAN: Final = 7
 _HOSTS_PER_PAGE: Final = 20
 # about a pixel, so that a page with thousands of windows remains small
 _LEAST_STEP: Final = 1 / 1000
-"""Steps narrower than this share of the shown time are joined with their short neighbours."""
+"""Steps shorter than this share of the shown time are joined with short steps next to them."""
 _MAX_BARS: Final = 60
 """Maximum number of windows and claims that the page draws for a host."""
 _MAX_OF_PROJECT: Final = 1000
@@ -74,7 +74,7 @@ class CalendarQuestion:
 
 @dataclass(frozen=True, slots=True)
 class CalendarBar:
-    """A window, or a claim that ends, as a bar of a host.
+    """A window, or a claim with an end time, as a bar of a host.
 
     ``left`` and ``width`` are shares of the shown time.
 
@@ -179,14 +179,15 @@ def _usage_steps(skyline: TimeSkyline, endless: int, shown: TimeWindow) -> Itera
 def _make_bars(
     amounts: Iterable[TimedAmount], projects: Mapping[str, str], wanted: CalendarQuestion
 ) -> tuple[tuple[CalendarBar, ...], int, int]:
-    """Return the first bars by their start, the number of lanes, and the number of bars left out."""
-    by_consumer: dict[str, list[TimedAmount]] = defaultdict(list)
+    """Return the bars that start first, the number of lanes, and the number of bars left out."""
+    # a window has a bar of its own for what a claim gives back to it at its end
+    by_bar: dict[tuple[str, float], list[TimedAmount]] = defaultdict(list)
     for each in amounts:
         if not wanted.project or projects.get(each.consumer) == wanted.project:
-            by_consumer[each.consumer].append(each)
-    ordered = sorted(by_consumer.items(), key=lambda pair: (pair[1][0].starts_at, pair[0]))
+            by_bar[each.consumer, each.starts_at].append(each)
+    ordered = sorted(by_bar.items(), key=lambda pair: (pair[1][0].starts_at, pair[0]))
     shown, bars, lane_ends = wanted.shown_time, [], list[float]()
-    for consumer, some in ordered[:_MAX_BARS]:
+    for (consumer, _), some in ordered[:_MAX_BARS]:
         first = some[0]
         begin, end = max(first.starts_at, shown.starts_at), min(first.window.ends_at, shown.ends_at)
         lane = next((number for number, last in enumerate(lane_ends) if last <= begin), len(lane_ends))
@@ -245,14 +246,15 @@ def wanted_of(arguments: Mapping[str, str], classes: Sequence[str], now: float) 
 
 @console_page(blueprint, "/console/calendar", *SEE_CALENDAR)
 def show_calendar(visit: PageRequest) -> str:
-    """Show windows and claims that end, and the free room of hosts over time."""
+    """Show windows, claims with an end time, and the free amounts of hosts over time."""
     with visit.service.database.read() as conn:
         now = server_time(conn)
         project = page_request.text_of(request.args, "project")
         reserved: list[Any] = []
         if project:
             some = list_reservations(conn, project, None, None, _MAX_OF_PROJECT)
-            reserved = list(held_amounts(conn, some))
+            amounts = reserved_amounts(conn, some)
+            reserved = [*amounts.held, *amounts.claimed]
     with visit.pinned_model() as (snapshot, _):
         classes, _, aggregates = fleet.filter_choices(snapshot, 250)
         classes.sort(key=class_order)

@@ -8,12 +8,12 @@ Nouns
     is *refused* if the flavor and the image contradict each other, or if one of them contradicts itself.
 
 Modules
-    ``flavor`` has the classes for flavors and images; ``guest`` combines the two translations. ``pinning``
+    ``flavor`` has the classes for flavors and images; ``guest`` combines a flavor and an image. ``pinning``
     and ``memory`` decide about CPUs, memory and NUMA nodes, and refuse impossible guests. ``features`` finds
-    the traits that a guest needs. ``groups`` builds amounts and traits for each suffix. If the option
-    ``numa_affinity`` is set, ``affinity`` asks for CPUs, memory and devices of one NUMA node; Nova cannot
-    make such a request. ``spelling`` has all known names and warns of unknown names. ``translation`` makes
-    the request; ``form`` and ``options`` connect the translation to the API and the configuration.
+    the traits that a guest needs. ``groups`` builds the amounts and traits of each request group (suffix). If
+    the option ``numa_affinity`` is set, ``affinity`` asks for CPUs, memory and devices of one NUMA node; Nova
+    cannot make such a request. ``spelling`` has all known names and warns of unknown names. ``translation``
+    makes the request; ``form`` and ``options`` connect the translation to the API and the configuration.
 
 A worked example
     A flavor has vcpus 4, ram 2048, disk 10 and swap 1500. Its extra specs are ``hw:cpu_policy=dedicated``,

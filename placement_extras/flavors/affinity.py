@@ -3,11 +3,11 @@
 Nova asks Placement for amounts of the whole host, and checks NUMA nodes afterwards
 (``hw:pci_numa_affinity_policy``). This module makes a request with ``same_subtree`` instead. A request with
 ``same_subtree`` works on hosts where CPUs, memory and devices belong to the providers of NUMA nodes. A NUMA
-node serves the group ``_NODE``, and this node or its descendants serve the other groups with CPUs, memory and
-devices.
+node satisfies the group ``_NODE``. The same node or its descendants satisfy the other groups, which ask for
+CPUs, memory and devices.
 
 If the policy of a device is only a preference, there is a second request, the *fallback*. The fallback is
-used if no host can serve the first request. A guest with several NUMA nodes gets the request that Nova would
+used if no host satisfies the first request. A guest with several NUMA nodes gets the request that Nova would
 send, because each device may be at any of these nodes.
 """
 
@@ -43,7 +43,7 @@ no policy.
 def device_policies(guest: FlavorGuest, devices: Devices) -> Mapping[str, str]:
     """Return the NUMA policy of each device, by suffix.
 
-    A policy in the flavor or the image takes precedence over that of the alias.
+    A policy in the flavor or the image takes precedence over the policy of the alias.
 
     :raises InvalidRequest: flavor and image contradict each other.
     """
@@ -57,8 +57,8 @@ def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> Cand
     Traits of the group without a suffix become traits of the root, because the root has the traits of the
     host.
 
-    :param policies: the policy of each device, by suffix of its group. Its value does not matter here,
-        because a device at the NUMA node of the CPUs satisfies every policy.
+    :param policies: the policy of each device, by suffix of its group. The values of policies have no effect
+        here, because a device at the NUMA node of the CPUs satisfies every policy.
     """
     whole = next((group for group in request.groups if not group.suffix), RequestGroup())
     rest = {name: amount for name, amount in whole.resources.items() if name not in _OF_NODES}
@@ -89,7 +89,7 @@ def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> Cand
 
 
 def with_devices_apart(near: CandidatesRequest, policies: Mapping[str, str]) -> CandidatesRequest | None:
-    """Return the request with devices at other nodes, as far as policies allow; None if no policy does.
+    """Return the request with devices at other nodes, if their policies allow this; None if no policy does.
 
     A device with the policy "preferred" may be anywhere. A device with the policy "legacy" may be outside of
     all known NUMA nodes.

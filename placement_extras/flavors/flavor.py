@@ -125,7 +125,7 @@ def parse_cpus(text: str) -> int:
 def parse_mask(text: str, vcpus: int) -> int:
     """Parse a mask of CPUs of a guest.
 
-    A mask that begins with ``^`` means all CPUs of the guest except these.
+    A mask that begins with ``^`` means all CPUs of the guest except the CPUs in the mask.
 
     :raises ValueError: see :func:`parse_cpus`.
     """

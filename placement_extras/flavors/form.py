@@ -123,7 +123,7 @@ class FlavorForm:
                     f"The flavor is not understood: {said}. Correct it, or leave out 'strict'.",
                     INVALID_FLAVOR,
                 )
-            LOG.warning("A part of a flavor was ignored, as Nova does: %s", said)
+            LOG.warning("A part of a flavor was ignored, as in Nova: %s", said)
         return AskedCandidates(
             translation.request, microversion.MAX, translation.fallback, translation.warnings
         )

@@ -117,7 +117,7 @@ class GroupBuilder:
         """Return the policy for groups with a suffix.
 
         A request needs a policy if it has several groups with a suffix. If two or more of these groups come
-        from extra specs, the flavor has to name it. Otherwise the policy is "none" by default.
+        from extra specs, the flavor has to name the policy. Otherwise the policy is "none" by default.
         """
         several = sum(group.suffix != "" for group in self.build_groups()) > 1
         return "none" if self._policy is None and several and self._suffixes_of_specs < 2 else self._policy

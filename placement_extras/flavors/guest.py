@@ -1,4 +1,4 @@
-"""Combines a flavor and an image to a guest, and checks the properties of the image.
+"""Combines a flavor and an image into a guest, and checks the properties of the image.
 
 Flavor and image may each have a value for the same feature.
 
@@ -142,7 +142,7 @@ FORMERLY: Final[Mapping[str, str]] = {
     "xenapi_device_id": "hw_device_id",
     "xenapi_image_compression_level": "img_compression_level",
 }
-"""Former names of image properties of which the values are checked."""
+"""Former names of those image properties that have checked values."""
 
 _COMPARISON: Final = re.compile(r"\s*(?:<=|>=|<|>|!=|==)\s*(\S+)\s*")
 _VERSION: Final = re.compile(
@@ -233,7 +233,7 @@ def read(pairs: Pairs) -> TypedProperties:
 def by_node(given: Mapping[str, str], name: str, read_one: Callable[[str], int]) -> tuple[int, ...] | None:
     """Return the values of the properties ``NAME.0``, ``NAME.1`` and so on, up to the first missing number.
 
-    Return None without ``NAME.0``.
+    Return None if ``given`` has no property ``NAME.0``.
 
     :raises InvalidRequest: a value is invalid; the message names it.
     """

@@ -27,12 +27,12 @@ PAGE_CLASSES: Final[Mapping[int, str]] = {
 }
 """The resource class that the agent reports for huge pages of each size in KiB."""
 _UNITS: Final = " KMGTPEZYRQ"
-"""Prefixes of units in ascending order: each means 1024 times the previous one, and the blank means no
+"""Prefixes of units in ascending order. Each prefix means 1024 times the previous prefix; the blank means no
 prefix.
 """
 _SIZE_TEXT: Final = re.compile(r"([-+]?\d*\.?\d+)(?:([KMGTPEZYRQ])i?)?(b|bit|B)")
 _BY_WORDS: Final = ("any", "large", "small")
-"""Words for page sizes, with which the host chooses the size."""
+"""Words for page sizes. With such a word, the host chooses the size."""
 
 
 @dataclass(frozen=True, slots=True)

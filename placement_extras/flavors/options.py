@@ -20,7 +20,7 @@ _FIELDS: Final = (
     *("name", "resource_class", "traits", "vendor_id", "product_id"),
     *("device_type", "numa_policy", "live_migratable", "capability_type"),
 )
-"""The fields of an alias in Nova, of which some have no effect on a request."""
+"""The fields of an alias in Nova. Some of these fields have no effect on a request."""
 
 
 class PciAliasType(types.ConfigType):

@@ -66,9 +66,9 @@ def _check_serial_ports(guest: FlavorGuest) -> None:
 
 
 def _check_cpu_topology(guest: FlavorGuest) -> None:
-    """Check the image's sockets, cores and threads against its maxima.
+    """Check the image's sockets, cores and threads against the image's maxima.
 
-    Check these maxima against those of the flavor.
+    Also check the image's maxima against the flavor's maxima.
     """
     for part in _TOPOLOGY_PARTS:
         # the values of the flavor are preferences; Nova only checks that they are numbers
@@ -240,7 +240,7 @@ def _candidates_request(gathered: GroupBuilder, root: frozenset[str]) -> Candida
 
 
 def _check_groups(groups: tuple[RequestGroup, ...], policy: str | None) -> None:
-    """Refuse a request that Nova would send and Placement would not accept."""
+    """Refuse a request that Nova would send, but that Placement would not accept."""
     for group in groups:
         which = f"the group {group.suffix}" if group.suffix else "the group without a suffix"
         if not group.resources:

@@ -11,5 +11,5 @@ copies rows, and ``relations`` renames tables.
 
 Each move either completes or leaves the database unchanged. PostgreSQL and SQLite execute a move in one
 transaction. MySQL commits each change of a table at once. So a row in a MySQL database records the progress
-of the move. If the move is interrupted, a second run continues from there.
+of the move. If the move is interrupted, a second run continues from the recorded step.
 """

@@ -2,8 +2,8 @@
 
 The kept tables of OpenStack Placement get their old names, and our tables are removed. On PostgreSQL and
 SQLite this is one transaction. On MySQL our tables are first renamed, so that no worker writes to them. On
-MySQL a row records the progress, and a second run continues from there. The outcome lists the content that
-the tables of OpenStack Placement cannot hold.
+MySQL a row records the progress, and a second run continues from the recorded step. The outcome lists the
+content that the tables of OpenStack Placement cannot store.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from placement.db.tables import (
     planned_allocations,
     provider_attributes,
     reservations,
+    window_promises,
 )
 from placement.exceptions import Conflict, ServiceError
 from placement.store.consumers import ConsumerOwnership
@@ -61,7 +62,7 @@ _MAX_NAMED: Final = 10
 
 
 def expressible_content(after: PortableContent, source: StockContent) -> tuple[PortableContent, list[str]]:
-    """Return the content that OpenStack Placement's tables can hold, and notes about the rest."""
+    """Return the content that OpenStack Placement's tables can store, and notes about all other content."""
     notes: list[str] = []
     things = dict(after.by_table)
     # windows are lost, so nothing keeps their room
@@ -123,7 +124,7 @@ class AbandonOutcome:
     """Result of an abandonment.
 
     :param changes: a line for each change since the adoption.
-    :param notes: a line for each kind of content that is lost or changed, because the old tables cannot hold
+    :param notes: a line for each kind of content that is lost or changed, because the old tables cannot store
         it.
     """
 
@@ -136,7 +137,7 @@ def abandon_adoption(
 ) -> AbandonOutcome:
     """Give an adopted database back to OpenStack Placement.
 
-    :param owner: project and user of consumers without a record, the same as in the adoption.
+    :param owner: project and user of consumers without a row, the same as in the adoption.
     :param way: the treatment of the changes since the adoption.
     :raises Conflict: nothing was adopted, the old tables refuse a row, or a change exists and ``way`` is
         ``AbandonWay.REFUSE``. The database is then unchanged.
@@ -243,6 +244,8 @@ _LOST_NOTES: Final = {
     " permanent",
     ended_claims.name: "history of claims: OpenStack Placement has none, so {} of them are forgotten",
     booked_windows.name: "history of windows: OpenStack Placement has none, so {} of them are forgotten",
+    window_promises.name: "reservations in use: OpenStack Placement has none, so up to {} amounts are free"
+    " for all when claims give them back",
     provider_attributes.name: "attributes of resource providers: OpenStack Placement has none, so {} are"
     " lost",
 }

@@ -2,7 +2,7 @@
 
 The adoption renames and keeps the old tables, creates our tables beside them, and fills our tables. On
 PostgreSQL and SQLite, the adoption is one transaction, and so is the removal. On MySQL a row records the
-progress, and a second run continues from there.
+progress, and a second run continues from the recorded step.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def adopt_database(
     A database that is already adopted stays unchanged.
 
     :param owner: project and user of consumers that have allocations, but no row in the source.
-    :param skip_orphans: leave behind rows that refer to missing rows.
+    :param skip_orphans: do not copy rows that refer to missing rows.
     :raises Conflict: this is not a database of OpenStack Placement, or has content that our tables cannot
         hold. The database is then unchanged.
     :raises Unavailable: the database does not answer, another program uses it, or an abandonment is not
@@ -226,7 +226,7 @@ def list_kept_tables(url: str) -> Sequence[KeptTable]:
 def drop_stock(url: str) -> Sequence[str]:
     """Remove the kept tables of OpenStack Placement for good; return their names.
 
-    :raises Conflict: as for :func:`list_kept_tables`; nothing is changed then.
+    :raises Conflict: as for :func:`list_kept_tables`. The database is then unchanged.
     :raises Unavailable: the database does not answer, or another program uses one of the tables.
     """
     with migration.exclusive_connection(url) as conn:

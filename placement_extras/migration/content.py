@@ -74,7 +74,7 @@ class DatabaseContent:
         return row
 
     def row_tallies(self) -> dict[str, RowTally]:
-        """Return the numbers of rows and the sums, by title; the database computes them."""
+        """Return the number of rows and the sum for each title; the database computes these numbers."""
         found: dict[str, RowTally] = {}
         for table, summed in _SUMMED_COLUMNS.items():
             rows = self.queries[table].subquery()
@@ -97,7 +97,7 @@ class DatabaseContent:
         """Return a fingerprint of each table: a number that is equal for equal rows in any order.
 
         Fingerprints can be compared only within one process, because Python's hashes of texts differ
-        between processes. Times are left out, because a source may have none.
+        between processes. Times are left out, because the database of a source may have no times.
         """
         return {table: self._fingerprint_rows(self.rows(table)) for table in _SUMMED_COLUMNS}
 
@@ -144,7 +144,7 @@ class TallyComparison:
 
     @classmethod
     def of_tallies(cls, source: Mapping[str, RowTally], target: Mapping[str, RowTally]) -> TallyComparison:
-        """Pair the tallies of two databases by title; a missing tally counts as zero."""
+        """Pair the numbers and sums of two databases by title; a missing title counts as zero."""
         nothing = RowTally()
         return cls(
             {
@@ -155,7 +155,7 @@ class TallyComparison:
 
     @property
     def different_titles(self) -> list[str]:
-        """Titles with different tallies in the two databases."""
+        """The titles with different numbers or sums of rows in the two databases."""
         return [title for title, (source, target) in self.pairs.items() if source != target]
 
 
@@ -175,8 +175,8 @@ class PortableContent:
     The values of a provider are its id, its name, its generation and the uuid of its parent. The values of an
     inventory are :data:`INVENTORY_COLUMNS`. The values of a consumer are project, user, type and generation;
     only consumers with allocations are included. The value of an allocation is its amount. Only custom
-    resource classes and traits are included, because the release defines the standard ones. All ids except
-    the ids of providers are left out.
+    resource classes and traits are included, because each release defines its standard classes and traits.
+    All ids except the ids of providers are left out.
 
     :param by_table: the values of each item by the name of our table and the key of the item.
     :param times: times of the last change in seconds since 1970, by table and key.
@@ -337,7 +337,7 @@ def _describe_item(table: str, key: ContentKey, value: tuple[Any, ...]) -> str:
 
 
 def _previous_value(table: str, was: tuple[Any, ...], now: tuple[Any, ...]) -> str:
-    """Return the old and the new values that differ, as text in parentheses."""
+    """Return the changed values of an item, old and new, as text in parentheses."""
     if table == "allocations":
         return f" (was {was[0]})"
     names: Sequence[str] = {

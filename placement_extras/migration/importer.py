@@ -125,7 +125,7 @@ class ImportOutcome:
 
     :param copied: False if our database already had the same content, so nothing was copied.
     :param comparison: the counts of both databases after the copy.
-    :param notes: a line for each item that was corrected or left behind.
+    :param notes: a line for each item that was corrected or not copied.
     """
 
     copied: bool
@@ -134,9 +134,9 @@ class ImportOutcome:
 
 
 def examine_source(source: StockContent, *, skip_orphans: bool = False) -> list[str]:
-    """Describe each item that an import corrects or leaves behind.
+    """Describe each item that an import corrects or does not copy.
 
-    :param skip_orphans: leave behind rows that refer to missing rows.
+    :param skip_orphans: do not copy rows that refer to missing rows.
     :raises Conflict: an item cannot be copied; the message names it.
     """
     roots = _tree_roots(source)
@@ -223,8 +223,9 @@ def run(
 
     Writers wait until the transaction ends. Running workers then read all content of the database again.
 
-    :param additional_classes: names of resource classes that our service has besides the standard ones.
-    :param skip_orphans: leave behind rows that refer to missing rows.
+    :param additional_classes: names of resource classes that our service has in addition to the standard
+        classes.
+    :param skip_orphans: do not copy rows that refer to missing rows.
     :raises Conflict: the source cannot be copied, our database holds other content, or the copy differs from
         the source. Nothing is changed then.
     :raises Unavailable: one of the databases does not answer.

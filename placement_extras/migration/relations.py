@@ -66,7 +66,7 @@ def _missing_on_postgresql(conn: sa.Connection, tables: list[str]) -> Iterator[s
 def _missing_on_mysql(conn: sa.Connection) -> Iterator[str]:
     """Yield the rights that the user of a MySQL database lacks.
 
-    For a user with a role, nothing is checked.
+    The rights of a user with a role are not checked.
     """
     try:
         # rights from a role cannot be read here, so the move is tried without a check
@@ -87,8 +87,9 @@ _MAX_NAME: Final = 63  # maximum bytes of a name in PostgreSQL, which cuts longe
 # another program.
 _LOCK_SECONDS: Final = 60
 _LOCK_TRY_SECONDS: Final = 5
-"""Maximum seconds of one attempt to lock all tables. The rights of a user with a role are not checked. The
-database does not detect this deadlock. So each failed attempt releases its locks.
+"""Maximum seconds of one attempt to lock all tables. Another program may use one table in a transaction, and
+wait on a second connection for another table that is locked here. The database does not detect this deadlock.
+So each failed attempt releases its locks.
 """
 
 # indexes of a table, and sequences that its columns own ('a' and 'i': automatic and internal dependencies)
@@ -159,7 +160,7 @@ def rename_tables(conn: sa.Connection, names: Mapping[str, str]) -> None:
 def drop_tables(conn: sa.Connection, tables: Iterable[str]) -> None:
     """Remove tables.
 
-    No other table may refer to them, and a table has to come before the tables that it refers to.
+    No other table may refer to these tables, and a table has to come before the tables that it refers to.
 
     :raises Unavailable: another program uses one of the tables.
     """

@@ -255,7 +255,7 @@ def _sqlite_engine(url: URL) -> sa.Engine:
 def read_stock(conn: sa.Connection, owner: ConsumerOwnership, prefix: str = "") -> StockContent:
     """Return the content of the database of a connection.
 
-    The content is read later, by its queries. All of them have to run in the current transaction of the
+    The content is read later, by its queries. All queries have to run in the current transaction of the
     connection, which must be a snapshot.
 
     :param prefix: prefix of the names of the tables, see :class:`StockTables`.
@@ -440,7 +440,7 @@ def _unknown_consumers(conn: sa.Connection, t: StockTables, held: sa.Select[Any]
 def _find_leftovers(conn: sa.Connection, t: StockTables, class_ids: set[int]) -> Iterator[str]:
     """Describe rows that refer to missing rows.
 
-    Clients of OpenStack Placement do not see such rows, so they are left behind.
+    Clients of OpenStack Placement do not see such rows, so these rows are not copied.
     """
     p, known = t.providers.c, sorted(class_ids)
     for table, what in ((t.inventories, "inventory"), (t.allocations, "allocation")):

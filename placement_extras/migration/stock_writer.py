@@ -99,7 +99,7 @@ class _StockWriter:
     def run(self) -> None:
         """Remove, change and add rows.
 
-        A row is added before the rows that refer to it, and removed after them.
+        A row is added before the rows that refer to it, and removed after these rows.
         """
         for table in self._tables.metadata.sorted_tables:
             if "id" in table.c and (self._source.has_types or table is not self._tables.types):
@@ -204,7 +204,7 @@ class _StockWriter:
             self._update(table, [{"id": row_id}], name=name, generation=generation, updated_at=time)
 
     def _write_parents(self) -> None:
-        """Set parents and roots that differ.
+        """Set the parents and roots of the providers for which they differ.
 
         A new parent of a provider changes the roots of all its descendants.
         """

@@ -36,7 +36,9 @@ _UNNAMED_FLAVOR: Final = "guest"
 
 TableRow = tuple[Any, ...]
 AnswerParts = Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], Iterable[TableRow]]]]
-"""The parts of an answer that a table can show, each with its columns and the function for its rows."""
+"""The parts of an answer that a table can show: for each part, its columns and a function that makes its
+rows.
+"""
 
 
 class ExplainAllocationCandidates(command.Lister):
@@ -88,14 +90,14 @@ class ShowCapacity(command.Lister):
       openstack resource capacity show --vcpus 4 --ram 8192 --property hw:cpu_policy=dedicated
 
     Each --flavor-file has a name, and a file with a flavor in Nova's format. The command counts each flavor
-    as if no guests of the others were added. For flavors with a --proportion, it also counts how many fit
-    together, and prints this number to the standard error.
+    as if no guests of the other flavors were added. For flavors with a --proportion, it also counts how many
+    fit together, and prints this number to the standard error.
 
     The table shows one part of the answer. The part "flavors" shows how many guests fit in total, and how
     many fit after the failure of the worst host. The part "aggregates" shows how many fit in each aggregate.
-    The part "shortages" shows the resources that hosts without room lack, and the free capacity that is
-    stranded on these hosts. The part "moves" shows the fewest moves of consumers that make room for a guest.
-    The part "drain" shows the consumers on hosts of --excluded-host that have no place on other hosts.
+    The part "shortages" shows the resources that full hosts lack, and the free capacity that is stranded on
+    these hosts. The part "moves" shows the fewest moves of consumers that make room for a guest. The part
+    "drain" shows the consumers on hosts of --excluded-host that have no place on other hosts.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -115,8 +117,8 @@ class ShowCapacity(command.Lister):
             metavar="<name>=<file>",
             action="append",
             default=[],
-            help="Name, and file with a flavor in JSON, in the format of POST /ext/v1/capacity or of "
-            "`openstack flavor show -f json` (may be repeated)",
+            help="Name of a flavor, and a file with this flavor in JSON, in the format of POST"
+            " /ext/v1/capacity or of `openstack flavor show -f json` (may be repeated)",
         )
         parser.add_argument(
             "--proportion",
@@ -168,8 +170,11 @@ class ShowCapacity(command.Lister):
         for name, path in parse_pairs(parsed_args.flavor_file, "--flavor-file", "<file>").items():
             body["flavors"].append({"name": name, "flavor": read_flavor(path)})
         if not body["flavors"]:
+            is_drain = body.keys() & {"maintenance", "drain"}
+            what = "--maintenance and --drain need a flavor, too" if is_drain else "no flavor is given"
             raise exceptions.CommandError(
-                "Nothing to count: give a query, --flavor, --flavor-file, or --vcpus, --ram and so on."
+                f"Nothing to count: {what}. Give a query, --flavor, --flavor-file, or --vcpus, --ram and so"
+                " on."
             )
         for proportion in parsed_args.proportion:
             name, _, number = proportion.rpartition("=")
@@ -200,12 +205,17 @@ class ShowCapacity(command.Lister):
                 file=self.app.stderr,
             )
             if drain.get("ending_before"):
-                print(f"{drain['ending_before']} further consumers end before.", file=self.app.stderr)
+                number = drain["ending_before"]
+                told = "1 further consumer ends" if number == 1 else f"{number} further consumers end"
+                print(f"{told} before.", file=self.app.stderr)
             if drain.get("pending"):
-                print(
-                    f"{drain['pending']} reservations there begin later, and need another place, too.",
-                    file=self.app.stderr,
+                number = drain["pending"]
+                told = (
+                    "1 reservation there begins later, and needs"
+                    if number == 1
+                    else f"{number} reservations there begin later, and need"
                 )
+                print(f"{told} another place, too.", file=self.app.stderr)
         columns, rows = _CAPACITY_PARTS[parsed_args.part]
         about = [answer] if parsed_args.part == "drain" else answer["flavors"]
         return columns, [tuple(row) for each in about for row in rows(each)]

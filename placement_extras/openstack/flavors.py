@@ -73,20 +73,20 @@ def add_topology(parser: argparse.ArgumentParser) -> None:
 
 
 def given_topology(parsed_args: argparse.Namespace) -> dict[str, Any]:
-    """Return the field ``topology`` of a body; empty without the option."""
+    """Return the field ``topology`` of a body; empty if the option is not given."""
     return {} if parsed_args.topology is None else {"topology": parsed_args.topology}
 
 
 def given_strict(parsed_args: argparse.Namespace) -> dict[str, Any]:
-    """Return the field ``strict`` of a body; empty without the option."""
+    """Return the field ``strict`` of a body; empty if the option is not given."""
     return {"strict": True} if parsed_args.strict else {}
 
 
 def request_source(parsed_args: argparse.Namespace, *, is_needed: bool = True) -> dict[str, Any]:
     """Return the ``query`` or the ``flavor`` of a body.
 
-    :param is_needed: whether one has to be given; otherwise the result may be empty.
-    :raises CommandError: none or several of them are given, or the file cannot be read.
+    :param is_needed: whether a query or a flavor has to be given; otherwise the result may be empty.
+    :raises CommandError: no query or flavor is given, several are given, or the file cannot be read.
     """
     flavor = flavor_of_options(parsed_args)
     given = {
@@ -143,7 +143,7 @@ def read_flavor(path: str) -> dict[str, Any]:
 
 
 def _as_shown(shown: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the output of `openstack flavor show`, where an empty text stands for no swap."""
+    """Convert the output of `openstack flavor show`, in which an empty ``swap`` means no swap."""
     flavor = {_SHOWN.get(name, name): value for name, value in shown.items()}
     return {name: flavor[name] or 0 for name in _SIZES if name in flavor} | {
         "extra_specs": flavor.get("extra_specs") or {}

@@ -1,9 +1,12 @@
 """Functions for all our commands of ``openstack``: requests to the service, names of hosts, and options."""
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
 
+from cliff.columns import FormattableColumn
 from keystoneauth1 import exceptions as ks_exceptions
 from osc_lib import exceptions
 from osc_lib.command import command
@@ -39,12 +42,28 @@ def send_request(asking: command.Command, method: str, path: str, **options: Any
 def request_extension(asking: command.Command, method: str, path: str, **options: Any) -> Any:
     """Send a request, like :func:`send_request`, to a path that OpenStack Placement does not have.
 
-    :raises CommandError: the service does not have the path, or as for :func:`send_request`.
+    :raises CommandError: the service does not have the path, or :func:`send_request` raises the error.
     """
     try:
         return send_request(asking, method, path, **options)
     except exceptions.NotFound:
         raise exceptions.CommandError(f"This Placement service has no {path}.") from None
+
+
+def read_pages(asking: command.Command, path: str, asked: Mapping[str, Any], name: str) -> Iterator[Any]:
+    """Yield the items of a list in the answers to a request, page by page.
+
+    :param name: the field of an answer that has the list.
+    :raises CommandError: :func:`request_extension` raises the error.
+    """
+    while True:
+        page = request_extension(asking, "GET", path, params=asked)
+        yield from page[name]
+        if "links" not in page:
+            return
+        # only the query of the link is used, because its host may not be reachable from here
+        following = parse_qs(urlsplit(page["links"][0]["href"]).query)
+        asked = {key: values[0] for key, values in following.items()}
 
 
 def root_uuids(asking: command.Command, hosts: Iterable[str]) -> list[str]:
@@ -71,22 +90,29 @@ def _root_uuid(asking: command.Command, name: str) -> str:
 
 
 class HostNames:
-    """The names of hosts.
+    """The names of hosts and of their providers.
 
     Each tree is requested only once; names are empty if the user may not see providers.
     """
 
     def __init__(self, asking: command.Command) -> None:
         self._asking = asking
-        self._known: dict[str, str] = {}
+        self._known: dict[str, tuple[str, str]] = {}
 
     def host_name(self, provider: str) -> str:
         """Return the name of the root of a provider's tree."""
+        return self._names_of(provider)[0]
+
+    def provider_name(self, provider: str) -> str:
+        """Return the name of a provider."""
+        return self._names_of(provider)[1]
+
+    def _names_of(self, provider: str) -> tuple[str, str]:
         if provider not in self._known:
-            self._known |= {provider: "", **self._read_names(provider)}
+            self._known |= {provider: ("", ""), **self._read_names(provider)}
         return self._known[provider]
 
-    def _read_names(self, provider: str) -> dict[str, str]:
+    def _read_names(self, provider: str) -> dict[str, tuple[str, str]]:
         asked = {"in_tree": provider}
         try:
             answer = send_request(
@@ -95,7 +121,10 @@ class HostNames:
         except (exceptions.ClientException, exceptions.CommandError, ks_exceptions.ClientException):
             return {}  # the command itself succeeded, so its result is shown without names
         names = {each["uuid"]: each["name"] for each in answer["resource_providers"]}
-        return {each["uuid"]: names[each["root_provider_uuid"]] for each in answer["resource_providers"]}
+        return {
+            each["uuid"]: (names[each["root_provider_uuid"]], each["name"])
+            for each in answer["resource_providers"]
+        }
 
 
 def print_warnings(asking: command.Command, warnings: Iterable[str]) -> None:
@@ -121,3 +150,26 @@ def parse_pairs(given: Iterable[str], option: str, what: str) -> dict[str, str]:
 def amounts_text(resources: Mapping[str, int]) -> str:
     """Return amounts by class in the format of osc-placement."""
     return ",".join(f"{name}={amount}" for name, amount in sorted(resources.items()))
+
+
+def sum_amounts(parts: Iterable[Mapping[str, int]]) -> Mapping[str, int]:
+    """Return the sums of amounts by class."""
+    total: Counter[str] = Counter()
+    for each in parts:
+        total.update(each)
+    return total
+
+
+class ProviderAmounts(FormattableColumn[Mapping[str, Any]]):
+    """Amounts by resource provider: names and amounts as text for tables, the answer itself for programs."""
+
+    def __init__(self, allocations: Mapping[str, Any], names: HostNames) -> None:
+        super().__init__(allocations)
+        self._names = names
+
+    def human_readable(self) -> str:
+        """Return a line for each provider; a provider without a readable name has its uuid."""
+        return "\n".join(
+            f"{self._names.provider_name(provider) or provider}: {amounts_text(each['resources'])}"
+            for provider, each in self._value.items()
+        )

@@ -4,13 +4,13 @@ Nouns
     A *flavor* is a request for allocation candidates, with a name. A *host* is a tree of providers,
     identified by its root. A *slot* is one inventory of a host. A *way* to place a guest of a flavor at a
     host is a set of slots, with the amount that the guest takes from each slot. All ways of a flavor take the
-    same total amount of each resource class. A way is dropped if another way takes the same or less from each
-    slot. Hosts are *coupled* if one provider shares resources with all of them, so that an amount taken from
-    it for one host is missing at the others.
+    same total amount of each resource class. A way is left out if another way takes the same or less from
+    each slot. Hosts are *coupled* if they use the same sharing provider. An amount that a guest of one host
+    takes from this provider is missing at the other hosts.
 
-    A *lower bound* is a number of guests for which the planner knows places; it is certain that these fit. An
-    *upper bound* is a number of guests for which the planner has proved that more do not fit. In most cases
-    the two bounds are equal. The bounds differ if the exact number would take too long to compute.
+    A *lower bound* is a number of guests for which the planner knows places, so these guests certainly fit.
+    An *upper bound* is a number of guests above which, by a proof of the planner, no more guests fit. In most
+    cases the two bounds are equal. The bounds differ if the exact number would take too long to compute.
 
     A host is *full* for a flavor if no guest of the flavor fits. At a full host, each way lacks enough of at
     least one resource class. The planner examines the way that lacks the fewest classes: these classes are
@@ -25,7 +25,7 @@ Modules
     - ``cluster_simulation`` keeps the free amounts while guests are added and removed. ``drain_plan`` uses
       the simulation to find places for the guests of some hosts, and ``migration_plan`` to find the fewest
       moves that make room.
-    - ``trials`` has the journal with which the planner's searches undo changes.
+    - ``trials`` has the journal of changes, with which the planner's searches undo their changes.
     - ``handler`` reads the allocations of guests and answers requests, and ``document`` makes the JSON.
       ``options`` and ``rules`` are separate modules, so that tools can load them without ``handler``.
 
@@ -49,7 +49,7 @@ A worked example
 
 Invariants
     - Only the search (``placement.search``) finds ways; the planner has no rules of its own.
-    - If a client claims guests one after the other at the places that the planner found, at least as many
-      claims succeed as the lower bound says.
+    - If a client claims guests one after the other at the places that the planner found, the number of
+      successful claims reaches at least the lower bound.
     - Each step of the work is counted and limited (``placement.search.budget``).
 """

@@ -1,7 +1,8 @@
 """Counts the guests of a flavor that fit: in the cloud, in each aggregate, and without the worst host.
 
-Hosts that share a provider are coupled: an amount that a guest of one host takes from the provider is missing
-at the other hosts. For full hosts the result names the short classes and the stranded amounts.
+Hosts with a common sharing provider are coupled: an amount that a guest of one host takes from this provider
+is missing at the other hosts. For full hosts, the result names the resource classes that are short, and the
+stranded free amounts.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ from placement_extras.planner.packing import (
 
 # one packing of the whole group for each of its hosts would take too long in a larger group
 MAX_RETRIED: Final = 32
-"""Maximum number of coupled hosts in a group for which guests are counted again without each host. For larger
-groups the result has bounds.
+"""Maximum number of coupled hosts in a group for which guests are counted again without each single host. For
+larger groups, the result has bounds instead.
 """
 
 
 @dataclass(eq=False, slots=True)
 class CoupledHost:
-    """A host that shares providers with other hosts, and the ways to place a guest of the flavor on it.
+    """A host that has sharing providers in common with other hosts, and the ways to place a guest there.
 
     A slot is a pair of provider id and class.
 
     ``free`` has the free amounts of the slots of these ways. ``alone`` is the number of guests that fit if no
-    guests are placed on the other hosts. ``shared`` has the providers of other hosts that share with this
-    host, and ``offered`` the slots that this host shares with other hosts.
+    guests are placed on the other hosts. ``shared`` has the sharing providers of this host that belong to
+    other trees. ``offered`` has the slots of this host's own sharing providers.
     """
 
     tree: HostTree
@@ -58,9 +59,9 @@ class CoupledHost:
 
 
 class HostCoupling:
-    """Hosts that share providers with each other, and the number of guests that fit on them together.
+    """Hosts with common sharing providers, and the number of guests that fit on all these hosts together.
 
-    :param sharing: the ids of all providers that share with trees other than their own.
+    :param sharing: the ids of all sharing providers that serve trees other than their own.
     """
 
     def __init__(self, finder: FootprintFinder, sharing: Collection[int], budget: SearchBudget) -> None:
@@ -71,7 +72,7 @@ class HostCoupling:
         self._group_of: dict[CoupledHost, int] = {}
 
     def couple_host(self, tree: HostTree, shared: Sequence[Provider]) -> CoupledHost:
-        """Return a coupled host: a tree with the providers that share with it, and its ways.
+        """Return a coupled host: a tree with its sharing providers, and the ways to place a guest there.
 
         :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
@@ -84,7 +85,7 @@ class HostCoupling:
         )
 
     def group_hosts(self, hosts: Sequence[CoupledHost]) -> None:
-        """Divide the coupled hosts into groups; hosts of different groups have no common providers."""
+        """Divide the coupled hosts into groups; hosts of two groups have no common sharing providers."""
         leader: dict[int, int] = {}
 
         def find_leader(root: int) -> int:
@@ -114,7 +115,7 @@ class HostCoupling:
         return sum([self._fit_group(group) for group in by_group.values()], NONE)
 
     def without_each(self) -> Iterator[tuple[HostTree, FitBounds]]:
-        """Yield each coupled host, with bounds of the guests that fit on the others if this host fails."""
+        """Yield each coupled host, with bounds of the guests that fit on all other hosts if it fails."""
         fits = [self._fit_group(group) for group in self._groups]
         # hosts of different groups have no common providers, so bounds of groups add up
         whole = sum(fits, NONE)
@@ -154,7 +155,7 @@ class HostCoupling:
 def couple_ways(
     found: FlavorFootprints, tree: HostTree, shared: Sequence[Provider]
 ) -> tuple[FlavorFootprints, dict[Slot, int]]:
-    """Return the ways at a host and its free amounts, with the same slots at all coupled hosts."""
+    """Return the ways at a host, and its free amounts, with slots that are valid for all coupled hosts."""
     # a slot of a tree is a position, which means nothing at another host, so provider ids replace the
     # positions
     ways = replace(found.with_provider_ids(tree), coupled=True)
@@ -181,7 +182,7 @@ MAX_EXAMPLES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class StrandedHost:
-    """A full host: its root, its stranded amounts, and the number of guests that these suffice for."""
+    """A full host: its root, its stranded amounts, and the number of guests for which these suffice."""
 
     root: Provider
     stranded: Mapping[str, int]
@@ -193,7 +194,7 @@ class ClassShortage:
     """The full hosts where the same classes are short, with their number and their stranded amounts by class.
 
     If these hosts had enough of the short classes, ``guests`` more guests would fit there. ``examples`` has
-    some of these hosts, beginning with those that have stranded amounts for most guests.
+    some of these hosts; the hosts with stranded amounts for most guests come first.
     """
 
     classes: tuple[str, ...]
@@ -214,10 +215,10 @@ class StrandedAmounts:
     def add(
         self, tree: HostTree, ways: FlavorFootprints, free: Free, shared: Collection[int] = frozenset()
     ) -> None:
-        """Add a full host, on which no way finds enough free amounts.
+        """Add a full host, where each way to place a guest lacks free amounts.
 
-        :param shared: ids of providers that share with a coupled host. Free amounts of these providers are
-            not stranded, because other hosts can use them.
+        :param shared: ids of the sharing providers of a coupled host. Free amounts of these providers are not
+            stranded, because other hosts can use them.
         """
         # the way with the fewest short classes decides which classes are short
         short = min(
@@ -247,7 +248,7 @@ def _short_classes(way: Way, ways: FlavorFootprints, free: Free) -> frozenset[st
 
 
 class _LackingHosts:
-    """The full hosts with the same ways for a guest that lack the same resource classes."""
+    """The full hosts that have the same ways to place a guest, and lack the same resource classes."""
 
     def __init__(
         self, ways: FlavorFootprints, short: frozenset[str], shared: Collection[int], budget: SearchBudget
@@ -298,10 +299,10 @@ class FlavorCapacity:
 
     - ``hosts`` is the number of hosts that could serve the flavor if all hosts and sharing providers were
       empty. ``candidate_hosts`` is the number of hosts where a guest currently fits.
-    - ``worst`` is the root of the host with the most guests lost by its failure. Without the worst host,
+    - ``worst`` is the root of the worst host: its failure would lose the most guests. Without this host,
       ``without_worst`` guests fit.
-    - ``by_aggregate`` has, for each aggregate, the number of guests that fit on hosts of which the root is in
-      the aggregate.
+    - ``by_aggregate`` has, for each aggregate, the number of guests that fit on the hosts with a root in the
+      aggregate.
     - ``shortages`` is None if a topology splits the guests, because shortages are not computed then.
     """
 
@@ -321,8 +322,8 @@ class FlavorCapacity:
 class CloudHosts:
     """The hosts of a snapshot on which guests are counted.
 
-    :param avoided: ids of the roots of hosts to leave out. If a provider of such a host shares resources with
-        other hosts, the other hosts lack these resources.
+    :param avoided: ids of the roots of hosts to leave out. Sharing providers of such a host are also left out
+        for other hosts.
     """
 
     def __init__(
@@ -348,7 +349,7 @@ class CloudHosts:
 
 
 def count_flavor(cloud: CloudHosts, request: CandidatesRequest) -> FlavorCapacity:
-    """Return how many more guests of a flavor fit, if no guests of other flavors come.
+    """Return how many more guests of a flavor fit, if no guests of other flavors are added.
 
     :raises placement.search.budget.BudgetExhausted: the work takes too long.
     """
@@ -443,8 +444,8 @@ class _FlavorCount:
     ) -> None:
         """Add a full host to the shortages if a guest would fit on the empty host.
 
-        :param ways: the ways at the largest host of the same structure. The host itself may be too small for
-            some of these ways.
+        :param ways: the ways to place a guest at the largest host of the same structure. The host itself may
+            be too small for some of these ways.
         """
         self._budget.spend(1 + len(ways.ways) // 4)
         kept = ways.ways_within(capacities)

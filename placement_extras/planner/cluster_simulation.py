@@ -114,9 +114,9 @@ def _make_request(asked: tuple[_Amounts, tuple[_Amounts, ...]]) -> CandidatesReq
 
 
 Host = tuple[HostTree, Sequence[Provider]]
-"""A tree, together with the providers of other trees that share with it."""
+"""A tree, together with its sharing providers in other trees."""
 Holders = Mapping[Slot, Mapping[HostedConsumer, int]]
-"""For each slot, the guests that may move, with the amount that each of them holds."""
+"""For each slot, the guests that may move, with the amount that each guest has allocated there."""
 _NO_HOLDERS: Final[Holders] = MappingProxyType({})
 _DeviceKind = tuple[Sequence[Slot], int]
 """The slots of equal devices, and the number of units that are free in each device."""
@@ -165,8 +165,8 @@ class ClusterSimulation:
     A slot is a pair of provider id and class. The ways of a request are computed for empty hosts and empty
     sharing providers.
 
-    :param avoided: ids of the roots of hosts to leave out. If a provider of such a host shares resources with
-        other hosts, the other hosts lack these resources.
+    :param avoided: ids of the roots of hosts to leave out. Sharing providers of such a host are also left out
+        for other hosts.
     """
 
     def __init__(
@@ -227,14 +227,14 @@ class ClusterSimulation:
             yield host
 
     def serves_request(self, request: CandidatesRequest, host: Host) -> bool:
-        """Return whether a request has a way at a host if the host is empty.
+        """Return whether a guest with this request has a place at a host if the host is empty.
 
         :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
         return bool(self._asking_of(request).finder.footprints_at(*host).ways)
 
     def ways_at(self, request: CandidatesRequest, host: Host) -> Sequence[Way]:
-        """Return all ways that a request has at a host if the host is empty. Equal devices form one pool.
+        """Return all ways to place a guest with this request at an empty host. Equal devices form one pool.
 
         :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
@@ -243,7 +243,7 @@ class ClusterSimulation:
     def room_at(
         self, request: CandidatesRequest, host: Host, holders: Holders = _NO_HOLDERS
     ) -> Iterator[Way]:
-        """Yield the ways of a request that fit into the amounts currently free at a host.
+        """Yield the ways to place a guest with this request in the amounts that are currently free at a host.
 
         If several ways differ only in equal devices, only one of them is yielded.
 
@@ -339,14 +339,14 @@ class ClusterSimulation:
     def _plain_free(self, found: FlavorFootprints, tree: HostTree) -> Free | None:
         """Return the free amounts by slot.
 
-        The result is None if guests have changed them, or if the host shares providers.
+        The result is None if the simulation has changed the amounts, or if the host uses sharing providers.
         """
         if self._touched.get(tree.root.id) or self.is_coupled(found, tree):
             return None
         return found.with_pools(tree.free)
 
     def is_coupled(self, found: FlavorFootprints, tree: HostTree) -> bool:
-        """Return whether guests of other hosts may use the same sharing providers."""
+        """Return whether guests of other hosts may use the sharing providers of this host."""
         return found.coupled or (self.shares and any(each.id in self._sharing for each in tree.members))
 
     def _keyed_ways(self, found: FlavorFootprints, tree: HostTree) -> Sequence[Way]:
@@ -367,7 +367,7 @@ class _RequestRoom:
     def may_fit(self, found: FlavorFootprints, free: Free | None) -> bool:
         """Return whether a guest may fit into the free amounts.
 
-        Unknown amounts are None, and a guest may fit into them.
+        ``free`` is None if the free amounts are unknown; a guest may fit into unknown amounts.
         """
         if not found.ways or free is None:
             return bool(found.ways)

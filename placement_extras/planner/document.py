@@ -49,7 +49,7 @@ def _hosts(capacity: FlavorCapacity) -> dict[str, int]:
 
 
 def of_sets(sets: FitBounds, shares: Mapping[str, FlavorProportion]) -> dict[str, Any]:
-    """Return the document about flavors that are counted together in given proportions."""
+    """Return the document about a mix of flavors, counted together in given proportions."""
     guests = {name: sets.lower_bound * share.number for name, share in shares.items()}
     return {**_fit_document(sets), "guests": guests}
 
@@ -57,8 +57,8 @@ def of_sets(sets: FitBounds, shares: Mapping[str, FlavorProportion]) -> dict[str
 def of_displaced(displaced: DisplacedGuests, ending: int, planned: int) -> dict[str, Any]:
     """Return the document about the guests of drained hosts.
 
-    :param ending: the number of other guests there, which end before the hosts are taken away.
-    :param planned: the number of windows on these hosts that have not begun, and so hold nothing yet.
+    :param ending: the number of other guests there, which end before the hosts are drained.
+    :param planned: the number of windows on these hosts that have not begun, and so have no allocations yet.
     """
     return {
         "consumers": displaced.guests,

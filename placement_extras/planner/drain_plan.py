@@ -13,12 +13,12 @@ from placement_extras.planner.packing import FitBounds, Way, most_by_volume
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 _MAX_TRIES: Final = 5_000
-"""Maximum number of tries of the second search, which looks for more places than the first pass has found.
-After these tries, the result has bounds instead of an exact number.
+"""Maximum number of tries of the second search, which tries to place more guests than the first pass. After
+these tries, the result has bounds instead of an exact number.
 """
 # with more places, the search would reach its limit without a result
 _MAX_PLACES: Final = 200
-"""Maximum number of places of all guests together with which the second search still runs."""
+"""The second search runs only if all guests together have at most this number of possible places."""
 MAX_UNPLACED: Final = 100
 """Maximum number of guests without a new place that an answer names."""
 
@@ -27,7 +27,7 @@ MAX_UNPLACED: Final = 100
 class UnplacedGuest:
     """A guest of a drained host that has no new place. ``root`` is the root of its drained host.
 
-    ``alone`` tells whether the guest would have a place if it were the only displaced guest.
+    ``alone`` tells whether the guest would have a new place if no other guest were displaced.
     """
 
     guest: HostedConsumer
@@ -53,7 +53,7 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
     In a first pass, each guest takes the first place with room; the largest guests come first. If some guests
     are left, a second search tries all places for all guests, within limits.
 
-    :param board: the simulation of all hosts except the hosts of these guests.
+    :param board: the simulated cluster, without the hosts of these guests.
     :raises placement.search.budget.BudgetExhausted: the work takes too long.
     """
     for guest in guests:
@@ -117,7 +117,7 @@ def _largest_first(guests: Sequence[HostedConsumer], budget: SearchBudget) -> li
 def _place_guests(
     board: ClusterSimulation, guests: Sequence[HostedConsumer]
 ) -> tuple[list[Way], list[HostedConsumer]]:
-    """Place each guest at the first host with room; return the ways used, and the guests without a place."""
+    """Place each guest at the first host with room; return the taken amounts, and unplaced guests."""
     taken, left = [], []
     # searches are kept by the identity of the request, because guests of one flavor share the object
     places: dict[int, _FirstPlaces] = {}
@@ -146,7 +146,7 @@ class _FirstPlaces:
         self._host = next(self._hosts, None)
 
     def next_way(self) -> Way | None:
-        """Return the way of the next guest, at the first host with room; None if no host has room."""
+        """Return the amounts for the next guest, at the first host with room; None if no host has room."""
         while self._host is not None:
             self._board.budget.spend()
             way = next(self._board.room_at(self._request, self._host), None)

@@ -67,8 +67,8 @@ class CapacityBody(explanation.VersionedSchema):
     """The body of a request: the flavors to count, the microversion of their queries, and hosts to leave out.
 
     ``drain`` asks whether the guests of the hosts to leave out have places elsewhere. ``maintenance`` asks
-    the same for the hosts of a reservation, without those guests that end before it. ``moves`` asks for the
-    moves that make room for one more guest of each flavor.
+    the same for the hosts of a reservation, without the guests that end before the reservation. ``moves``
+    asks for the moves that make room for one more guest of each flavor.
     """
 
     flavors = ArrayField(ObjectField(FlavorSchema), required=True, min_items=1, max_items=MAX_FLAVORS)
@@ -81,7 +81,7 @@ class CapacityBody(explanation.VersionedSchema):
 def parse(body: dict[str, Any], forms: RequestForms) -> tuple[dict[str, AskedCandidates], Microversion]:
     """Return the requests of a body, by the names of its flavors, and their microversion.
 
-    :param forms: the registered forms of a request other than a query, such as a flavor of Nova.
+    :param forms: the registered fields that replace a query, such as a flavor of Nova.
     :raises InvalidRequest: a flavor is wrong; the message names the flavor and the error.
     """
     if body["drain"] and body["maintenance"] is None and not body["excluded_hosts"]:
@@ -103,8 +103,8 @@ def parse(body: dict[str, Any], forms: RequestForms) -> tuple[dict[str, AskedCan
 def parse_topologies(body: dict[str, Any], asked: Mapping[str, AskedCandidates]) -> dict[str, TopologyPolicy]:
     """Return the topologies of a body, by the names of its flavors.
 
-    :raises InvalidRequest: a flavor with a topology has nothing to split, has a query before microversion
-        1.29, or is combined with 'moves' or 'proportion'.
+    :raises InvalidRequest: a flavor with a topology has no dedicated CPUs or memory to split, has a query
+        before microversion 1.29, or is combined with 'moves' or 'proportion'.
     """
     found: dict[str, TopologyPolicy] = {}
     for flavor in body["flavors"]:
@@ -149,7 +149,7 @@ class GuestRelocator:
         """Return whether the guests of some hosts have places on the other hosts.
 
         :param hosts: the uuids of the roots of these hosts.
-        :param staying: the uuids of consumers that need no other place.
+        :param staying: the uuids of consumers that may stay on these hosts.
         :raises InvalidRequest: the hosts have too many guests.
         :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
@@ -202,7 +202,7 @@ class GuestRelocator:
 
 
 def _ids(snapshot: ModelSnapshot, uuids: Collection[str]) -> set[int]:
-    """Return the ids of the providers with these uuids, as far as they exist."""
+    """Return the ids of those providers with these uuids that exist."""
     return {snapshot.by_uuid[uuid] for uuid in uuids if uuid in snapshot.by_uuid}
 
 
@@ -213,7 +213,7 @@ def _tree_members(snapshot: ModelSnapshot, roots: Collection[int]) -> set[int]:
 def _guests_on(
     snapshot: ModelSnapshot, roots: Collection[int], held: Sequence[HeldAmount], budget: SearchBudget
 ) -> list[HostedConsumer]:
-    """Return the guests that hold amounts of these hosts."""
+    """Return the guests with allocations from these hosts."""
     providers = snapshot.providers
     return [
         guest
@@ -227,7 +227,7 @@ blueprint = Blueprint("ext_capacity", __name__)
 _BODY: Final = CapacityBody()
 
 _PLACING_SHARE: Final = 0.75
-"""Share of the remaining time in which guests are placed on hosts, if a topology splits the guests."""
+"""If a topology splits the guests: the share of the remaining time for placing guests on hosts."""
 
 
 @api_operation(blueprint, "POST", f"{EXT}/capacity", rules.CAPACITY, reads_json=True, writes_json=True)

@@ -14,13 +14,13 @@ from placement_extras.planner.packing import DevicePool, Slot, Way
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 MAX_HOSTS: Final = 64
-"""Maximum number of hosts from which guests may move, which are those that lack least for the flavor."""
+"""Maximum number of hosts from which guests may move. The hosts that lack least for the flavor are chosen."""
 MAX_MOVES: Final = 64
 """Maximum number of moves in a plan."""
 _MAX_TRIES: Final = 2_000
 """Maximum number of single moves that the search tries in order to find a plan with fewer moves."""
 WINDOW_HOLD: Final = "WINDOW_HOLD"
-"""The type of the consumers that keep room of their provider free for windows."""
+"""The type of consumers that keep amounts of a provider free for windows."""
 _STAYING: Final = frozenset(("RESERVATION", WINDOW_HOLD, "MIGRATION"))
 """Types of consumers that no plan moves."""
 
@@ -31,7 +31,7 @@ class MigrationStep:
 
     Hosts are given by their roots.
 
-    ``allocations`` has the amounts of the way, by uuid of the provider and by class.
+    ``allocations`` has these amounts, by uuid of the provider and by class.
     """
 
     guest: HostedConsumer
@@ -55,7 +55,7 @@ class MigrationPlan:
 
 
 def plan_with_fewest(makings: Iterable[MigrationPlan]) -> MigrationPlan:
-    """Return the plan with the fewest moves; the first of equal plans.
+    """Return the plan with the fewest moves; of equal plans, return the first.
 
     :param makings: the plans to choose from, at least one, each a result of :func:`make_room`.
     """
@@ -115,7 +115,7 @@ def make_room(
 
 
 class _TargetHost:
-    """A host that could serve the flavor if it were empty, and the flavor's ways at this host."""
+    """A host with a place for the flavor when empty, and the ways to place a guest of the flavor there."""
 
     def __init__(self, host: Host, ways: Sequence[Way]) -> None:
         self.root = host[0].root
@@ -230,7 +230,7 @@ class _MigrationSearch:
         return math.inf
 
     def _holders_of(self, slot: Slot) -> Mapping[HostedConsumer, int]:
-        """Return the guests that hold a slot, or a device of a pool, and the amount that each could free."""
+        """Return the guests with allocations of a slot or of a pool's devices, and how much each can free."""
         if not isinstance(slot, DevicePool):
             return self._holders.get(slot, {})
         found: dict[HostedConsumer, int] = {}
@@ -245,7 +245,7 @@ class _MigrationSearch:
         return min(map(self._needs_leaving, self._targets), default=math.inf)
 
     def _empty_host(self, target: _TargetHost, most: int) -> tuple[MigrationStep, ...] | None:
-        """Move those guests away that hold most of the missing resources.
+        """Move those guests away that use most of the missing resources.
 
         Return None if ``most`` moves are not enough.
         """

@@ -1,4 +1,4 @@
-"""Packs guests of a flavor into free amounts: finds the ways at a host, and counts the guests that fit."""
+"""Packs guests of a flavor into free amounts: finds the ways to place a guest, and counts guests that fit."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 # two thousand tries take about 50 ms
 _MAX_TRIES: Final = 2_000
-"""Maximum number of tries to find a better packing than the first. After these tries, the result has bounds
-instead of an exact number."""
+"""Maximum number of tries to find a better packing than the first packing. After these tries, the result has
+bounds instead of an exact number.
+"""
 # with more ways, the search would reach its limit without a result
 _MAX_WAYS: Final = 200
-"""Maximum number of ways with which a better packing than the first is searched for."""
+"""A better packing than the first packing is searched for only if there are at most this number of ways."""
 
 Free = Mapping[Any, int] | tuple[int, ...]
 """The free amounts, by slot."""
@@ -32,7 +33,7 @@ Free = Mapping[Any, int] | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class FitBounds:
-    """Bounds of the number of guests that fit, which is from ``lower_bound`` to ``upper_bound``."""
+    """Bounds: the number of guests that fit is from ``lower_bound`` to ``upper_bound``."""
 
     lower_bound: int
     upper_bound: int
@@ -105,10 +106,10 @@ def fit_formula(ways: Sequence[Way]) -> Callable[[Free], int] | None:
 def pack_guests(
     found: FlavorFootprints, free: Free, budget: SearchBudget, upper_bound: int | None = None
 ) -> FitBounds:
-    """Return bounds of the number of guests of one flavor that fit into the free room.
+    """Return bounds of the number of guests of one flavor that fit into the free amounts.
 
-    The first packing fills the ways one after the other; the way with the most room comes first. If this
-    packing has fewer guests than the upper bound, a search tries to find a packing with more.
+    The first packing fills the ways one after the other; the way with room for most guests comes first. If
+    this packing has fewer guests than the upper bound, a search tries to find a packing with more.
 
     :param upper_bound: a known upper bound of the number of guests, if any.
     :raises placement.search.budget.BudgetExhausted: the budget is spent.
@@ -239,7 +240,7 @@ class FlavorFootprints:
     """The Pareto-minimal ways of a flavor at hosts of one structure.
 
     A way is Pareto-minimal if no other way takes the same or less of each slot. ``classes`` has the resource
-    class of each slot. ``coupled`` is set if a way takes an amount from a provider that shares with the host.
+    class of each slot. ``coupled`` is set if a way takes an amount from a sharing provider of the host.
     ``pools`` has each pool by its slot.
     """
 
@@ -270,7 +271,7 @@ class FlavorFootprints:
         )
 
     def without_classes(self, names: Collection[str], budget: SearchBudget) -> FlavorFootprints:
-        """Return the ways that the request would have without some classes."""
+        """Return the ways to place a guest of the same request without some resource classes."""
         classes = {slot: name for slot, name in self.classes.items() if name not in names}
         left = {tuple([part for part in way if part[0] in classes]) for way in self.ways}
         ways = tuple(_pareto_minimal(left - {()}, budget))
@@ -291,7 +292,7 @@ def key_slots(
 ) -> Callable[[Slot], Slot]:
     """Return a function that replaces a slot of a tree by the id of its provider and its class.
 
-    So a provider that several coupled hosts share has the same slot at each of these hosts.
+    So a sharing provider of several coupled hosts has the same slot at each of these hosts.
     """
     names = list(tree.kind.shape.slots)
 
@@ -348,7 +349,7 @@ class FootprintFinder:
     def footprints_at(
         self, tree: HostTree, shared: Sequence[Provider], parts: tuple[int, ...] = ()
     ) -> FlavorFootprints:
-        """Return the ways at a host, including those that use providers which share with it.
+        """Return the ways to place a guest at a host, including ways that use sharing providers.
 
         :param parts: a number for each provider of the host. Only devices with the same number form a pool.
         :raises placement.search.budget.BudgetExhausted: the search takes too long.

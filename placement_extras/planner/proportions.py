@@ -1,6 +1,6 @@
 """Counts how many sets of guests fit, where each set contains several flavors in given proportions.
 
-For example, each set may have two guests of one flavor and one guest of another.
+For example, each set may have two guests of one flavor, and one guest of another flavor.
 """
 
 from collections.abc import Hashable, Sequence
@@ -31,15 +31,15 @@ _MAX_TRIES: Final = 5_000
 number."""
 # with more ways, the search would reach its limit without a result
 _MAX_WAYS: Final = 200
-"""Maximum number of ways with which a place for one more set is searched for."""
+"""A place for one more set is searched for only if there are at most this number of ways."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlavorProportion:
     """A flavor with its number of guests in each set.
 
-    At most ``upper_bound`` guests fit if no guests of other flavors are placed. One of the ``requests``
-    serves each guest: the request of the flavor, or its fallback.
+    At most ``upper_bound`` guests fit if no guests of other flavors are placed. Each guest gets a place for
+    one of the ``requests``: the request of the flavor, or its fallback.
     """
 
     requests: tuple[CandidatesRequest, ...]
@@ -48,11 +48,12 @@ class FlavorProportion:
 
 
 Place = tuple[Any, tuple[Way, ...]]
-"""The free amounts of a host by slot, which change during the search, and a flavor's ways at this host."""
+"""The free amounts of a host by slot, which change during the search, and the ways to place a flavor there.
+"""
 
 
 def count_sets(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> FitBounds:
-    """Return how many sets of guests fit together.
+    """Return how many sets of guests, in the given proportions, fit at the same time.
 
     :raises placement.search.budget.BudgetExhausted: the search takes too long.
     """
@@ -127,7 +128,7 @@ def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[
 
 
 def _agree_on_pools(found: Sequence[FlavorFootprints]) -> bool:
-    """Return whether all flavors that use a device have it in the same pool."""
+    """Return whether each device is in the same pool for all flavors that use it."""
     pool_of: dict[Slot, Slot] = {}
     for ways in found:
         for slot in ways.classes:
@@ -173,7 +174,7 @@ class _SetPlacing:
         self._journal = TrialJournal(budget, _MAX_TRIES)
 
     def find_most(self, upper_bound: int) -> FitBounds:
-        """Return bounds of the number of sets that fit, where ``upper_bound`` is already known."""
+        """Return bounds of the number of sets that fit; an ``upper_bound`` is already known."""
         # many sets are placed at a time, and half as many after a failure, so the work does not grow with the
         # number of guests
         fits, chunk = 0, max(1, upper_bound // _CHUNKS)

@@ -1,4 +1,4 @@
-"""Counts guests that are split over NUMA nodes, and searches once for guests with equal splits.
+"""Counts guests that are split over NUMA nodes; one search covers all guests with equal splits.
 
 A request is *plain* if it has only one group, without a suffix and without required traits. Each class that
 is not split has to be at one provider of the host. The split of a guest on a host then depends only on the
@@ -92,7 +92,7 @@ class RepeatedSplits:
         self._known: dict[Hashable, Amounts | None] = {}
 
     def count_guests(self, tree: HostTree, free: Sequence[int], limit: int) -> int | None:
-        """Return how many guests fit, at most ``limit``; None if not only free amounts matter at this host.
+        """Return how many guests fit, at most ``limit``; None if this class cannot count guests at this host.
 
         :param free: the free amounts of the host, by slot.
         :raises placement.search.budget.BudgetExhausted: the budget is spent.
@@ -181,7 +181,7 @@ class RepeatedSplits:
         return zones
 
     def _find_layout(self, tree: HostTree) -> _RepeatLayout | None:
-        """Return the layout of this tree, which equal trees share.
+        """Return the layout of this tree; equal trees have the same layout object.
 
         Return None unless one provider has each class that is not split.
         """

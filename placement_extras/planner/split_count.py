@@ -39,7 +39,7 @@ from placement_extras.planner.packing import (
 from placement_extras.planner.repeated_splits import RepeatedSplits
 
 CountedHost = tuple[HostTree, FitBounds]
-"""A host that shares no providers with other hosts, and the number of guests that fit on it."""
+"""A host without sharing providers in common with other hosts, and the number of guests that fit there."""
 _NO_LIMIT: Final = 1 << 62
 """A number above the number of guests of any host, which means no limit."""
 
@@ -62,7 +62,7 @@ def count_split(
 
 
 def count_repeats(snapshot: ModelSnapshot, choice: HostChoice) -> int:
-    """Return how many guests fit one after the other, if all take the same from the same providers."""
+    """Return how many guests fit one after the other, if all guests take the amounts of this choice."""
     return min(
         snapshot.providers[provider.id].free(name) // amount
         for provider, amounts in choice.resources
@@ -131,7 +131,7 @@ class _SplitCount:
         )
 
     def _look_at_coupled(self, hosts: Sequence[tuple[HostTree, Sequence[Provider]]]) -> tuple[int, int]:
-        """Return how many of these hosts could serve a guest when empty, and how many can now."""
+        """Return how many of these hosts have room for a guest when empty, and how many have room now."""
         capable = able = 0
         for tree, shared in hosts if not self._uncounted else ():
             try:
@@ -146,7 +146,7 @@ class _SplitCount:
         return any(not self._bounds.asked.keys().isdisjoint(each.inventories) for each in sharing)
 
     def _count_host(self, tree: HostTree, shared: Sequence[Provider]) -> tuple[bool, FitBounds]:
-        """Return whether the host could serve a guest if it were empty, and how many guests fit now."""
+        """Return whether a guest would fit on the empty host, and how many guests fit now."""
         names = zoned_classes(tree, self._bounds.split)
         if not names or self._bounds.takes_of_one_provider(tree, names):
             ways = self._allowed_ways(tree, shared, names)
@@ -174,7 +174,7 @@ class _SplitCount:
     def _allowed_ways(
         self, tree: HostTree, shared: Sequence[Provider], names: tuple[str, ...]
     ) -> FlavorFootprints:
-        """Return the ways that take all split classes from one zone."""
+        """Return those ways to place a guest that take all split classes from one zone."""
         ways = self._finder.footprints_at(tree, shared)
         if not names or not ways.ways:
             return ways
@@ -201,7 +201,7 @@ class _SplitCount:
         return self._allowed[key]
 
     def _count_coupled(self, hosts: Sequence[tuple[HostTree, Sequence[Provider]]]) -> _CoupledCount:
-        """Place guests on hosts that share providers, one host after another."""
+        """Place guests on hosts with common sharing providers, one host after another."""
         held, placed = dict[int, Provider](), Counter[tuple[int, frozenset[int]]]()
         for tree, shared in hosts:
             if self._uncounted:
@@ -232,7 +232,7 @@ class _SplitCount:
 
 @dataclass(frozen=True, slots=True)
 class _CoupledCount:
-    """The number of guests that were placed on hosts that share providers with each other.
+    """The number of guests that were placed on hosts with common sharing providers.
 
     ``placed`` has the guests by the root of their host, and by the set of all roots from which they take
     amounts. ``most`` has the maximum number of guests of each host by its root, and ``asked`` has the
@@ -276,7 +276,7 @@ class _CoupledCount:
 
 
 class _HostPlacing:
-    """Places guests on a copy of one host and of the providers that share with it."""
+    """Places guests on a copy of one host and of its sharing providers."""
 
     def __init__(
         self, cloud: CloudHosts, request: CandidatesRequest, topology: TopologyPolicy, budget: SearchBudget
@@ -309,7 +309,7 @@ class _HostPlacing:
         return self._known[state]
 
     def is_capable(self, tree: HostTree, shared: Sequence[Provider]) -> bool:
-        """Return whether a host could serve a guest if the host and its sharing providers were unused."""
+        """Return whether a guest would fit if the host and its sharing providers were unused."""
         counted = self._repeated.count_guests(tree, tree.capacities, 1)
         if counted is not None:
             return bool(counted)
@@ -324,7 +324,7 @@ class _HostPlacing:
     def copy_host(
         self, tree: HostTree, shared: Sequence[Provider], held: Mapping[int, Provider] | None = None
     ) -> ModelSnapshot:
-        """Return a snapshot with a host and the trees that share with it.
+        """Return a snapshot with a host and the trees of its sharing providers.
 
         :param held: sharing providers by id; their usage includes the guests that were placed on other hosts.
         """

@@ -1,9 +1,9 @@
 """The journal of a search, which undoes the changes that the search has tried and limits their number.
 
-Every search of the planner looks for a series of changes that leads to a wanted state. The search makes a
-change, continues from there, and undoes the change if it does not lead to the state. The number of
-combinations of changes can be huge. So a search stops after a number of tries, and the answer has bounds
-instead of an exact number.
+Every search of the planner looks for a series of changes (such as moves of guests) that leads to a wanted
+state. The search makes a change, continues from there, and undoes the change if it does not lead to the
+state. The number of combinations of changes can be huge. So a search stops after a number of tries, and the
+answer has bounds instead of an exact number.
 
     for way in journal.try_each(ways):
         take(way)
@@ -55,7 +55,7 @@ class TrialJournal:
             raise TriesExhausted
 
     def record_undo(self, undo: Callable[..., object], *arguments: object) -> None:
-        """Record a change by the function, with its arguments, that undoes the change."""
+        """Record a change: the function that undoes the change, with the arguments of this function."""
         self._undoing.append((undo, arguments))
 
     def undo_changes(self, kept: int = 0) -> None:
@@ -65,7 +65,7 @@ class TrialJournal:
             undo(*arguments)
 
     def try_each(self, options: Iterable[Option]) -> Iterator[Option]:
-        """Yield the options one at a time, and undo the changes for an option before the next one.
+        """Yield the options one at a time, and undo the changes for an option before the next option.
 
         If the caller leaves the loop, the changes for the last option stay: a closed generator does not
         continue after its ``yield``.

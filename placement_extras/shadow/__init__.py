@@ -16,8 +16,8 @@ did not overlap, this is also the order in which the stock service executed them
 
 - If this service refuses a write that the stock service accepted, the write is sent again after the
   overlapping writes.
-- A write that the stock service refused is not replayed. The reason of the refusal may exist only for a
-  moment, so this service could accept the write.
+- A write that the stock service refused is not replayed. The reason for the refusal may have existed only for
+  a moment, so this service might accept the write.
 - A read with different answers is sent again later. If the answers still differ, the read counts as ``raced``
   and not as a difference.
 
@@ -26,8 +26,9 @@ For example, with two writes of one provider's inventory, both sent with its gen
     client 1   PUT inventories, generation 4   |-------------|  200
     client 2   PUT inventories, generation 4      |----|        409
 
-the copy of client 2 comes first. The write of client 2 was refused while client 1 was in flight, so it counts
-as raced and is not replayed. The copy of client 1 is replayed and answered 200.
+the copy of client 2 comes first. The write of client 2 was refused while the write of client 1 was in flight,
+so the write of client 2 counts as raced and is not replayed. The copy of client 1 is replayed and answered
+200.
 
 Two simultaneous writes of one item, both without a generation, may be replayed in the wrong order. Later
 reads then differ.

@@ -1,4 +1,4 @@
-"""Tracks writes that overlapped in time, and the items with unknown content because of them.
+"""Tracks writes that overlapped in time, and items with unknown content because of overlapping writes.
 
 The proxy sees only the order of the answers. OpenStack Placement may have applied the writes in another
 order.
@@ -95,7 +95,7 @@ class AmbiguousWrites:
     """Follows writes in the order of their answers, and marks items with ambiguous content.
 
     If two accepted writes of one item were in flight at the same time, the content is that of the later
-    write. The answers may have come in the opposite order, so the proxy does not know which write was later.
+    write. The later write may have been answered first, so the proxy does not know which write was later.
     """
 
     _accepted: dict[int, WrittenKeys] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class AmbiguousWrites:
         A write that OpenStack Placement refused (4xx) is ignored. A write with an error 5xx makes all its
         items ambiguous, because it may have been applied before the error.
 
-        :param waiting: numbers of postponed writes, which our service may accept after this one.
+        :param waiting: numbers of postponed writes, which our service may accept after this write.
         """
         if copy.received is None or 400 <= copy.received.status < 500:
             return
@@ -156,7 +156,7 @@ class AmbiguousWrites:
         return self._accepted.get(copy.number) or WrittenKeys.of_request(copy.request)
 
     def add_doubt(self, copy: MirroredRequest) -> None:
-        """Mark the items of a write as ambiguous, because possibly only one of the services accepted it."""
+        """Mark the items of a write as ambiguous, because possibly only one service accepted the write."""
         written = self._written_keys(copy)
         for thing in written.things:
             self._mark_doubtful(thing, written.names)

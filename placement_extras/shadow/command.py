@@ -37,8 +37,8 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
         help=(
             "SQLAlchemy URL of OpenStack Placement's database. The program copies this database at its start"
             " into the database of [placement_database] connection. Without this option, copy the database"
-            " by hand before the start. No client may then write between the copy and the moment when all"
-            " clients use the address of placement-shadow. Write a URL with a password into a file for"
+            " by hand before the start. In this case, no client may write after the copy until all clients"
+            " use the address of placement-shadow. Write a URL with a password into a file for"
             " --config-file, as stock_database in section [DEFAULT]."
         ),
     ),

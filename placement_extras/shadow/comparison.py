@@ -208,7 +208,7 @@ _CONSUMER: Final = "/allocations/"
 
 @dataclass
 class OrphanConsumers:
-    """Consumers that OpenStack Placement keeps after their claims were refused.
+    """Consumers that OpenStack Placement keeps although their claims were refused.
 
     If a later claim of such a consumer has a microversion before 1.38, the claim states no type. OpenStack
     Placement then shows the type of the refused claim, and our service shows ``unknown``.
@@ -282,7 +282,7 @@ _EXTENSIONS: Final = "extensions"
 def explain_difference(
     exchange: ShadowExchange, difference: AnswerDifference, left_behind: OrphanConsumers
 ) -> str | None:
-    """Return the name of the documented deviation that a difference belongs to; None if it is unknown."""
+    """Return the name of the documented deviation that explains a difference; None if no deviation does."""
     if left_behind.explains_difference(exchange, difference):
         return _ORPHANS
     return next((name for name, is_this in _RECOGNISED.items() if is_this(exchange, difference)), None)
@@ -334,7 +334,7 @@ def _unknown_names(exchange: ShadowExchange, difference: AnswerDifference) -> bo
 
 
 def _orphan_consumer(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-    """Return whether a claim met a consumer that exists only in the stock service."""
+    """Return whether the request claims for a consumer that exists only in the stock service."""
     return difference.what in ("status", "code", "words") and refused_there_only(exchange.theirs) is not None
 
 

@@ -32,7 +32,7 @@ class CopiedDatabases:
 
     :param source: the URL of OpenStack Placement's database, which is copied.
     :param target: the URL of our database, which has our tables and is empty.
-    :param owner: project and user of consumers that the source has no record of.
+    :param owner: project and user of consumers without a row in the source.
     :param classes: the additional resource classes of our service.
     """
 
@@ -58,7 +58,7 @@ class CopyMoment:
         return copy.started + copy.seconds < self.earliest
 
     def is_within(self, copy: MirroredRequest) -> bool:
-        """Return whether a request was a write that was not answered yet at the moment of the copy.
+        """Return whether a request was a write in flight (not answered yet) at the moment of the copy.
 
         The copy may or may not have the changes of such a write.
         """

@@ -25,9 +25,9 @@ NO_ROOM: Final = "too much was waiting to be compared"
 class BacklogBounds:
     """Upper bounds in bytes of a queue that holds copies.
 
-    A copy is added only while the queue stays below its bound.
+    A copy is added only if the queue then stays below the bound for this kind of copy.
 
-    :param reads: the bound for a copy of a read. A read above this bound is left out.
+    :param reads: the bound for a copy of a read. Above this bound, reads are left out.
     :param writes: the bound for a whole copy of a write. Above this bound, a stub without body and answer is
         kept.
     :param any_write: the bound for a stub. If even the stub does not fit, the write is left out.
@@ -54,7 +54,10 @@ class ByteBacklog:
         return len(self._copies)
 
     def put(self, copy: MirroredRequest) -> None:
-        """Add a copy, or a stub of it, if it fits. If nothing fits, count the copy in ``left_out``."""
+        """Add a copy, or its stub if the copy does not fit.
+
+        If neither fits, count the copy in ``left_out``.
+        """
         with self._changed:
             fitting = self._fitting_copy(copy)
             if fitting is None:
@@ -92,7 +95,7 @@ class ByteBacklog:
             return self._closed and not self._copies
 
     def any_waiting(self, holds: Callable[[MirroredRequest], bool]) -> bool:
-        """Return whether a condition holds for any copy in the queue."""
+        """Return whether any copy in the queue meets a condition."""
         with self._changed:
             return any(map(holds, self._copies))
 
@@ -158,8 +161,8 @@ class MirrorOutbox:
     def start(self, settled: Callable[[], float]) -> None:
         """Start the thread that sends.
 
-        :param settled: returns a time of the monotonic clock. Copies of all writes that came in before
-            this time were given to :meth:`put`.
+        :param settled: a function that returns a time of the monotonic clock. The copies of all writes that
+            came in before this time were given to :meth:`put`.
         """
         self._settled = settled
         self._thread.start()
@@ -203,7 +206,7 @@ class MirrorOutbox:
         return OutboxDelivery(copy, self._waiting.left_out, settled, self._predecessors)
 
     def _connect(self) -> Connection | None:
-        """Wait until the comparing process listens; return None if :meth:`stop` is called before."""
+        """Wait until the comparing process listens; return None if :meth:`stop` is called first."""
         reported = False
         while True:
             with suppress(OSError, EOFError):

@@ -63,7 +63,7 @@ class ShadowAnswer:
 
     @property
     def first_error(self) -> dict[str, Any]:
-        """The first error in the body of a refusal; empty without an error."""
+        """The first error in the body of a refusal; empty if there is no error."""
         if self.status < 400 or not isinstance(self.body, dict):
             return {}
         errors = self.body.get("errors")

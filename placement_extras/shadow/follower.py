@@ -27,12 +27,12 @@ BEFORE: Final = "it was answered before the database was copied"
 # good
 BOUNDS: Final = BacklogBounds(reads=128 << 20, writes=256 << 20, any_write=512 << 20)
 """Bounds of the copies that wait to be replayed. These bounds are larger than :data:`.OUTBOX_BOUNDS`, because
-the memory of the answering process is more important.
+the answering process should use little memory.
 """
 # the number is added to the priority of the process, so that answers to clients go first
 _NICENESS: Final = 10
 _FINISH_SECONDS: Final = 10.0
-"""Seconds at the end for replaying the waiting copies, and again the same time for the current request."""
+"""At the end of the program: seconds for replaying the waiting copies, and again for the current request."""
 _ANSWER_SECONDS: Final = 10.0
 """Seconds to wait for answers to writes that were in flight when the database was copied. After this time
 another snapshot is taken.

@@ -158,7 +158,13 @@ class RequestForwarder:
             response = self._ask_stock(request, rest)
         except (HTTPError, OSError) as error:
             self._in_flight.end_request(ticket, None, time.monotonic() - began, NO_ANSWER)
-            LOG.warning("%s does not answer %s %s: %s", self._stock, request.method, request.path, error)
+            LOG.warning(
+                "OpenStack Placement at %s does not answer %s %s: %s",
+                self._stock,
+                request.method,
+                request.path,
+                error,
+            )
             return _bad_gateway(self._stock, start_response)
         # Each ticket has to end, or settled_until() would return the same time for ever.
         except BaseException:
@@ -401,7 +407,7 @@ class _ProxyServer(BundledServer):
         super().__init__()
 
     def settings(self) -> Mapping[str, Any]:
-        """Decompress at most :data:`MAX_KEPT` bytes; return content that is not compressed unchanged."""
+        """Return the settings of gunicorn for this program."""
         return {
             "bind": self._settings.bind,
             "workers": 1,

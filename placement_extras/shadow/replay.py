@@ -108,7 +108,7 @@ class ReplayClient:
     def _check_answer(self, copy: MirroredRequest, answer: ShadowAnswer, tries: int) -> ShadowAnswer:
         if not self.answers:
             self.answers = True
-            LOG.info("%s answers again", self.url)
+            LOG.info("This service at %s answers again", self.url)
         # the service may have executed an earlier attempt without an answer, and therefore refuse this
         # attempt
         if tries > 1 and copy.received is not None and copy.received.status < 400 <= answer.status:
@@ -118,7 +118,11 @@ class ReplayClient:
     def _is_away(self, why: str) -> None:
         if self.answers:
             self.answers = False
-            LOG.warning("%s does not answer: %s; writes wait for it, reads are not compared", self.url, why)
+            LOG.warning(
+                "This service at %s does not answer: %s; writes wait for it, reads are not compared",
+                self.url,
+                why,
+            )
 
     def _send_request(self, copy: MirroredRequest) -> ShadowAnswer:
         request = copy.request

@@ -1,4 +1,4 @@
-"""Counts the outcomes of all comparisons and serves them over HTTP.
+"""Counts the outcomes of all comparisons, and serves the counts over HTTP.
 
 ``/`` returns a text for people, ``/report.json`` is for programs, and ``/metrics`` is for Prometheus.
 """
@@ -85,14 +85,14 @@ class OutcomeTally:
     differences: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT))
     doubtful: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT))
     parted: dict[str, Any] | None = None
-    """The first request after which the databases differ; None while they are in step."""
+    """The first request after which the databases differ; None while the databases are equal."""
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._requests = prometheus_client.Counter(
             "placement_shadow_requests",
-            "Requests that were passed on, by the verdict on our service's answer.",
+            "Requests that were passed on, by the result of the comparison of both answers.",
             ["operation", "verdict"],
             registry=self.registry,
         )
@@ -105,7 +105,7 @@ class OutcomeTally:
         )
         self._in_step = Gauge(
             "placement_shadow_in_step",
-            "1 as long as every write had the same outcome on both sides, then 0.",
+            "1 as long as every write had the same outcome in both services, then 0.",
             registry=self.registry,
         )
         self._in_step.set(1)
@@ -183,7 +183,7 @@ def _line_numbers(line: TallyLine) -> dict[str, Any]:
 
 
 def _time_percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
-    """Return the 50th and the 95th percentile in milliseconds; None without times."""
+    """Return the 50th and the 95th percentile in milliseconds; None if ``seconds`` is empty."""
     if not seconds:
         return None
     ordered = sorted(seconds)
@@ -257,8 +257,8 @@ class ComparerStatus:
     :param asking: the client of our service.
     :param doubt: items with unknown content, because several clients wrote them at the same time.
     :param phase: the current work of the process, for people.
-    :param left_out: number of copies that the answering process had no room for.
-    :param unread: number of copies that were dropped because the comparison had failed before.
+    :param left_out: number of copies that the answering process left out, because its queue was full.
+    :param unread: number of copies that were dropped after the comparison had failed.
     :param processes: number of processes that have answered clients so far, one after the other.
     """
 
@@ -274,7 +274,7 @@ class ComparerStatus:
     def __post_init__(self) -> None:
         registry = self.tally.registry
         Gauge(
-            "placement_shadow_up", "1 if our service answered the last request.", registry=registry
+            "placement_shadow_up", "1 if this service answered the last request, else 0.", registry=registry
         ).set_function(lambda: self.asking.answers)
         Gauge(
             "placement_shadow_backlog_requests", "Requests that wait to be compared.", registry=registry
@@ -289,7 +289,8 @@ class ComparerStatus:
         ).set_function(self._left_out)
         Gauge(
             "placement_shadow_in_doubt",
-            "Consumers and parts of providers that several clients wrote at once, without a later write.",
+            "Consumers and parts of providers that several clients wrote at the same time, without a later"
+            " write.",
             registry=registry,
         ).set_function(lambda: len(self.doubt))
 

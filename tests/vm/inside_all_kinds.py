@@ -18,7 +18,10 @@ import pytest
 
 from compute_agent.agent.protocol import RequestError, call_agent
 from compute_agent.drivers import procfs
+from compute_agent.events.store import FILE, read_events
 from compute_agent.model import cpuset
+from compute_agent.throttling import state_file
+from compute_agent.throttling.interference.state import SignalKey
 from tests.compute_agent.drivers.containers.real_podman import pack_sleep
 from tests.vm.inside_hostdevs import connection  # noqa: F401 - a fixture
 from tests.vm.inside_machine import (
@@ -34,7 +37,11 @@ from tests.vm.inside_machine import (
 from tests.waits import wait_for
 
 GROUPS = Path("/sys/fs/cgroup")
-DB = "db.service"
+ROUNDS = FOLDER / "rounds"
+"""The number of rounds of the interference loop since the start of the agent."""
+CALM_ROUNDS = 30
+"""Rounds without a disturbance, after which the correlation with a disturbing guest is certain enough."""
+DB, WEB = "db.service", "web.service"
 ALL = frozenset(os.sched_getaffinity(0))
 DEDICATED = ALL - {0}
 INI = (
@@ -71,12 +78,39 @@ match_driver = *
 qos_class = BE
 """
 """The use of all guests. Their lowest limits are 10 % of their CPUs, so all busy ones get a limit."""
-UNIT = f"""
+INTERFERENCE = f"""
+[qos]
+step = 40
+[qos_class:BE]
+cpu_weight = 100
+[interference:cpu]
+signal = run_delay
+mode = act
+[guest_rule:web]
+order = 10
+match_driver = systemd
+match_name = {WEB}
+qos_class = LS
+[guest_rule:all]
+order = 20
+match_driver = *
+qos_class = BE
+"""
+"""With its usual weight, a guest of class BE would get hardly any time of a CPU that another guest needs."""
+STEADY = """
+import time
+while True:
+    time.sleep(0.1)
+    for _ in range(2000):
+        pass
+"""
+"""The work of a guest that disturbs no other guest."""
+UNIT = """
 [Service]
-ExecStart=/bin/sh -c 'sleep 10000 & exec sleep 10000'
+ExecStart=/bin/sh -c '{script}'
 Restart=on-failure
 [X-ComputeAgent]
-Uuid={uid(2)}
+Uuid={uuid}
 """
 DOMAIN = f"""
 <domain type='qemu'>
@@ -118,9 +152,29 @@ KERNEL_FILES += ("memory.max", "memory.high", "memory.low", "memory.min")
 
 
 # The modules of the agent take a minute to import here, and the time limits of questions to daemons are for
-# processors that are not emulated.
+# processors that are not emulated. The clock for decisions about interference advances by ten seconds in each
+# round, and limits are held for one minute instead of five.
 FORKING = """
-import json, os, sys
+import dataclasses, json, os, sys, time
+from compute_agent.loops import triggers
+from compute_agent.throttling import samplers, state_file
+from compute_agent.throttling.interference import cases
+cases.HOLD_SECONDS = 60.0
+rounds, seconds = 0, triggers.INTERVAL
+triggers.INTERVAL = 1.25
+def decision_clock():
+    return rounds * seconds
+for clocked in (triggers.InterferenceLoop, state_file.ThrottlingFile):
+    clocked.__init__.__defaults__ = (decision_clock,)
+read_guests = samplers.GuestReader.read_guests
+def read_round(self, views, online, signals, now, caches):
+    global rounds
+    sample = read_guests(self, views, online, signals, time.monotonic(), caches)
+    rounds += 1
+    with open(os.environ["AGENT_ROUNDS"], "w") as file:
+        file.write(str(rounds))
+    return sample and dataclasses.replace(sample, time=now)
+samplers.GuestReader.read_guests = read_round
 from compute_agent.drivers.containers import engine
 engine.CALL_SECONDS = 60.0
 from compute_agent.drivers.systemd import bus
@@ -162,7 +216,7 @@ class ForkedAgent(MachineAgent):
 
     def __init__(self):
         super().__init__()
-        environ = os.environ | {"AGENT_LOG": str(FOLDER / "log")}
+        environ = os.environ | {"AGENT_LOG": str(FOLDER / "log"), "AGENT_ROUNDS": str(ROUNDS)}
         command = (sys.executable, "-c", FORKING)
         self._source = subprocess.Popen(
             command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -250,6 +304,18 @@ class GuestKind:
     def limit(self):
         return (self.folder / "cpu.max").read_text().split()[0]
 
+    @contextlib.contextmanager
+    def working(self, command):
+        """Run the command in the guest."""
+        process = subprocess.Popen(command)
+        try:
+            group = GROUPS / procfs.cgroup_path(min(self.tasks())).strip("/")
+            (group / "cgroup.procs").write_text(str(process.pid))
+            yield
+        finally:
+            process.kill()
+            process.wait()
+
     def kernel_values(self):
         files = {name: self.folder / name for name in KERNEL_FILES}
         found = {name: file.read_text().strip() for name, file in files.items() if file.exists()}
@@ -283,6 +349,15 @@ class DomainKind(GuestKind):
         if self._domain.isActive() and rests != (self._domain.state()[0] == PAUSED):
             (self._domain.suspend if rests else self._domain.resume)()
 
+    @contextlib.contextmanager
+    def working(self, command):
+        # The processor of a domain without a program never rests.
+        self.rest(False)
+        try:
+            yield
+        finally:
+            self.rest(True)
+
     def tasks(self):
         pid_file = Path("/run/libvirt/qemu/vm.pid")
         if not pid_file.exists():
@@ -294,16 +369,17 @@ class DomainKind(GuestKind):
 class UnitKind(GuestKind):
     """A service of systemd."""
 
-    def __init__(self, number):
-        (Path("/run/systemd/system") / DB).write_text(UNIT)
+    def __init__(self, number, unit=DB, script="sleep 10000 & exec sleep 10000"):
+        (Path("/run/systemd/system") / unit).write_text(UNIT.format(script=script, uuid=uid(number)))
         run("systemctl", "daemon-reload")
-        super().__init__("unit", number, f"system.slice/{DB}")
+        super().__init__("unit", number, f"system.slice/{unit}")
+        self._unit = unit
 
     def start(self):
-        run("systemctl", "start", DB)
+        run("systemctl", "start", self._unit)
 
     def stop(self):
-        run("systemctl", "stop", DB)
+        run("systemctl", "stop", self._unit)
 
 
 class ContainerKind(GuestKind):
@@ -489,23 +565,12 @@ def test_limits_by_hand_end_with_the_agent(guests, agent):
 
 
 @contextlib.contextmanager
-def busy_guests(guests):
-    """Each guest uses all the CPU time that it can have. After that, all rest."""
-    domain, *others = guests
-    started = []
-    # The processor of a domain without a program never rests.
-    domain.rest(False)
-    try:
-        for guest in others:
-            started.append(subprocess.Popen(["sh", "-c", SPIN]))
-            group = GROUPS / procfs.cgroup_path(min(guest.tasks())).strip("/")
-            (group / "cgroup.procs").write_text(str(started[-1].pid))
+def busy_guests(guests, command=("sh", "-c", SPIN)):
+    """Each guest uses all the CPU time that it can have, or runs the command. After that, all rest."""
+    with contextlib.ExitStack() as stack:
+        for guest in guests:
+            stack.enter_context(guest.working(command))
         yield
-    finally:
-        domain.rest(True)
-        for process in started:
-            process.kill()
-            process.wait()
 
 
 def throttled_guests():
@@ -553,6 +618,99 @@ def test_a_watermark_limits_guests_of_every_kind(guests, agent):
     guests[0].rest(False)
     hold(guests, PCPU=1)
     configure(agent, INI)
+    assert_placed(guests, agent)
+
+
+class Interference:
+    """The cases and events of the agent about guests that disturb the web server."""
+
+    def __init__(self, agent, guests):
+        self._agent, self._guests = agent, guests
+        self.usual = [guest.limit() for guest in guests]
+
+    def told(self):
+        """The evidence for a failed wait."""
+        events = [(one.kind, one.text) for one in self.events()]
+        return f"{self.rows()} {self.learnt()} {events} {self._agent.log()}"
+
+    def learnt(self):
+        """The stored baseline of the web server."""
+        tracks = state_file.look_up_state(FOLDER / "state").interference.tracks
+        return tracks.get(SignalKey(uid(6), "run_delay", ""))
+
+    def rows(self):
+        """The open cases, by what the agent does about them."""
+        return [row for row in call_agent(SOCKET, "interference.list") if row["limit"]]
+
+    def events(self):
+        """The events of interference, oldest first."""
+        return [one for one in read_events(FOLDER / "state" / FILE) if "(cpu)" in one.text]
+
+    def assert_only_limited(self, guest):
+        """Check that only this guest is limited, in the kernel and in the answers of the agent."""
+        others = [(one.limit(), usual) for one, usual in zip(self._guests, self.usual, strict=True)]
+        assert [one is guest for one in self._guests] == [now != usual for now, usual in others], self.told()
+        assert throttled_guests() == {guest.uuid}
+        shown = call_agent(SOCKET, "guest.show", {"guest": guest.uuid})
+        assert "cpu" in str(shown["limits"]), shown
+
+    def guilty(self):
+        """The uuids of guests in verdicts about the web server, in the order of the verdicts."""
+        verdicts = [one for one in self.events() if (one.kind, one.guest) == ("verdict", uid(6))]
+        return [guest.uuid for one in verdicts for guest in self._guests if guest.uuid in one.text]
+
+    def has_verdict(self, guest):
+        """Whether the agent holds a limit of the guest, and has stored the verdict about it."""
+        is_held = any(row["state"].startswith("hold") for row in self.rows())
+        return is_held and guest.uuid in self.guilty()
+
+    def assert_limited(self, guest):
+        """The agent limits the guest while it disturbs, finds it guilty, and gives the limit back."""
+        # The samples of a killed agent are lost.
+        wait_for(lambda: int(read(ROUNDS) or 0) >= CALM_ROUNDS, evidence=self.told)
+        with busy_guests([guest]):
+            wait_for(lambda: self.has_verdict(guest), evidence=self.told)
+            (row,) = self.rows()
+            assert (row["section"], guest.uuid in row["suspect"]) == ("cpu", True), row
+            assert uid(6) in row["victim"], row
+            self._agent.kill()
+            limit = guest.limit()
+            ROUNDS.unlink()
+            self._agent.start()
+            wait_for(lambda: throttled_guests() == {guest.uuid}, evidence=self.told)
+            assert guest.limit() == limit
+            self.assert_only_limited(guest)
+        say(f"{guest.name} was limited to {limit}: {row}")
+        wait_for(lambda: not self.rows(), evidence=self.told)
+        assert [one.limit() for one in self._guests] == self.usual
+        assert not throttled_guests()
+        say(f"{guest.name} has its CPU time back")
+
+
+def test_the_guest_that_disturbs_another_is_limited(guests, agent):
+    web = UnitKind(6, WEB, SPIN)
+    hold([*guests, web], VCPU=1)
+    web.start()
+    wait_for(lambda: all(guest.cpus() == {0} for guest in (*guests, web)), evidence=agent.log)
+    guests[0].rest(True)
+    seen = Interference(agent, guests)
+    with busy_guests(guests[1:], (sys.executable, "-c", STEADY)):
+        configure(agent, INI + INTERFERENCE)
+        wait_for(lambda: (track := seen.learnt()) and track.baseline.is_usable, evidence=seen.told)
+        say(f"learnt: {seen.learnt().baseline}")
+        for guest in guests:
+            seen.assert_limited(guest)
+    events = seen.events()
+    say(str([(one.kind, one.text, one.reason) for one in events]))
+    everyone = [guest.uuid for guest in guests]
+    assert seen.guilty() == everyone
+    for kind in ("throttle_down", "throttle_up"):
+        assert list(dict.fromkeys(one.guest for one in events if one.kind == kind)) == everyone, kind
+    web.stop()
+    guests[0].rest(False)
+    hold(guests, PCPU=1)
+    configure(agent, INI)
+    PlacementRest().send("DELETE", f"/allocations/{web.uuid}")
     assert_placed(guests, agent)
 
 
@@ -611,12 +769,11 @@ def test_evicted_guests_end_and_their_resources_are_free(guests, agent):
     order("guest.evict", guest=guests[0].uuid)
     agent.kill()
     assert guests[0].name in held()
+    # The next agent continues the eviction.
     agent.start()
-    for guest in guests:
-        # The killed agent may have stopped the first guest. Its allocation is then the operator's to delete.
-        with contextlib.suppress(RequestError) if guest is guests[0] else contextlib.nullcontext():
-            order("guest.evict", guest=guest.uuid)
+    for guest in guests[1:]:
+        order("guest.evict", guest=guest.uuid)
     for guest in guests:
         wait_for(lambda guest=guest: not guest.is_running(), evidence=agent.log)
     wait_for(lambda: call_agent(SOCKET, "guest.list") == [], evidence=agent.log)
-    wait_for(lambda: set(held()) <= {guests[0].name}, evidence=agent.log)
+    wait_for(lambda: not held(), evidence=agent.log)

@@ -1,23 +1,23 @@
-"""The drivers of guests that are containers of Podman or Docker, which root runs.
+"""The drivers of guests that are containers of Podman or Docker. The engine must run as root.
 
-Terms: the *engine* is Podman or Docker; it has the API of the Docker Engine over a UNIX socket. A
-container with the label ``compute-agent.guest=true``, or with a name of ``guest_names`` in the options, is a
-guest while it runs. A *run* is the time from the start of a container to its end. With the option ``[podman]
-pods = pod``, a pod of Podman can be one guest. The pod's *infra container*, which has the labels of the pod
-and runs as long as the pod does, represents the pod.
+Terms: the *engine* is Podman or Docker, which offers the API of the Docker Engine on a UNIX socket. A
+container with the label ``compute-agent.guest=true``, or with a name that matches the option ``guest_names``,
+is a guest while it runs. A *run* is the time from the start of a container to its end. With the option
+``[podman] pods = pod``, a pod of Podman can be one guest. The pod's *infra container*, which has the labels
+of the pod and runs as long as the pod does, represents the pod.
 
 ``driver.py`` is the driver, which extends :mod:`compute_agent.drivers.foreign`. ``table.py`` finds guests,
-and ``editor.py`` writes values to control groups and restores the old ones. Pure functions decide:
-``labels.py`` parses the settings, and ``container_state.py`` the answers of the engine. ``engine.py`` calls
-the engine, and ``event_stream.py`` follows its events.
+and ``editor.py`` writes values to control groups and restores the old ones. Pure functions make the
+decisions: ``labels.py`` parses the settings, and ``container_state.py`` the answers of the engine.
+``engine.py`` calls the engine, and ``event_stream.py`` follows its events.
 
-The agent writes to control groups for these reasons: the API could set limits only by ``POST
-/containers/ID/update``. Podman 4.3 (Debian 12) does not have this call. The call cannot restore an empty set
-of CPUs. The call lacks ``memory.high``, ``memory.low`` and ``cpu.idle``. Docker keeps the values of such a
-call for the next start of the container, where they would outlive the agent's decisions. So the agent writes
-to the control group of the container. This group ends with each run of the container, and so do all values of
-the agent. The group of a pod outlives the runs of the pod, so the agent restores its values when the pod
-stops.
+The agent sets limits in control groups and not through the API, for these reasons. The API has only the call
+``POST /containers/ID/update`` for limits, and Podman 4.3 (Debian 12) lacks this call. The call cannot restore
+an empty set of CPUs, and it cannot set ``memory.high``, ``memory.low`` and ``cpu.idle``. Docker keeps the
+values of such a call for the next start of the container, where they would outlive the agent's decisions. So
+the agent writes to the control group of the container. This group ends with each run of the container, and so
+do all values of the agent. The group of a pod outlives the runs of the pod, so the agent restores its values
+when the pod stops.
 
 Example: the container ``db`` has the label ``compute-agent.guest=true``, and the agent gives it CPUs 4-7. The
 agent records that ``AllowedCPUs`` was empty, and writes 4-7 to ``cpuset.cpus`` of

@@ -1,7 +1,7 @@
 """The state of a container, as the engine reports it, and its control group.
 
-Pure functions. Each value is checked, because users of the engine choose parts of it. The format is that of
-the Docker Engine API (v1.24 and later), which Podman also answers.
+Pure functions. Each value is checked, because users of the engine choose parts of it. The Docker Engine API
+(v1.24 and later) defines the format, which Podman also uses.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _POD_RUN: Final = re.compile(r"pod ([0-9a-f]{64}) (/\S+)\Z")
 CHANGES: Final = frozenset(
     {"start", "restart", "die", "died", "stop", "rename", "remove", "destroy", "cleanup"}
 )
-"""The actions in events after which a container may have become a guest, or may no longer be one."""
+"""The actions in events after which a container may have become a guest, or may no longer be a guest."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:
     """A container, or a pod with the process of its infra container.
 
-    :ivar pid: the process id of its main process; 0 if it does not run.
-    :ivar image: the id of its image; empty if it has none (``podman run --rootfs``).
-    :ivar pod: the id of its pod; empty if it is in none, or the engine is Docker.
-    :ivar is_infra: whether it is the infra container of its pod, which the engine adds.
-    :ivar is_pod: whether name and labels are those of the pod.
+    :ivar pid: the process id of the main process; 0 if the container does not run.
+    :ivar image: the id of the image; empty if the container has no image (``podman run --rootfs``).
+    :ivar pod: the id of the pod; empty if the container is in no pod, or if the engine is Docker.
+    :ivar is_infra: whether the container is the infra container that the engine adds to each pod.
+    :ivar is_pod: whether the object stands for the pod, and so has the name and the labels of the pod.
     :ivar members: the ids of the running containers of a pod.
     """
 
@@ -60,7 +60,7 @@ class ContainerState:
 class PodState:
     """A pod of Podman.
 
-    :ivar running: the ids of its running containers.
+    :ivar running: the ids of the running containers in the pod.
     """
 
     name: str
@@ -70,7 +70,7 @@ class PodState:
 
 @dataclass(frozen=True, slots=True)
 class ContainerRun:
-    """One run of a container: its main process, and its id."""
+    """One run of a container: the main process of this run, and the id of the container."""
 
     main: ProcessIdentity
     key: str
@@ -83,7 +83,7 @@ class ContainerRun:
 class PodRun:
     """The runs of a pod; all of them use one control group, which stays when the pod stops.
 
-    :ivar group: the path of the group, which contains the id of the pod.
+    :ivar group: the path of the control group, in which the id of the pod occurs.
     """
 
     key: str
@@ -94,7 +94,7 @@ class PodRun:
 
 
 def parse_run(text: str) -> ContainerRun | PodRun:
-    """Parse the run of this boot from a text of :class:`ContainerRun` or :class:`PodRun`.
+    """Parse a run since the last boot from the text of a :class:`ContainerRun` or :class:`PodRun`.
 
     :raises ValueError: the text is not a run.
     """
@@ -125,7 +125,7 @@ def parse_list(document: Any) -> list[ContainerState]:
 def parse_container(document: Any) -> ContainerState:
     """Parse the container in the answer of ``GET /containers/ID/json`` or ``GET /libpod/containers/ID/json``.
 
-    :raises ValueError: a part is missing or is not what the API documents.
+    :raises ValueError: a part is missing or differs from the documented API.
     """
     state = _typed_member(document, "State", dict)
     pid = _typed_member(state, "Pid", int)
@@ -146,7 +146,7 @@ def parse_container(document: Any) -> ContainerState:
 def parse_pod(document: Any) -> PodState:
     """Parse the pod in the answer of ``GET /libpod/pods/ID/json``.
 
-    :raises ValueError: a part is missing or is not what the API documents.
+    :raises ValueError: a part is missing or differs from the documented API.
     """
     name = _parse_name(document)
     # A pod without containers has null.
@@ -182,7 +182,7 @@ def changed_key(line: bytes) -> str | None:
 
 
 def own_group(path: str, key: str) -> str:
-    """The group of a container or pod, out of the groups that contain its main process; empty if it has none.
+    """The group of a container or pod, from the path of its main process; empty if it has no own group.
 
     Examples are ``/machine.slice/libpod-ID.scope``, ``/system.slice/docker-ID.scope`` and
     ``/machine.slice/machine-libpod_pod_ID.slice``. The container runtime, or a systemd in the container, may

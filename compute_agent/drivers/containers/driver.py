@@ -40,7 +40,7 @@ ENGINES: Final[Mapping[str, str]] = {PODMAN: "Podman", DOCKER: "Docker"}
 CONTAINERS_THREAD: Final = ThreadSpec(
     "containers",
     "when Podman or Docker has an event of a container, and each [guests] reconcile_interval; 0.1 to 2 s"
-    " while it is away",
+    " while the engine does not answer",
     "keeps the table of containers, and reports those that start, end or change",
     "that of the table; that of changes of containers",
     "the engine over its socket; the queue of ``arrivals``",
@@ -72,8 +72,9 @@ class ContainerDriver(ForeignDriver):
         :param host: the name of the host's resource provider.
         :param records: the values that containers had before the agent changed them.
         :param group_path: returns the path of the control group of a process.
-        :param seconds: the time limit of each call of the engine.
-        :param guest_names: the patterns for names of containers that are guests without the label, too.
+        :param seconds: the time limit of each call to the engine.
+        :param guest_names: patterns for names; a container with a matching name is a guest even without the
+            label.
         :param whole_pods: whether a pod with the label, or with such a name, is one guest.
         """
         self.name, self.peer_name = name, ENGINES[name]
@@ -100,7 +101,7 @@ class ContainerDriver(ForeignDriver):
         return guest.details[CONTAINER]
 
     def guest_below(self, folder: str) -> str:
-        """The name of a guest with a group below the given folder; empty if there is none."""
+        """The name of a guest with a group below the given folder; empty if no guest has such a group."""
         inner = (
             one.guest.name for one in self._table.all_entries() if one.guest.cgroup.startswith(f"{folder}/")
         )

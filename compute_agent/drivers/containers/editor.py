@@ -1,8 +1,8 @@
 """Writes values to the control groups of containers, and restores the old values.
 
-The control group of a container exists only during one run of the container. So values of a run that has
-ended need not be restored. The control group of a pod outlives its runs, so the old values are restored when
-the pod stops.
+The control group of a container exists only during one run of the container. So the agent need not restore
+values after the end of a run. The control group of a pod outlives its runs, so the old values are restored
+when the pod stops.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The engine listens on a UNIX socket.
 
-A shell without decisions. The API is that of the Docker Engine
-(https://docs.docker.com/reference/api/engine/), which Podman also answers. Each call uses a connection of its
+This module makes no decisions. The API is the one of the Docker Engine
+(https://docs.docker.com/reference/api/engine/), which Podman also offers. Each call uses a connection of its
 own, so a call that hangs delays no other call. Events are hints only. After a hint, the table of guests reads
 the state.
 """
@@ -38,9 +38,9 @@ from compute_agent.drivers.foreign.driver import PeerHint
 from compute_agent.model.messages import DriverError, printable_text
 
 CALL_SECONDS: Final = 5.0
-"""The longest time in seconds that a call waits for its answer."""
+"""The maximum time in seconds that a call waits for its answer."""
 
-# The list of containers has a few KiB for each one.
+# The list of containers has a few KiB for each container.
 _MAX_ANSWER: Final = 16 << 20
 
 _MAX_IMAGES: Final = 1000
@@ -77,10 +77,10 @@ class ContainerEngine:
         """Begin without a connection; :meth:`open` connects.
 
         :param name: the name of the engine, for messages.
-        :param path: its UNIX socket.
+        :param path: the UNIX socket on which the engine listens.
         :param on_hint: called from a thread of its own for each hint.
         :param seconds: the time limit of each call.
-        :param all_events: whether to follow containers without the label of guests, too.
+        :param all_events: whether to follow all containers, and not only those with the label of guests.
         :param has_pods: whether the engine is Podman, which has pods.
         """
         self._name = name
@@ -189,7 +189,7 @@ class ContainerEngine:
     def stop_pod(self, key: str, infra: str, seconds: float) -> None:
         """Stop all containers of a pod, by force after ``seconds``.
 
-        :param infra: the id of its infra container.
+        :param infra: the id of the pod's infra container.
         :raises DriverError: the answer about this pod cannot be used, or a container does not stop.
         """
         # Without a positive number, Podman waits as long as each container asks.
@@ -235,7 +235,7 @@ class ContainerEngine:
     def _send_request(self, method: str, path: str, seconds: float, whole_path: bool = False) -> HttpAnswer:
         """Return the answer of the engine; an answer with the status 404 is not an error.
 
-        :param whole_path: whether the path is without the version of the API.
+        :param whole_path: whether the path is complete, so that the version of the API is not added in front.
         """
         if not whole_path:
             if not self._version:

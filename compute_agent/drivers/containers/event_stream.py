@@ -2,7 +2,7 @@
 
 A thread reads lines. A line that is too long is skipped and counts as a change of any container, because
 events contain the labels of a container. A stream without events is opened again after a while, because a
-dead connection may give no sign.
+broken connection may cause no error.
 """
 
 from __future__ import annotations
@@ -122,7 +122,10 @@ class EventStream:
 
     def _handle_line(self, line: bytes, answer: http.client.HTTPResponse) -> None:
         if not line.endswith(b"\n") and len(line) >= _MAX_LINE:
-            LOG.debug("An event of a container is longer than %d bytes", _MAX_LINE)
+            LOG.debug(
+                "An event of a container is longer than %d bytes, so the agent reads all containers",
+                _MAX_LINE,
+            )
             while line and not line.endswith(b"\n"):
                 line = answer.readline(_MAX_LINE)
             self._on_change("")

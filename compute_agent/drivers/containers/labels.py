@@ -1,9 +1,9 @@
 """Settings of a guest in the labels of its container.
 
-Pure functions. The labels of a container are those of ``podman run --label`` and those of its image together.
-An image may come from anywhere, but labels decide about CPUs of the host. So a label with the same value as
-in the image counts as the image's label, and has no effect. All other labels are from users of the engine's
-socket, which gives them the power of root anyway.
+Pure functions. A container has the labels of ``podman run --label`` and the labels of its image. An image may
+come from anywhere, but labels decide about CPUs of the host. So a label with the same value as in the image
+counts as the image's label, and has no effect. All other labels come from users of the engine's socket, and
+these users can become root anyway.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def parse_labels(
     """The settings in the labels of a container; None if the container is not meant to be a guest.
 
     :param labels: all labels of the container.
-    :param is_chosen: whether the container is a guest without the label, too.
-    :raises BadDeclarationError: a label without which the container cannot be a guest cannot be used.
+    :param is_chosen: whether an option of the agent names the container, so that it is a guest even without
+        the label.
+    :raises BadDeclarationError: the value of a label that each guest needs cannot be used.
     """
     trusted = {
         key: text for key, text in trusted_labels(labels, image_labels).items() if key.startswith(PREFIX)

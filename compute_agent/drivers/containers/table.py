@@ -1,7 +1,7 @@
 """The table of containers that are guests, by the id of the container.
 
-The agent reads a container when the engine reports an event of it, and when a list shows it for the first
-time. The labels of a container never change, so the agent does not read a running guest again.
+The agent reads a container when the engine reports an event of the container, and when a list shows it for
+the first time. The labels of a container never change, so the agent does not read a running guest again.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class ContainerTable(GuestTable):
         """Begin without guests.
 
         :param group_path: returns the path of the control group of a process.
-        :param guest_names: the patterns for names of containers that are guests without the label, too.
+        :param guest_names: patterns for names; a container with a matching name is a guest even without the
+            label.
         :param whole_pods: whether a pod can be one guest.
         """
         super().__init__(driver, host, groups, report)
@@ -72,13 +73,13 @@ class ContainerTable(GuestTable):
         self._engine = engine
         self._records = records
         self._group_path = group_path
-        # Only the thread of the table changes these.
+        # Only the thread of the table changes these attributes.
         self._members: dict[str, dict[str, str]] = {}
-        """By pod, its running containers by id, each with its name if it is outside of the pod's group,
-        otherwise with an empty text.
+        """The running containers of each pod, by pod and by container id. The text is the name of a container
+        outside of the pod's group; it is empty for the others.
         """
         self._unread: dict[str, str] = {}
-        """The refusals of the engine, by the keys of containers that must be read again."""
+        """For each container that must be read again, by key: the engine's reason for the refused read."""
 
     def is_managed(self, record: ValueRecord) -> bool:
         """Whether the run of a record continues, and its container is still a guest."""
@@ -89,7 +90,7 @@ class ContainerTable(GuestTable):
         return record.run == str(run_of(entry.guest, entry.running.main, self._groups))
 
     def may_return(self, key: str, guest_uuid: str) -> bool:
-        """Whether a container exists of which the next run would have this uuid, unless it is renamed."""
+        """Whether a container exists that would have this uuid in its next run if it keeps its name."""
         try:
             container = self._find_subject(self._engine.read_container(key))
             if container is None:
@@ -100,7 +101,7 @@ class ContainerTable(GuestTable):
         return settings is not None and self._uuid_of(container, settings) == guest_uuid
 
     def _find_subject(self, container: ContainerState | None) -> ContainerState | None:
-        """The container, or its pod if the pod is the guest; None if it is no guest of its own.
+        """The container, or its pod if the pod is the guest; None if the container is no guest of its own.
 
         The infra container, which has the labels of its pod, represents the pod. The infra container alone is
         no guest. A container outside of the group of its pod counts as a guest of its own. A container that
@@ -151,7 +152,7 @@ class ContainerTable(GuestTable):
             try:
                 member = self._engine.read_container(key)
             except (ValueError, EngineError):
-                # The container may have gone; the next look asks again.
+                # The container may no longer exist; the next round reads it again.
                 continue
             # Without a path, the process has just ended.
             if member is not None and member.pid and self._group_path(member.pid):
@@ -222,7 +223,7 @@ class ContainerTable(GuestTable):
         except EngineError as error:
             # Podman refuses with 500, and not 404, what vanishes during the call.
             if self._unread.get(key) != str(error):
-                LOG.warning("Container %s is looked at again: %s", key[:12], error)
+                LOG.warning("Container %s cannot be read, and the agent tries again: %s", key[:12], error)
             self._unread[key] = str(error)
             with self._lock:
                 entry, lost = self._entries.get(key), self._lost.get(key)
@@ -238,7 +239,7 @@ class ContainerTable(GuestTable):
                 return SubjectFinding()
             container = self._find_subject(found)
         except ValueError as error:
-            LOG.warning("Container %s is left out: %s", key[:12], error)
+            LOG.warning("The agent ignores container %s: %s", key[:12], error)
             return SubjectFinding(is_other=True)
         if container is None:
             return SubjectFinding(is_other=True)
@@ -313,7 +314,7 @@ class ContainerTable(GuestTable):
     def _uuid_of_run(self, run: ContainerRun) -> str:
         """The uuid that a container already has in its run, under this name or a former name.
 
-        The result is empty if it has none.
+        The result is empty if the container has no uuid yet.
         """
         with self._lock:
             entry = self._entries.get(run.key)

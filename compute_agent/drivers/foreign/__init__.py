@@ -6,10 +6,10 @@ the guest's own* is the value that the guest had before the agent's first write.
 
 ``driver.py`` has the base class of the drivers, with the thread that follows the peer. ``table.py`` has the
 guests, ``editor.py`` sets values and restores old ones, and ``records.py`` stores values on disk. Pure
-functions decide: ``declared.py`` parses settings, ``values.py`` chooses values to set, and
+functions make the decisions: ``declared.py`` parses settings, ``values.py`` chooses values to set, and
 ``kernel_values.py`` finds drift.
 
 Invariants: the agent stores a value of the guest's own on disk before it changes the value. A guest that has
-ended, or that is no longer a guest, leaves no record. If a peer is down, the drivers of other guests continue
-to work.
+ended, or that is no longer a guest, leaves no record. If a peer does not run, the drivers of other guests
+continue to work.
 """

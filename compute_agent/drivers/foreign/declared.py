@@ -20,7 +20,7 @@ _MAX_PROBLEMS: Final = 20
 _NUMBER: Final = re.compile(r"[0-9]{1,10}\Z")
 
 MAX_MEMORY_MB: Final = (1 << 31) - 1
-"""The largest amount of one resource in Placement."""
+"""The largest amount of one resource that Placement accepts."""
 
 _NAMESPACE: Final = uuid.UUID("0a1c6f4e-52f7-5d0b-9d3e-6a0f8f7c1b55")
 """The namespace from which uuids of names are derived."""
@@ -51,7 +51,7 @@ class DeclaredSettings:
 
     @property
     def guest_settings(self) -> GuestSettings:
-        """The settings of the guest, in which undeclared ones have their defaults."""
+        """The settings of the guest, with the defaults of settings that are not declared."""
         return GuestSettings(vcpus=self.vcpus, **dict(self.declared))
 
 
@@ -112,7 +112,7 @@ def parse_declaration(values: Mapping[str, str], keys: KeyNames) -> DeclaredSett
 
 
 def _read_amount(values: Mapping[str, str], key: str, largest: int) -> int:
-    """The whole number of a key; 0 if it is not declared."""
+    """The whole number that is declared for a key; 0 if the key is not declared."""
     text = values.get(key, "")
     if text and (not _NUMBER.match(text) or not 1 <= int(text) <= largest):
         raise BadDeclarationError(f"{key}={printable_text(text)} is not a whole number from 1 to {largest}")

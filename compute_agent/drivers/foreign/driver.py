@@ -1,8 +1,8 @@
 """A driver of guests that another program starts, each in a control group of its own.
 
-The other program (systemd, Podman or Docker) is the *peer*. A thread connects to it, follows its guests, and
-reports them. The threads of a guest are those of all processes in its group. A subclass has the peer, the
-table and the editor of one kind of guests.
+The other program (systemd, Podman or Docker) is the *peer*. A thread connects to the peer, follows its
+guests, and reports changes. The threads of a guest are the threads of all processes in its group. For each
+kind of guests, a subclass provides the peer, the table and the editor.
 """
 
 from __future__ import annotations
@@ -33,7 +33,13 @@ from compute_agent.drivers.base import (
 from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.drivers.foreign import values
 from compute_agent.drivers.foreign.declared import MAX_MEMORY_MB
-from compute_agent.drivers.foreign.editor import GoalChoice, HostFolders, ValueComparison, ValueEditor
+from compute_agent.drivers.foreign.editor import (
+    GoalChoice,
+    HostFolders,
+    ValueComparison,
+    ValueEditor,
+    WholeSets,
+)
 from compute_agent.drivers.foreign.table import GuestEntry, GuestTable
 from compute_agent.drivers.foreign.values import (
     CPUS,
@@ -70,7 +76,7 @@ _LAST_LOOK: Final = 2.0
 _POLL_SECONDS: Final = 0.02
 _MIB: Final = 1 << 20
 KILL_SECONDS: Final = 10.0
-"""The longest time in seconds in which the processes of a guest must end after SIGKILL."""
+"""The maximum time in seconds within which the processes of a guest must end after SIGKILL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +134,7 @@ class ForeignDriver(UndividedThreads):
     ) -> None:
         """Begin without a peer.
 
-        :param folders: the folders of the host; None means the usual ones.
+        :param folders: the folders of the host; None means the usual folders.
         :param look_interval: the time in seconds between two lists of all guests.
         :param lock: called before each connection; raises DriverError if another agent manages the guests.
         :param look_only: whether the driver only reads, and changes neither guests nor records.
@@ -160,7 +166,7 @@ class ForeignDriver(UndividedThreads):
 
     @property
     def outage_reason(self) -> str:
-        """The reason why the peer does not answer; empty if it does."""
+        """The reason why the peer does not answer; empty if it answers."""
         if self._listed and self._peer.is_open:
             return ""
         return self._absence or f"{self.peer_name} does not answer"
@@ -299,7 +305,7 @@ class ForeignDriver(UndividedThreads):
 
     @property
     def flavor_source(self) -> None:
-        """Always None, because guests of a peer have no flavors."""
+        """Always None, because services and containers have no flavors."""
         return
 
     @property
@@ -334,11 +340,11 @@ class ForeignDriver(UndividedThreads):
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The threads outside of the CPUs of ``settings``, as a dict from the thread id to the present CPUs.
 
-        A thread may use fewer CPUs than ``settings`` have. If the guest or its group has other CPUs, its main
-        thread counts as misplaced.
+        A thread may use fewer CPUs than ``settings`` have. If the guest or its group has other CPUs, the
+        guest's main thread counts as misplaced.
         """
         wanted = _group_cpus(settings)
-        found = self._compare_guest(guest, self._cpu_choice(wanted))
+        found = self._compare_guest(guest, _cpu_choice(wanted, self._folders.recent_sets))
         goal = found.goals.get(CPUS, frozenset())
         allowed = goal if isinstance(goal, frozenset) and goal else wanted
         affinities = {tid: procfs.thread_affinity(tid) for tid in self.thread_ids(guest)}
@@ -364,7 +370,7 @@ class ForeignDriver(UndividedThreads):
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
         """Set the CPUs of the group, and read them back.
 
-        Return the number of threads with other CPUs than before.
+        Return the number of threads that had other CPUs before the call.
         """
         wanted = _group_cpus(settings)
         if not wanted & self._folders.online_cpus:
@@ -372,13 +378,13 @@ class ForeignDriver(UndividedThreads):
         before = self.misplaced_threads(guest, settings)
         if not before:
             return 0
-        self._apply(guest, self._cpu_choice(wanted))
+        self._apply(guest, _cpu_choice(wanted, self._folders.whole_sets))
         if misplaced := self.misplaced_threads(guest, settings):
             raise DriverError(f"guest {guest}: the kernel did not accept the CPUs of {sorted(misplaced)}")
         return len(before)
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
-        """Weight and quota of the guest if they differ from ``wanted``.
+        """Weight and quota of the guest if they differ from ``wanted``, otherwise None.
 
         A weight of the guest's own, or a lower quota of its own, does not count as a difference.
         """
@@ -392,8 +398,8 @@ class ForeignDriver(UndividedThreads):
     # Memory
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes of the guest if they differ from ``wanted``."""
-        found = self._compare_guest(guest, self._node_choice(wanted))
+        """The NUMA nodes of the guest if they differ from ``wanted``, otherwise None."""
+        found = self._compare_guest(guest, _node_choice(wanted, self._folders.recent_sets))
         nodes = found.present[NODES]
         return nodes if found.differing and isinstance(nodes, frozenset) else None
 
@@ -406,12 +412,12 @@ class ForeignDriver(UndividedThreads):
 
         The kernel then moves the memory.
         """
-        return self._apply(guest, self._node_choice(wanted))
+        return self._apply(guest, _node_choice(wanted, self._folders.whole_sets))
 
     def memory_use(self, guest: Guest) -> int | None:
         """The bytes of memory that the guest uses, including page cache.
 
-        The result is None without the controller memory.
+        The result is None if the group does not have the controller memory.
         """
         return self._table.find_recent(guest).running.own_group.memory_use()
 
@@ -490,13 +496,6 @@ class ForeignDriver(UndividedThreads):
             self._table.find_living(guest)
             raise
 
-    def _cpu_choice(self, cpus: frozenset[int]) -> GoalChoice:
-        return GoalChoice(frozenset({CPUS}), partial(values.cpu_goal, cpus, self._folders.online_cpus))
-
-    @staticmethod
-    def _node_choice(nodes: frozenset[int]) -> GoalChoice:
-        return GoalChoice(frozenset({NODES}), partial(values.node_goal, nodes, procfs.nodes_with_memory()))
-
     def _limit_choice(self, guest: Guest, wanted: CpuLimits) -> GoalChoice:
         possible = replace(wanted, idle=wanted.idle and self._can_idle(guest))
         return GoalChoice(frozenset({WEIGHT, QUOTA}), partial(values.limit_goals, possible))
@@ -542,13 +541,13 @@ class ForeignDriver(UndividedThreads):
                     self._look_around(everything=True)
                     self._listed, self._absence = True, ""
                     pause = _FIRST_PAUSE
-                    LOG.info("%s answers", self.peer_name)
+                    LOG.info("The agent is connected to %s, and reads its guests", self.peer_name)
                     self._tried.set()
                 self._handle_hints()
             except DriverError as error:
                 # A new reason is logged once, and not again at each attempt.
                 if str(error) != self._absence:
-                    LOG.warning("%s; the agent tries again", error)
+                    LOG.warning("Guests cannot be read, and the agent tries again: %s", error)
                 self._absence = str(error)
                 self._peer.close()
                 self._tried.set()
@@ -573,7 +572,7 @@ class ForeignDriver(UndividedThreads):
         hints: set[PeerHint] = set()
         with contextlib.suppress(queue.Empty):
             hints.add(self._hints.get(timeout=max(self._next_look - time.monotonic(), 0.0)))
-            # A start has a dozen signals of the same guest.
+            # The start of one guest causes a dozen signals.
             while True:
                 hints.add(self._hints.get_nowait())
         if self._stopped.is_set() or not self._peer.is_open:
@@ -590,6 +589,14 @@ class ForeignDriver(UndividedThreads):
             self._oom.begin_counting(change.guest.uuid, GuestCgroup(Path(change.guest.cgroup)))
         if self._listener is not None:
             self._listener(change)
+
+
+def _cpu_choice(cpus: frozenset[int], whole: WholeSets) -> GoalChoice:
+    return GoalChoice(frozenset({CPUS}), partial(values.cpu_goal, cpus, whole[CPUS]))
+
+
+def _node_choice(nodes: frozenset[int], whole: WholeSets) -> GoalChoice:
+    return GoalChoice(frozenset({NODES}), partial(values.node_goal, nodes, whole[NODES]))
 
 
 def _memory_choice(wanted: MemoryLimits) -> GoalChoice:

@@ -11,9 +11,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.cgroup import GuestCgroup
@@ -28,6 +29,13 @@ from compute_agent.model.messages import DriverError
 
 LOG = logging.getLogger(__name__)
 
+SETS_SECONDS: Final = 0.1
+"""Maximum age of the host's CPUs and NUMA nodes in a comparison, in seconds. A round compares hundreds of
+guests in this time, and each of them would read the same files."""
+
+WholeSets = Mapping[str, frozenset[int]]
+"""All CPUs, and all NUMA nodes, each by the name of its value."""
+
 
 @dataclass(frozen=True, slots=True)
 class HostFolders:
@@ -41,6 +49,8 @@ class HostFolders:
     root: Path = Path("/")
     groups: Path = Path("/sys/fs/cgroup")
     control: Path = Path("/run/systemd/system.control")
+    _sets: list[tuple[float, WholeSets]] = field(default_factory=list, init=False, repr=False, compare=False)
+    """The whole sets that were read last, and the time of the read in seconds of the monotonic clock."""
 
     @property
     def online_cpus(self) -> frozenset[int]:
@@ -49,7 +59,7 @@ class HostFolders:
 
     @property
     def possible_cpus(self) -> frozenset[int]:
-        """The CPUs that the host may have at any time."""
+        """The CPUs that the host has now, or may get later by hotplug."""
         return SysFiles(self.root).cpu_list("sys/devices/system/cpu/possible") or self.online_cpus
 
     @property
@@ -61,9 +71,17 @@ class HostFolders:
             return frozenset()
 
     @property
-    def whole_sets(self) -> Values:
+    def whole_sets(self) -> WholeSets:
         """All online CPUs, and all NUMA nodes, each by the name of its value."""
         return {CPUS: self.online_cpus, NODES: procfs.nodes_with_memory()}
+
+    @property
+    def recent_sets(self) -> WholeSets:
+        """The whole sets of at most :data:`SETS_SECONDS` ago, for comparisons."""
+        now = time.monotonic()
+        if not self._sets or now - self._sets[0][0] > SETS_SECONDS:
+            self._sets[:] = [(now, self.whole_sets)]
+        return self._sets[0][1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +111,16 @@ class ValueComparison:
 class ValueReading:
     """The values of a guest, read at a time in seconds of the monotonic clock.
 
-    :ivar texts: the contents of files of its group by their names; None: the file does not exist. Files that
-        were not needed are missing.
+    :ivar texts: the contents of files of its group by their names; None means that the file does not exist.
+        Files that were not needed are missing.
+    :ivar noted: the values that the guest had before the agent changed them.
     """
 
     guest_uuid: str
     time: float
     values: Values
     texts: Texts
+    noted: Values
 
     def is_fresh(self, guest: Guest) -> bool:
         """Whether a comparison of this guest may still use these values."""
@@ -132,13 +152,13 @@ class ValueEditor(abc.ABC):
         self._records = records
         self._folders = folders
         self._lock = threading.RLock()
-        # The last one only: a round compares all settings of a guest before the next guest.
+        # Only the last reading is kept: a round compares all settings of a guest before the next guest.
         self._reading: ValueReading | None = None
         self._writes = 0
         """The number of writes. Values that were read before a write are not kept."""
 
     def record_of(self, guest: Guest) -> ValueRecord:
-        """The values of the guest's own that the agent has changed."""
+        """The record of the values that the guest had before the agent changed them."""
         with self._lock:
             return self._records.record_of(guest.uuid, guest.name, self._run_of(guest))
 
@@ -158,7 +178,7 @@ class ValueEditor(abc.ABC):
         return self._compare_values(guest, choice, reading)
 
     def apply(self, guest: Guest, choice: GoalChoice) -> bool:
-        """Set the values that differ, and read them back; return whether any differed.
+        """Set the values that differ, and read them back; return whether any value differed.
 
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: a value is refused, or cannot be recorded.
@@ -198,9 +218,13 @@ class ValueEditor(abc.ABC):
                         self._restore_values(record)
                         self._forget_values(record, record.values.keys())
                         self._save(ValueRecord(record.guest_uuid, record.name, record.run))
-                        LOG.info("%s %s has its own limits again", self.subject.capitalize(), record.name)
+                        LOG.info(
+                            "%s %s is no longer a guest, and its former limits are restored",
+                            self.subject.capitalize(),
+                            record.name,
+                        )
                     except DriverError as error:
-                        LOG.warning("%s does not get back its limits: %s", record.name, error)
+                        LOG.warning("The former limits of %s cannot be restored: %s", record.name, error)
 
     # The parts of each kind of guests
 
@@ -219,7 +243,7 @@ class ValueEditor(abc.ABC):
 
     def _find_differing(self, values: Values, reading: ValueReading) -> Collection[str]:
         """The names of those wanted ``values`` that differ from the guest's values in ``reading``."""
-        return self._differing_files(values, reading.texts)
+        return self._differing_files(values, reading.texts, is_recent=True)
 
     @abc.abstractmethod
     def _write_values(self, guest: Guest, writes: Values) -> None:
@@ -251,7 +275,7 @@ class ValueEditor(abc.ABC):
         # An older systemd or kernel does not have all values.
         goals = {
             name: value
-            for name, value in choice.choose({**DEFAULTS, **present}, self.record_of(guest).values).items()
+            for name, value in choice.choose({**DEFAULTS, **present}, reading.noted).items()
             if name in present
         }
         differing = self._find_differing(goals, reading)
@@ -268,9 +292,10 @@ class ValueEditor(abc.ABC):
         writes, now = self._writes, time.monotonic()
         texts = read_texts(GuestCgroup(Path(guest.cgroup)), names)
         if earlier is not None:
-            # The older time counts.
+            # The combined reading is as old as its older part.
             now, texts = earlier.time, {**texts, **earlier.texts}
-        reading = ValueReading(guest.uuid, now, self._read_values(guest, texts), texts)
+        noted = self.record_of(guest).values if earlier is None else earlier.noted
+        reading = ValueReading(guest.uuid, now, self._read_values(guest, texts), texts, noted)
         if writes == self._writes:
             self._reading = reading
         return reading
@@ -280,11 +305,17 @@ class ValueEditor(abc.ABC):
         self._writes += 1
         self._reading = None
 
-    def _differing_files(self, values: Values, texts: Texts) -> list[str]:
-        """The names of those wanted ``values`` that differ from the files of the guest's group."""
+    def _differing_files(self, values: Values, texts: Texts, *, is_recent: bool = False) -> list[str]:
+        """The names of those wanted ``values`` that differ from the files of the guest's group.
+
+        :param is_recent: whether CPUs and NUMA nodes that were read at most :data:`SETS_SECONDS` ago may be
+            used.
+        """
         # Only an empty set is compared with all CPUs or NUMA nodes.
-        whole = self._folders.whole_sets if frozenset() in values.values() else {}
-        return differing_files(values, texts, whole)
+        if frozenset() not in values.values():
+            return differing_files(values, texts, {})
+        folders = self._folders
+        return differing_files(values, texts, folders.recent_sets if is_recent else folders.whole_sets)
 
     def _note_values(self, record: ValueRecord, present: Values, writes: Values) -> ValueRecord:
         """Record the guest's own values of ``writes`` before the agent writes them for the first time."""
@@ -303,6 +334,8 @@ class ValueEditor(abc.ABC):
             self._save(record.without_values(known))
 
     def _save(self, record: ValueRecord) -> None:
+        # A reading also contains values of the record.
+        self._forget_reading()
         try:
             self._records.save(record)
         except OSError as error:

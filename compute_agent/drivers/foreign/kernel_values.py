@@ -1,7 +1,8 @@
 """The files of a control group: parses values in their texts, and makes the texts for values.
 
-These are pure functions of texts (Documentation/admin-guide/cgroup-v2.rst). systemd answers before it writes,
-and another program may write to the files. So the agent compares the files themselves with the wanted values.
+These are pure functions of texts (Documentation/admin-guide/cgroup-v2.rst). systemd answers a call before it
+writes to the files, and another program may write to them, too. So the agent compares the files themselves
+with the wanted values.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def differing_files(values: Values, texts: Texts, whole: Values) -> list[str]:
     """The names of those ``values`` for which the kernel has other values.
 
     :param texts: the contents of the files by their names; None means that the file does not exist.
-    :param whole: all CPUs and all NUMA nodes, by name; it is used for empty sets.
+    :param whole: all CPUs and all NUMA nodes, by name. They stand for an empty set.
     """
     return [name for name, value in values.items() if not _value_agrees(name, value, texts, whole)]
 
@@ -135,13 +136,13 @@ def _quota_agrees(value: int, text: str) -> bool:
 
 
 def files_of(names: Iterable[str]) -> frozenset[str]:
-    """The files with the values of some names."""
+    """The files that contain the values with these names."""
     found = {FILES[name] for name in names}
     return frozenset(found | {IDLE_FILE} if FILES[WEIGHT] in found else found)
 
 
 def read_values(texts: Texts) -> Values:
-    """The values of a group; those of files that do not exist, or are not in ``texts``, are left out.
+    """The values of a group, without the values of files that do not exist or are not in ``texts``.
 
     :param texts: the contents of files of :data:`FILES`, and of :data:`IDLE_FILE`, by their names.
     :raises ValueError: a file has other content than the kernel documents.
@@ -169,13 +170,13 @@ def _read_value(name: str, text: str) -> Value:
         return INFINITY if quota == "max" else round(int(quota) * _SECOND / int(period))
     if name in (WEIGHT, IO_WEIGHT):
         weight = _parse_weight(text)
-        # Nothing tells a default weight from one that was chosen.
+        # Nothing distinguishes a default weight from a chosen weight of the same value.
         return INFINITY if weight == DEFAULT_WEIGHT else weight
     return INFINITY if text == "max" else int(text)
 
 
 def file_writes(writes: Values, texts: Texts, whole: Values) -> list[tuple[str, str]]:
-    """The texts to write so that a group has the values, as pairs of file and text in order.
+    """The texts to write so that a group has the values: pairs of file and text, in the order of writes.
 
     :param texts: the present contents of the files by their names.
     :param whole: all CPUs and all NUMA nodes, by name. They stand for an empty set, which the kernel refuses

@@ -1,7 +1,7 @@
 """Records of the values that guests had before the agent changed them, one small file for each guest.
 
-The agent writes a record, ``UUID.json``, before it first changes a value, so a crash between the two loses no
-value. A record is valid for one boot, because the agent's settings end with the boot.
+The agent writes a record, ``UUID.json``, before it first changes a value, so a crash between the two steps
+loses no value. A record is valid for one boot, because the agent's settings end with the boot.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class ValueRecord:
         program that owns the group keeps them.
     :ivar values: the values before the agent's writes, by name.
     :ivar kept: the properties that another program had set at run time; systemd's files of them have to stay.
-    :ivar scored: whether the agent has set ``oom_score_adj``, which was 0 before.
-    :ivar score: the last ``oom_score_adj`` that the agent has set; None means that it has set none, or an
-        older agent has noted none.
+    :ivar scored: whether the agent has set ``oom_score_adj``; its former value was 0.
+    :ivar score: the last ``oom_score_adj`` that the agent has set; None means that the agent has set no
+        score, or that an older agent has not noted it.
     """
 
     guest_uuid: str
@@ -52,11 +52,11 @@ class ValueRecord:
         return not self.values and not self.scored
 
     def with_values(self, values: Values, kept: Collection[str]) -> ValueRecord:
-        """The record with more values."""
+        """A copy of the record to which more values are added."""
         return replace(self, values={**values, **self.values}, kept=self.kept | frozenset(kept))
 
     def without_values(self, names: Collection[str]) -> ValueRecord:
-        """The record without the values that have been given back."""
+        """A copy of the record without values that the guest has got back."""
         rest = {name: value for name, value in self.values.items() if name not in names}
         return replace(self, values=rest, kept=self.kept - frozenset(names))
 
@@ -80,7 +80,7 @@ class ValueRecords:
         self._records = {record.guest_uuid: record for record in self._load()}
 
     def record_of(self, guest_uuid: str, name: str, run: str = "") -> ValueRecord:
-        """The record of a guest in this run; an empty one if the agent has changed nothing."""
+        """The record of a guest in this run; an empty record if the agent has changed nothing."""
         found = self._records.get(guest_uuid)
         # A container may get another name in its run.
         if found is None or found.run != run or (not run and found.name != name):

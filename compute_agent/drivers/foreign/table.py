@@ -119,7 +119,7 @@ class GuestTable(abc.ABC):
         self._seen: dict[ProcessIdentity, float] = {}
         """When the main process of a guest was last seen running, in seconds of the monotonic clock."""
         self._lost: dict[str, tuple[str, str]] = {}
-        # Only the thread of the table changes these.
+        # Only the thread of the table changes these attributes.
         self._managed: dict[str, str] = {}
         """The uuids of guests that have not ended, by the key of the subject."""
         self._others: set[str] = set()
@@ -152,7 +152,7 @@ class GuestTable(abc.ABC):
         return (seen is not None and now - seen <= READING_SECONDS) or self._check_alive(entry)
 
     def _check_alive(self, entry: GuestEntry) -> bool:
-        """Read whether the main process of a guest runs, and note the time if it does."""
+        """Read whether the main process of a guest runs, and note the time if the process runs."""
         if not entry.is_alive:
             return False
         with self._lock:
@@ -253,7 +253,7 @@ class GuestTable(abc.ABC):
             if found.lost is not None:
                 self._lost[key] = found.lost
         if news and found.lost is not None:
-            LOG.warning("%s", found.lost[1])
+            LOG.warning("The agent does not manage a guest: %s", found.lost[1])
         # The listener may read the table, so it is called without the lock.
         self._report_difference(before, found.entry, was_lost)
 

@@ -1,8 +1,8 @@
 """The values by which the agent sets CPUs, memory and block I/O of a guest's group, with their rules.
 
-Pure functions. The names of values are those of systemd.resource-control(5) and org.freedesktop.systemd1(5),
-also for containers. A value is a set of numbers (CPUs and NUMA nodes) or a whole number. :data:`INFINITY`
-stands for "no limit" and "not set".
+Pure functions. Values have the names of properties in systemd.resource-control(5) and
+org.freedesktop.systemd1(5), also for containers. A value is a set of numbers (CPUs and NUMA nodes) or a whole
+number. :data:`INFINITY` stands for "no limit" and "not set".
 
 Decisions on a value
     The agent alone decides about the CPUs and the NUMA nodes of a guest. A weight or a memory limit that the
@@ -55,7 +55,7 @@ class DeviceLimits:
 
     @classmethod
     def from_limits(cls, limits: Mapping[str, int]) -> DeviceLimits:
-        """Make a value of limits by device."""
+        """Make a value from a mapping of limits by device."""
         return cls(tuple(sorted((device, one) for device, one in limits.items() if one != INFINITY)))
 
     @property
@@ -64,7 +64,7 @@ class DeviceLimits:
         return dict(self.pairs)
 
     def lower_limits(self, other: DeviceLimits) -> DeviceLimits:
-        """Return the lower one of two limits for each device."""
+        """Return the lower of two limits for each device."""
         one, two = self.by_device, other.by_device
         devices = one.keys() | two.keys()
         return self.from_limits(
@@ -124,7 +124,7 @@ def _parse_number(name: str, text: str) -> int:
 
 
 def own_value(name: str, present: Values, noted: Values) -> Value:
-    """The value of the guest's own: the value before the agent's first write, or else the present one.
+    """The value of the guest's own: the value before the agent's first write, or else the present value.
 
     :param noted: the values before the agent's writes.
     """
@@ -148,7 +148,7 @@ def node_goal(nodes: frozenset[int], whole: frozenset[int], present: Values, not
 
 
 def limit_goals(wanted: CpuLimits, present: Values, noted: Values) -> Values:
-    """The wanted weight and quota of a guest, with the guest's own weight and a lower own quota."""
+    """The wanted weight and quota of a guest. Its own weight, and its own lower quota, take precedence."""
     goals: dict[str, Value] = {}
     weight = own_value(WEIGHT, present, noted)
     if weight != DEFAULTS[WEIGHT]:

@@ -133,7 +133,7 @@ class LibvirtConnection:
         try:
             session = _LibvirtSession(libvirt.open(self.uri))
         except libvirt.libvirtError as error:
-            raise DriverError(f"libvirtd at {self.uri} is away: {error}") from error
+            raise DriverError(f"libvirtd at {self.uri} does not answer: {error}") from error
         handle = session.handle
         try:
             handle.registerCloseCallback(self._on_closed, session)
@@ -211,7 +211,7 @@ class LibvirtConnection:
     def is_unknown_domain(self, error: Exception) -> bool:
         """Whether an error means that libvirtd has no such domain.
 
-        The domain has then ended and is not defined.
+        Such a domain has ended, and libvirtd has no definition of it.
         """
         libvirt = self.libvirt
         return isinstance(error, libvirt.libvirtError) and error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN
@@ -262,7 +262,7 @@ class LibvirtConnection:
         with self._calls_lock:
             session = self._session
             if session is None:
-                raise DriverError(f"libvirtd at {self.uri} is away")
+                raise DriverError(f"libvirtd at {self.uri} does not answer")
             # libvirt frees the memory of a closed connection at once, even while a call of another thread
             # uses it. So a connection is closed only when no call is under way.
             session.calls += 1

@@ -1,8 +1,8 @@
 """The pins, limits and block I/O settings in a domain's definition, with a note of the agent's own.
 
-The XML format is that of https://libvirt.org/formatdomain.html. The agent notes its own values in the
-metadata of the definition, in a namespace of its own. Pins are noted by the number of a guest CPU, by I/O
-thread (i1) or for the emulator (e):
+https://libvirt.org/formatdomain.html describes the XML format. The agent notes its own values in the metadata
+of the definition, in a namespace of its own. Pins are noted by the number of a guest CPU, by I/O thread (i1)
+or for the emulator (e):
 
 <agent:tuned xmlns:agent="urn:placement-compute:agent:1" shares="2048" pins="0=3 1=4 e=0-1"/>
 
@@ -109,7 +109,7 @@ def items_to_set(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str
     :param has: the present settings of the domain.
     :param wanted: the settings that the domain should have; None means that the agent's own values are
         removed.
-    :param own: the items that the agent has written before.
+    :param own: the items that the agent has already written.
     """
     goal: dict[str, Item] = {}
     if wanted is not None and wanted.rates:
@@ -122,7 +122,8 @@ def items_to_set(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str
         # A present value that the agent did not write is another program's.
         if present != target and (item in own or not present):
             found[item] = target
-    # No write if the kernel's default is wanted and the domain has no weight, which means the default.
+    # Nothing is written if the kernel's default is wanted and the domain has no weight, which means the
+    # default.
     weight = None if wanted is None else wanted.weight
     present_weight = DEFAULT_WEIGHT if has.weight is None else has.weight
     target_weight = DEFAULT_WEIGHT if weight is None else weight
@@ -217,8 +218,8 @@ class MemoryBinding:
 class DomainDefinition:
     """The settings in the definition of a domain, which take effect at its next start.
 
-    :ivar persistent: whether the domain has a definition. Without a definition, the settings are those of the
-        running domain.
+    :ivar persistent: whether the domain has a definition. Without a definition, the object has the settings
+        of the running domain.
     :ivar shares: the CPU shares (``<cputune><shares>``); None means that the definition has no such value.
     :ivar noted: the shares that the agent wrote, by its note.
     :ivar quota: the quota of the whole domain in cores; None means no limit.
@@ -246,7 +247,7 @@ class DomainDefinition:
 
     @property
     def own_pins(self) -> frozenset[Pin]:
-        """The pins of the definition that the agent wrote, and that have not changed since."""
+        """The pins that the agent wrote into the definition, without pins that have changed since."""
         return frozenset(
             (role, cpus)
             for role, cpus in self.pins.items()
@@ -340,7 +341,7 @@ def parse_definition(inactive_xml: str, persistent: bool) -> DomainDefinition:
 def parse_live(domain_xml: str) -> tuple[DomainBlockIo, int | None]:
     """The block I/O settings in the XML of a running domain, and its soft limit of memory in KiB.
 
-    The soft limit is None if there is none.
+    The soft limit is None if the domain has no soft limit.
 
     :raises ValueError: the text is not XML, or a number cannot be read.
     """
@@ -398,7 +399,7 @@ def _parse_role(key: str) -> ThreadRole:
 
 
 def _soft_limit(root: ElementTree.Element) -> int | None:
-    """The soft limit of memory in the XML of a domain, in KiB; None if there is none."""
+    """The soft limit of memory in the XML of a domain, in KiB; None if the XML has no soft limit."""
     limit = int(root.findtext("memtune/soft_limit") or UNLIMITED_KIB)
     return None if limit >= UNLIMITED_KIB else limit
 

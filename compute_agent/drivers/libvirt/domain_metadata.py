@@ -28,7 +28,7 @@ bindings have mode ``restrictive``. Pins of another program are demands, too (se
 *Nova's metadata* contains the flavor, the image, the owner and the kind of the root disk. Nova writes the
 image and the extra specs since release 32 (2025.2).
 
-The names are those of https://docs.openstack.org/nova/latest/configuration/extra-specs.html, such as::
+https://docs.openstack.org/nova/latest/configuration/extra-specs.html has the names. An example::
 
     <nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1">
       <nova:flavor name="m1.small">
@@ -103,7 +103,7 @@ class DomainDescription:
         not contain.
     :ivar declared: a dict from the name of each setting in the domain's metadata to its value, without
         defaults.
-    :ivar owner: the user of the QEMU process, as a name, or as ``+`` and a number; empty if the XML has none.
+    :ivar owner: the user of the QEMU process, as a name, or as ``+`` and a number; empty if not in the XML.
     :ivar problems: messages for the operator about settings that cannot be used.
     :ivar identity: the names, owner, flavor and image that Nova wrote.
     :ivar devices: the PCI addresses of the host's devices that are passed through to the domain, and the
@@ -206,7 +206,7 @@ def run_number(domain_xml: str) -> str | None:
 
 
 def usual_owner(capabilities: str) -> str:
-    """The user of QEMU processes without a label of their own, from libvirt's capabilities.
+    """The user of QEMU processes without a security label of their own, from libvirt's capabilities.
 
     The user is the option ``user`` of qemu.conf; empty if the DAC security driver is off.
 
@@ -319,7 +319,7 @@ _RESOURCES: Final = re.compile(r"resources(?P<group>[A-Za-z0-9_-]{0,64}):(?P<nam
 
 
 def read_flavor(domain_xml: str) -> GuestFlavor:
-    """The flavor that Nova wrote into a domain; empty if there is none. Malformed numbers count as 0.
+    """The flavor that Nova wrote into a domain; empty if Nova wrote no flavor. Malformed numbers count as 0.
 
     :raises ValueError: the text is not the XML of a domain.
     """

@@ -5,8 +5,8 @@ guest CPUs run, but the QEMU process exists well before. The agent finds this pr
 processes that did not exist when libvirt's hook announced the start.
 
 Two locks protect the table. The lock ``_lock`` protects the entries, and the lock ``changing`` the values of
-one entry. Code that needs both takes ``changing`` before ``_lock``, so that two threads cannot wait for each
-other.
+one entry. Code that needs both locks takes ``changing`` before ``_lock``, so that two threads cannot wait for
+each other.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _ExpectedProcess:
 
 
 class ExpectedDomains:
-    """The domains that the hook announced and that libvirtd does not report as running yet.
+    """The domains that the hook has announced, until libvirtd reports them as running.
 
     Methods may be called from any thread.
     """
@@ -171,7 +171,7 @@ class ExpectedDomains:
 
 
 def _uuid_of(pid: int) -> str:
-    """The word after ``-uuid`` on the command line of a process; empty if there is none."""
+    """The word after ``-uuid`` on the command line of a process; empty if there is no such word."""
     words = itertools.pairwise(procfs.command_line(pid))
     return next((value for word, value in words if word == "-uuid"), "")
 
@@ -244,7 +244,7 @@ class DomainTable:
     def look_around(self, everything: bool) -> list[Any]:
         """Read the domains that started or ended without an event, and lost domains.
 
-        :param everything: whether to read all domains, as after libvirtd was away.
+        :param everything: whether to read all domains, as after an outage of libvirtd.
         :return: the running domains that have a definition, as objects of libvirt.
         :raises DriverError: libvirtd does not list its domains.
         """
@@ -351,7 +351,7 @@ class DomainTable:
                 " its CPUs, cache and bandwidth"
             )
             if reason != known_reason:
-                LOG.error("%s", reason)
+                LOG.error("The agent does not manage a domain: %s", reason)
         except Exception as error:
             # An error in the agent's code for one domain must not keep the driver from all other domains.
             reason = f"domain {guest_uuid} cannot be described ({error!r}), and is not managed: report that"
@@ -446,7 +446,7 @@ class DomainTable:
         return source
 
     def _report_change(self, kind: ChangeKind, guest: Guest) -> None:
-        LOG.debug("Guest %s (pid %d) %s", guest, guest.pid, kind)
+        LOG.debug("libvirtd reports a change of guest %s (pid %d): %s", guest, guest.pid, kind)
         self._report(GuestChange(kind, guest))
 
 

@@ -1,10 +1,10 @@
 """The driver of QEMU domains: libvirtd runs them, and the driver sets their CPUs, memory and block I/O.
 
 One thread keeps the connection to libvirtd and the table of running domains. The thread reads a domain when
-libvirtd reports an event, and all domains after libvirtd was away. The thread recognises missed events by the
-differences between the table and the domains. Guests continue to run without libvirtd, and the table keeps
-them. libvirtd reports no changes of definitions (``virsh schedinfo --config``, ``vcpupin --config``), so the
-thread reads all definitions in turn.
+libvirtd reports an event, and all domains after an outage of libvirtd. The thread recognises missed events
+by the differences between the table and the domains. Guests continue to run without libvirtd, and the table
+keeps them. libvirtd reports no changes of definitions (``virsh schedinfo --config``, ``vcpupin --config``),
+so the thread reads all definitions in turn.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _KIB: Final = 1024
 
 GUESTS_THREAD: Final = ThreadSpec(
     "libvirt-guests",
-    "when libvirtd reports a domain, and each 10 s for its definition; 0.1 to 2 s while libvirtd is away",
+    "when libvirtd reports a domain, and each 10 s for its definition; 0.1 to 2 s while it does not answer",
     "keeps the table of domains, and reports those that start, end or change",
     "that of changes of domains",
     "libvirtd; the queue of ``arrivals``",
@@ -94,15 +94,15 @@ class LibvirtDriver:
     ) -> None:
         """Start the thread that connects and lists the running domains.
 
-        The thread waits while libvirtd is away.
+        The thread waits while libvirtd does not answer.
 
         :param uri: the URI of libvirtd.
-        :param look_interval: the shortest time in seconds in which the thread lists all domains and reads
-            their definitions once.
+        :param look_interval: the minimum time in seconds of one round, in which the thread lists all domains
+            and reads each definition once.
         :param lock: called before each connection; raises DriverError if another agent manages the domains.
         :param state_folder: the state folder of libvirt's driver of QEMU, with the pid files of helpers.
-        :param records: the runs of domains in which the agent has set ``oom_score_adj``; None means that they
-            are not kept beyond this driver.
+        :param records: the runs of domains in which the agent has set ``oom_score_adj``; None means that the
+            agent forgets them when this driver is closed.
         :raises DriverError: libvirt-python is missing.
         """
         # libvirt's event thread puts the uuids of domains with an event here. That thread must neither call
@@ -133,7 +133,7 @@ class LibvirtDriver:
 
     @property
     def outage_reason(self) -> str:
-        """The reason why libvirtd does not answer; empty if it does."""
+        """The reason why libvirtd does not answer; empty if it answers."""
         if self._listed and self._connection.is_open:
             return ""
         return self._absence or f"libvirtd at {self._connection.uri} does not answer"
@@ -150,7 +150,8 @@ class LibvirtDriver:
     def guests(self) -> Sequence[Guest]:
         """The domains that run now.
 
-        While libvirtd is down, the result contains the domains of the table that have a living process.
+        While libvirtd does not answer, the result contains the domains of the table that have a living
+        process.
 
         :raises DriverError: libvirtd has not answered since the agent started.
         """
@@ -168,7 +169,7 @@ class LibvirtDriver:
         return self._table.lost_guests()
 
     def read_flavor(self, guest: Guest) -> GuestFlavor:
-        """The flavor that Nova wrote into the domain; an empty one for a domain of another program."""
+        """The flavor that Nova wrote into the domain; an empty flavor for a domain of another program."""
         with self._on_domain(self._table.find_living(guest), "is not described") as domain:
             xml = domain.XMLDesc()
         try:
@@ -225,7 +226,8 @@ class LibvirtDriver:
             except GuestGoneError:
                 raise
             except DriverError as error:
-                LOG.warning("%s", error)  # a paused guest, for example, does not react; it is destroyed below
+                # a paused guest, for example, does not react; it is destroyed below
+                LOG.warning("A guest cannot shut down, and is destroyed after the grace period: %s", error)
             while known.is_alive:
                 if time.monotonic() >= deadline:
                     LOG.warning("Guest %s did not shut down within %s s, and was destroyed", guest, timeout)
@@ -311,7 +313,7 @@ class LibvirtDriver:
             except DriverError as error:
                 # A new reason is logged once, and not again at each attempt.
                 if str(error) != self._absence:
-                    LOG.warning("%s; the agent tries again", error)
+                    LOG.warning("Domains cannot be read, and the agent tries again: %s", error)
                 self._absence = str(error)
                 self._round = []  # Objects of domains keep their connection open.
                 self._connection.close()
@@ -389,7 +391,7 @@ class LibvirtDriver:
         return str(group.folders[0]) if group is not None and group.unified else ""
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
-        """The thread ids of the domain's QEMU process, also for a start that only the hook has announced."""
+        """The thread ids of the domain's QEMU process, even if only the hook has announced the domain yet."""
         return self._expected.thread_ids(guest) or frozenset(self._living_threads(guest))
 
     def vcpu_threads(self, guest: Guest) -> frozenset[int]:
@@ -502,7 +504,7 @@ class LibvirtDriver:
         return frozenset().union(*(cpus for cpus in found if cpus is not None))
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
-        """Weight and quota of the domain's group if they differ from ``wanted``.
+        """Weight and quota of the domain's group if they differ from ``wanted``, otherwise None.
 
         Shares and a lower quota that another program wrote into the definition take precedence over
         ``wanted``.
@@ -552,7 +554,7 @@ class LibvirtDriver:
     # Memory
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes of the kernel's or libvirt's memory binding, if they differ from ``wanted``."""
+        """The NUMA nodes of the kernel's or libvirt's memory binding; None if they equal ``wanted``."""
         return self._table.find_entry(guest).other_nodes(wanted)
 
     def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
@@ -564,14 +566,17 @@ class LibvirtDriver:
         try:
             return self._expected.bind_memory(guest, nodes)
         except OSError as error:
-            LOG.warning("The memory of guest %s is not bound before it runs: %s", guest, error)
+            LOG.warning(
+                "The memory of guest %s is not bound to NUMA nodes before the guest runs: %s", guest, error
+            )
             return False
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
         """Bind the memory to the wanted NUMA nodes, and write the binding into the persistent definition.
 
-        Memory that libvirt refuses to bind stays on its nodes, and the driver logs that. Whether libvirt
-        refuses depends on cgroups, on the nodes, and on the ``<numatune>`` with which the domain was started.
+        Memory that libvirt refuses to bind stays on its nodes, and the driver logs the refusal. Whether
+        libvirt refuses depends on cgroups, on the nodes, and on the ``<numatune>`` with which the domain was
+        started.
         """
         with self._table.changing:
             known = self._table.find_living(guest)
@@ -634,9 +639,9 @@ class LibvirtDriver:
         return True
 
     def _set_score(self, known: RunningDomain, wanted: MemoryLimits, score: int) -> None:
-        """Write the ``oom_score_adj`` of the QEMU process where it differs.
+        """Write the ``oom_score_adj`` of the QEMU process where it differs from the wanted score.
 
-        :raises OSError: it cannot be written or noted.
+        :raises OSError: the score cannot be written, or the agent cannot store that the score is its own.
         """
         guest = known.guest
         if not memory_limits.differing_limits(None, [guest.pid], wanted, self._own_limits(known)):
@@ -757,7 +762,7 @@ def _soft_limit_kib(wanted: MemoryLimits) -> int | None:
 
 
 def _soft_limit_differs(known: RunningDomain, wanted: MemoryLimits) -> tuple[bool, bool]:
-    """Whether to set the soft limit of the running domain, and whether to set that of its definition."""
+    """Whether to set the soft limit of the running domain, and whether to set the one in its definition."""
     definition = known.definition
     if wanted.high is None or known.refused_soft_limit:
         return False, False

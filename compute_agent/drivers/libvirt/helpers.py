@@ -7,10 +7,10 @@ From Linux 6.4 on, the kernel's vhost workers are threads of QEMU. Up to Linux 6
 named ``vhost-PID``, in the cgroup of the thread that made them. If the domain has no such cgroup, the helpers
 may use all CPUs of the host.
 
-The agent finds helpers by the members of the main thread's cgroup. Other helpers have pid files in libvirt's
-state folder, and the names of these files begin with the number of the domain's run. The users of helpers may
-write into some subfolders. So a pid counts only if its process has the name of a helper and is in no cgroup
-of another domain.
+The agent finds helpers among the members of the cgroup of QEMU's main thread. Other helpers have pid files in
+libvirt's state folder, and the names of these files begin with the number of the domain's run. The system
+users that run helpers may write into some subfolders. So a pid counts only if its process has the name of a
+helper and is in no cgroup of another domain.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class HelperFinder:
         self._workers: tuple[float, Mapping[int, frozenset[int]]] | None = None
 
     def find_tasks(self, known: RunningDomain) -> list[HelperTask]:
-        """The helper tasks of a running domain; empty when it has ended."""
+        """The helper tasks of a running domain; empty if the domain has ended."""
         pid, group = known.guest.pid, known.domain_group
         threads = procfs.thread_ids(pid)
         if not threads or not known.is_alive:

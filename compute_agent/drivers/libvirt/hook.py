@@ -2,13 +2,14 @@
 
 libvirt runs the programs in ``/etc/libvirt/hooks/qemu.d`` (https://libvirt.org/hooks.html, since 6.5.0) as
 ``PROGRAM DOMAIN OPERATION SUBOPERATION EXTRA``, with the XML of the domain on the standard input. libvirt
-waits for each program. The operation ``start`` is the last one before the QEMU process exists; at ``started``
-the guest's CPUs already run.
+waits for each program. The operation ``start`` is the last operation before the QEMU process exists; at
+``started`` the guest's CPUs already run.
 
-A hook can do harm. If the hook fails, the start fails; if it fails at ``reconnect``, a running guest ends.
-For a guest that migrates, the output of the hook becomes its XML. A hook that calls libvirt waits for ever.
-So this hook acts only at ``start``, prints nothing, always succeeds, and has a time limit. Without an agent
-or without Python, guests start as if there were no hook, and the system's log says so.
+A hook can do harm. If the hook fails during a start, the domain does not start. If the hook fails at
+``reconnect``, libvirt ends a running guest. For a guest that migrates, the output of the hook becomes its
+XML. A hook that calls libvirt waits for ever. So this hook acts only at ``start``, prints nothing, always
+succeeds, and has a time limit. Without an agent or without Python, guests start as if there were no hook, and
+the system's log says so.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ def install_hook(hooks: Path, socket: Path) -> bool:
 
 
 def remove(hooks: Path) -> bool:
-    """Remove the hook; return whether there was one.
+    """Remove the hook; return whether the hook existed.
 
     :raises ForeignHookError: the file is not the agent's.
     :raises OSError: the hook cannot be removed.

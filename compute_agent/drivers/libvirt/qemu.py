@@ -31,7 +31,8 @@ _ALL_VCPUS: Final = "ALL CPUs/"
 class ThreadRole:
     """The role of a QEMU thread: it runs one guest CPU, all guest CPUs, one I/O thread, or the emulator.
 
-    :ivar vcpu: the number of the guest CPU that the thread runs; None means no single one.
+    :ivar vcpu: the number of the guest CPU that the thread runs; None means that the thread runs no single
+        guest CPU.
     :ivar iothread: the number of the I/O thread; None means that the thread is no I/O thread.
     :ivar all_vcpus: whether the thread runs all guest CPUs. A thread without any of these roles is the
         emulator's.
@@ -140,7 +141,7 @@ class QemuProcess:
 
 
 def find_process(guest_uuid: str, owner: str, among: Iterable[int] | None = None) -> QemuProcess | None:
-    """The QEMU process of a domain; None if there is none.
+    """The QEMU process of a domain; None if no such process runs.
 
     Any user can start a process with the same words on its command line. So all user ids of the process must
     be those of ``owner``. If ``owner`` is empty or unknown, they must be root's or the agent's own. A fork of

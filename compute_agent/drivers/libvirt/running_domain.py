@@ -1,10 +1,10 @@
 """The settings of a running domain, their differences from wanted settings, and the calls to change them.
 
 Limits are set through libvirt and read from the domain's cgroup (https://libvirt.org/cgroups.html). A read of
-the cgroup works while libvirtd is away, costs a twentieth of a call of libvirt, and shows the kernel's
+the cgroup works while libvirtd does not run, costs a twentieth of a call of libvirt, and shows the kernel's
 values. Calls that fail raise ``libvirt.libvirtError``, which the driver translates. The persistent definition
-matters only from the next start of the guest until the agent places it, so a failed write of the definition
-is only logged.
+matters only from the next start of the guest until the agent places the guest again, so a failed write of the
+definition is only logged.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class DomainGroup:
     unified: bool
 
     def read_limits(self) -> CpuLimits | None:
-        """Weight, quota, idleness and burst; None if they cannot be read, as after the domain has ended."""
+        """Weight, quota, idleness and burst. None if they cannot be read, as after the end of the domain."""
         try:
             return self._unified_limits() if self.unified else self._legacy_limits()
         except OSError:
@@ -187,7 +187,7 @@ class DomainGroup:
 
 
 def find_group(pid: int) -> DomainGroup | None:
-    """The cgroup of the domain with this QEMU process; None if libvirt made none with the controller cpu."""
+    """The cgroup of the domain with this QEMU process; None if it has no group with the controller cpu."""
     try:
         lines = read_text(f"/proc/{pid}/cgroup").splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -209,7 +209,7 @@ def find_group(pid: int) -> DomainGroup | None:
 
 @functools.cache
 def _mount_points() -> Mapping[str, Path]:
-    """The mount points of the cgroup hierarchies: ``cpu`` for version 1, the empty string for version 2."""
+    """The mount points of cgroup hierarchies, by name: ``cpu`` for version 1, an empty text for version 2."""
     # The mount points come from /proc/self/mountinfo (proc(5)): mount points do not change while a host runs.
     found: dict[str, Path] = {}
     for line in read_text("/proc/self/mountinfo").splitlines():
@@ -286,15 +286,16 @@ class RunningDomain:
     def note_definition(self, definition: DomainDefinition) -> None:
         """Store the definition as the agent has just changed it.
 
-        libvirt's text of the changed definition is not known, so ``source`` is emptied. If the old text
-        stayed and another program restored it, the definition would not be read again.
+        libvirt's text of the changed definition is not known, so ``source`` is emptied. If ``source`` kept
+        the old text and another program restored the old definition, the agent would not read the definition
+        again.
         """
         if definition != self.definition:
             self.definition, self.source = definition, ""
 
     @property
     def domain_group(self) -> DomainGroup | None:
-        """The cgroup of the domain; None as long as libvirt has made none with the controller cpu."""
+        """The cgroup of the domain; None as long as libvirt has made no group with the controller cpu."""
         # None is not cached, because libvirt may make the group later.
         if self._group is None:
             self._group = find_group(self.guest.pid)
@@ -425,7 +426,7 @@ LOG = logging.getLogger(__name__)
 class DomainTuning:
     """The calls of libvirt that change the settings of one domain.
 
-    Each call raises libvirtError if libvirtd refuses it.
+    Each call raises libvirtError if libvirtd refuses the call.
     """
 
     # libvirt is typed as Any, because libvirt-python has no types, and is not imported with this module.
@@ -503,7 +504,7 @@ class DomainTuning:
         return replace(has, binding=MemoryBinding(RESTRICTIVE, nodes))
 
     def limit(self, has: CpuLimits, wanted: CpuLimits, group: DomainGroup) -> None:
-        """Set weight and quota of the running domain where they differ.
+        """Set weight and quota of the running domain where they differ from the wanted values.
 
         The quota is libvirt's quota of the whole domain (``global_quota``). The quota of each guest CPU
         (``vcpu_quota``) belongs to the flavor.
@@ -517,7 +518,7 @@ class DomainTuning:
             self._domain.setSchedulerParametersFlags(change, self._libvirt.VIR_DOMAIN_AFFECT_LIVE)
 
     def persist_shares(self, has: DomainDefinition, shares: int) -> DomainDefinition:
-        """Write the agent's shares into the definition, with a note.
+        """Write the agent's shares into the definition, with a note that these shares are the agent's.
 
         The note is written first and names the old and the new shares. If the agent crashes between the
         two writes, the next agent still recognises the old shares and the new shares as the agent's own.
@@ -561,7 +562,7 @@ class DomainTuning:
         return flag
 
     def _write_note(self, has: DomainDefinition) -> DomainDefinition:
-        """Write the agent's note into the metadata of the definition. The note names ``own`` pins only."""
+        """Write the agent's note into the metadata of the definition, with ``own`` as the only pins."""
         kind = self._libvirt.VIR_DOMAIN_METADATA_ELEMENT
         text = note_element(has.noted, has.own or (), has.own_items)
         self._domain.setMetadata(kind, text, PREFIX, NAMESPACE, self._affect_flag(has.persistent))

@@ -3,7 +3,7 @@
 The agent starts a guest in a session of its own, or adopts it by the pid of a process or the folder of a
 cgroup v2 group. A guest outlives the agent. The pid and the start time identify a guest, so a later process
 with the same pid is not mistaken for it. Guests are pinned by scheduler affinity (sched_setaffinity(2)).
-Where the agent may write to a cgroup v2 group, each guest has a group of its own below it.
+Where the agent may write to a cgroup v2 group, each guest has a group of its own below this group.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ProcessDriver(UndividedThreads):
         return ""
 
     def outage_reasons(self) -> Mapping[str, str]:
-        """Always empty, as :attr:`outage_reason`."""
+        """Always empty: processes depend on no daemon."""
         return {}
 
     @property
@@ -249,7 +249,7 @@ class ProcessDriver(UndividedThreads):
             self._table.handle_end(self._table.known_record(guest.uuid))
 
     def oom_kills(self) -> Sequence[OomKill]:
-        """The OOM kills since the last call of guests that have groups of their own."""
+        """The OOM kills since the last call, of guests with cgroups of their own."""
         for record in self._table.known_records():
             if (group := record.own_group) is not None:
                 self._table.oom.look_at_group(record.as_guest(), group)
@@ -318,7 +318,7 @@ class ProcessDriver(UndividedThreads):
         return procfs.descendants_of(guest.pid)
 
     def usage_group(self, guest: Guest) -> str:
-        """The folder of the guest's own group; empty if it has none."""
+        """The folder of the guest's own group; empty if the guest has no own group."""
         return guest.cgroup
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
@@ -387,7 +387,7 @@ class ProcessDriver(UndividedThreads):
         return changed
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
-        """Weight and quota of the guest's group if they differ from ``wanted``.
+        """Weight and quota of the guest's group if they differ from ``wanted``, otherwise None.
 
         :raises DriverError: ``wanted`` has a quota, and the guest has no group.
         """
@@ -407,7 +407,7 @@ class ProcessDriver(UndividedThreads):
     # Memory
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes of the guest's group if they differ from ``wanted``."""
+        """The NUMA nodes of the guest's group if they differ from ``wanted``, otherwise None."""
         return guest_cgroup.other_nodes(self._group_of(guest), wanted)
 
     def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
@@ -437,7 +437,10 @@ class ProcessDriver(UndividedThreads):
         return None if group is None else group.memory_use()
 
     def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
-        """The bytes in huge pages that the guest's group uses, by page size in KiB; empty without a group."""
+        """The bytes in huge pages that the guest's group uses, by page size in KiB.
+
+        The result is empty if the guest has no group of its own.
+        """
         return memory_limits.huge_page_use(self._group_of(guest))
 
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
@@ -519,7 +522,7 @@ class ProcessDriver(UndividedThreads):
     # Inner parts
 
     def _group_of(self, guest: Guest) -> GuestCgroup | None:
-        """The guest's own group; None if it has none.
+        """The guest's own group; None if the guest has no own group.
 
         :raises GuestGoneError: the guest has ended.
         """
@@ -548,8 +551,8 @@ def _signal_guest(record: ProcessRecord, number: signal.Signals) -> None:
 def _guest_processes(record: ProcessRecord) -> tuple[list[int], bool]:
     """The pids of a guest, and whether another program moved its main process out of the guest's group.
 
-    The pids are those of the group's members. A main process outside of the group counts with all its
-    descendants.
+    The pids are the members of the guest's group. A main process outside of the group is included, with all
+    its descendants.
     """
     members = record.member_pids()
     if record.identity.pid in members:

@@ -4,8 +4,8 @@ A value in a file that the agent never wrote belongs to another program, and sta
 file that the agent wrote is corrected if it changes, and removed when it is no longer wanted. A guest without
 a group has none of these values.
 
-This module decides what to write; :mod:`compute_agent.drivers.cgroup` knows the files. The module is separate
-from the process driver, so its decisions can be read and tested without processes.
+This module decides what to write; :mod:`compute_agent.drivers.cgroup` reads and writes the files. The module
+is separate from the process driver, so its decisions can be read and tested without processes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def pending_writes(
     """The lines to write so that the group has the ``wanted`` block I/O settings, as pairs of file and line.
 
     :param wanted: the settings that the guest should have; None means the kernel's defaults.
-    :param noted: the files that the agent has written before.
+    :param noted: the files that the agent has already written.
     """
     # Other files are not read, because any value in them is another program's.
     goal = wanted or BlockIo()
@@ -135,7 +135,7 @@ def missing_limits(group: GuestCgroup | None, wanted: CpuLimits) -> list[str]:
 
 
 def limit_cpu(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> bool:
-    """Write the CPU limits that differ from ``wanted``, and read them back; return whether any differed.
+    """Write CPU limits that differ from ``wanted``, and read them back; return whether a limit differed.
 
     :raises DriverError: the kernel refuses a limit.
     """

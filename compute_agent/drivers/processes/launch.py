@@ -1,8 +1,8 @@
 """Starts process guests, and checks processes before the agent adopts them.
 
-A started guest is held before its first instruction, so that the agent can record and pin it before it runs.
-A guest inherits neither the agent's environment nor its open files. Kernel threads, the agent itself, and
-parts of other guests cannot be adopted.
+A started guest is held before its first instruction, so that the agent can record and pin the guest before
+its program runs. A guest inherits neither the agent's environment nor its open files. Kernel threads, the
+agent itself, and parts of other guests cannot be adopted.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _OUTSIDE: Final = 0
 
 
 def adoptable_process(pid: int) -> ProcessIdentity:
-    """The identity of the process with this pid, after the check that it can be a guest.
+    """Check that the process with this pid can be a guest, and return the identity of the process.
 
-    :raises DriverError: there is no such process, or it is a kernel thread.
+    :raises DriverError: there is no such process, or the process is a kernel thread.
     """
     identity = procfs.identify_process(pid)
     if identity is None:
@@ -44,7 +44,7 @@ def adoptable_process(pid: int) -> ProcessIdentity:
 def adoptable_group(
     folder: Path, groups: CgroupRoot | None, guests: Collection[str]
 ) -> tuple[GuestCgroup, ProcessIdentity]:
-    """The cgroup v2 group in a folder, and its oldest process, which becomes the main process of the guest.
+    """Return the cgroup v2 group of a folder, and its oldest process, which becomes the main process.
 
     :param groups: the delegated group with the groups of all guests; None means that guests have no groups.
     :param guests: the uuids of all present guests.
@@ -75,13 +75,13 @@ def adoptable_group(
 
 
 def oldest_process(pids: Iterable[int]) -> ProcessIdentity | None:
-    """The process that started first among these pids; None if none of them runs."""
+    """The process that started first among these pids; None if no process with these pids runs."""
     alive = (identity for pid in pids if (identity := procfs.identify_process(pid)) is not None)
     return min(alive, key=lambda identity: (identity.start_time, identity.pid), default=None)
 
 
 def _find_objection(group: GuestCgroup, groups: CgroupRoot, guests: Collection[str]) -> str:
-    """The reason why a group cannot be a guest; empty if it can."""
+    """The reason why a group cannot be a guest; empty if the group can be a guest."""
     folder, root = group.folder, groups.folder.resolve()
     if not (folder / "cgroup.procs").is_file() or not (folder / "cgroup.controllers").is_file():
         return "it is not a group of cgroup v2"

@@ -45,7 +45,7 @@ PIDWATCH_THREAD: Final = ThreadSpec(
 
 
 class PidWatch(Generic[Key]):
-    """One thread that waits for the ends of any number of processes, and calls a function at each end."""
+    """One thread that waits for the ends of any number of processes, and calls a function when one ends."""
 
     def __init__(self, ended: Callable[[Key], None]) -> None:
         """Start the thread.
@@ -175,7 +175,7 @@ class ProcessTable:
                 if look_only:
                     del self._records[record.uuid]
                     continue
-                LOG.info("Guest %s (pid %d) ended while the agent was away", record, record.identity.pid)
+                LOG.info("Guest %s (pid %d) ended while the agent did not run", record, record.identity.pid)
                 _end_leftovers(record)
                 self.forget_guest(record)
             elif record.newer:
@@ -186,7 +186,7 @@ class ProcessTable:
                 )
             self.oom.begin_counting(record.uuid, record.own_group)
         for it in self._unusable:
-            LOG.error("%s", describe_unusable(it))
+            LOG.error("The agent does not manage a guest: %s", describe_unusable(it))
 
     def start_watch(self, listener: Listener) -> None:
         """Call ``listener`` from now on for each guest that ends, or gets another main process."""
@@ -206,7 +206,7 @@ class ProcessTable:
     # Guests that come
 
     def forbid_double(self, guest_uuid: str) -> None:
-        """Check that no present guest has this uuid.
+        """Check that no guest in the table has this uuid.
 
         :raises DriverError: a guest has this uuid already.
         """
@@ -278,8 +278,8 @@ class ProcessTable:
     def current_record(self, guest_uuid: str) -> ProcessRecord | None:
         """The record of a guest that runs; None if it has ended.
 
-        For a guest that is a whole group, if the main process ends first, the oldest process left becomes the
-        main process.
+        If the main process of a guest that is a whole group has ended, the oldest remaining process becomes
+        the main process.
         """
         with self._lock:
             record = self._records.get(guest_uuid)
@@ -291,7 +291,7 @@ class ProcessTable:
                 return None
             record = replace(record, identity=heir, command=procfs.command_line(heir.pid))
             self._records[guest_uuid] = record
-        LOG.info("Guest %s continues with main process %d", record, heir.pid)
+        LOG.info("The main process of guest %s has ended, and process %d replaces it", record, heir.pid)
         try:
             self._store.save(record)
         except OSError as error:
@@ -356,7 +356,7 @@ class ProcessTable:
         return record
 
     def is_alive(self, record: ProcessRecord) -> bool:
-        """Whether the guest's main process runs; for a guest that is a whole group, whether any process does.
+        """Whether the guest's main process runs; for a whole group, whether any process of it runs.
 
         The call also reads the exit status of an ended child.
         """
@@ -368,7 +368,7 @@ class ProcessTable:
     def handle_end(self, record: ProcessRecord) -> None:
         """Remove record and group of an ended guest, and report its end.
 
-        If several threads see the end, only the first thread handles it.
+        If several threads notice the end, only the first thread handles it.
         """
         if record.whole_group and self.current_record(record.uuid) is not None:
             return
@@ -428,7 +428,7 @@ class ProcessTable:
     def _reap_child(self, guest_uuid: str) -> int | None:
         """Read the exit status of a guest that is a child of this process.
 
-        The result is None if it is no child, or runs.
+        The result is None if the guest is no child of the agent, or still runs.
         """
         # The call is locked, because the second of two threads that call Popen.poll() at once gets None.
         with self._lock:

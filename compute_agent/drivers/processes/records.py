@@ -56,7 +56,7 @@ GRACE_SECONDS: Final = 60.0
 
 
 TAIL_BYTES: Final = 1 << 20
-"""Maximum number of bytes of a log that are kept when it is shortened."""
+"""Maximum number of bytes of a log that are kept when the log is shortened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class EndedLog:
 
 
 def choose_logs(logs: Iterable[EndedLog], now: float, retention: float, max_bytes: int) -> list[EndedLog]:
-    """The logs older than ``retention``, and the oldest others until the rest fits in ``max_bytes``.
+    """The logs to remove: all logs older than ``retention``, and the oldest others above ``max_bytes``.
 
     :param now: the present time in seconds since the epoch.
     :param retention: the seconds for which a log is kept after the guest's end.
@@ -114,7 +114,7 @@ def try_prune(folder: Path, options: cfg.ConfigOpts.GroupAttr) -> None:
 
 
 class GuestLogs:
-    """Keeps the logs of guests from filling the file system that also has the agent's state.
+    """Keeps the logs of guests from filling the file system that also contains the agent's state.
 
     Guests write their logs themselves, whether the agent runs or not. Guests open their logs with O_APPEND,
     so the agent can shorten a log in place. Output that a guest writes at that moment may be lost. Logs of
@@ -155,7 +155,7 @@ class GuestLogs:
                 self._warn_once(
                     guest_uuid, "has a log above [guests] log_guest_mb: the agent removes its older part"
                 )
-                LOG.debug("Removed %d bytes of %s", removed, log.path)
+                LOG.debug("Removed the oldest %d bytes of the output %s", removed, log.path)
         except FileNotFoundError:
             # The log was removed after the folder was listed.
             return
@@ -165,7 +165,7 @@ class GuestLogs:
     def _warn_once(self, guest_uuid: str, text: str) -> None:
         if self._told.get(guest_uuid) != text:
             self._told[guest_uuid] = text
-            LOG.warning("Guest %s %s", guest_uuid, text)
+            LOG.warning("The output of a guest is too large: guest %s %s", guest_uuid, text)
 
 
 def _shorten_log(path: Path, max_bytes: int) -> int:
@@ -262,11 +262,11 @@ class ProcessRecord:
 
     @property
     def own_group(self) -> GuestCgroup | None:
-        """The guest's own group; None if it has none."""
+        """The guest's own group; None if the guest has no own group."""
         return _cached_group(self.cgroup) if self.cgroup else None
 
     def member_pids(self) -> list[int]:
-        """The pids of the processes in the guest's own group; empty without such a group."""
+        """The pids of the processes in the guest's own group; empty if there is no such group."""
         return [] if self.own_group is None else self.own_group.process_ids()
 
     def as_guest(self) -> Guest:
@@ -340,7 +340,7 @@ class RecordStore:
         write_durably(self._path(record.uuid), json.dumps(content, indent=1).encode())
 
     def remove(self, record: ProcessRecord) -> None:
-        """Remove the record of a guest that has ended, if there is one. The guest's log stays.
+        """Remove the record of a guest that has ended, if the record exists. The guest's log stays.
 
         The modification time of the log becomes the time of the end.
 
@@ -370,7 +370,7 @@ class RecordStore:
         return records, unusable
 
     def find_unusable(self, guest_uuid: str) -> UnusableRecord | None:
-        """The file with the name of a guest's record that cannot be used; None if there is none."""
+        """The unusable file with the name of a guest's record; None if no such file exists."""
         path = self._path(guest_uuid)
         # The function lexists() is used, because a dangling symbolic link also counts as an existing record.
         found = self._read(path) if os.path.lexists(path) else None

@@ -6,9 +6,10 @@ systemd keeps (``AllowedCPUs``). A property *of its own* is the value that the s
 changed it.
 
 ``driver.py`` is the driver, which extends :mod:`compute_agent.drivers.foreign`. ``unit_table.py`` finds
-guests, and ``editor.py`` sets properties and restores old ones. Pure functions decide: ``unit_settings.py``
-parses the section, ``unit_state.py`` parses answers of systemd, and ``unit_properties.py`` converts types of
-the bus. ``manager.py`` calls systemd, and ``bus.py`` has the connection.
+guests, and ``editor.py`` sets properties and restores old ones. Pure functions make the decisions:
+``unit_settings.py`` parses the section, ``unit_state.py`` parses answers of systemd, and
+``unit_properties.py`` converts types of the bus. ``manager.py`` calls systemd, and ``bus.py`` has the
+connection.
 
 Example: ``db.service`` has the section ``[X-ComputeAgent]``, and the agent gives it CPUs 4-7. The agent
 records that ``AllowedCPUs`` was empty, sets 4-7, and waits until ``cpuset.cpus`` of the group has 4-7. When

@@ -3,7 +3,7 @@
 The package jeepney encodes and decodes messages. The agent imports jeepney only when a connection opens,
 because other drivers work without it. One thread of the connection reads all messages. A call from any thread
 waits for its answer until its time limit. After a timeout the connection is closed, because a bus or a
-service that hangs would delay each further call as long.
+service that hangs would delay each further call by the same time.
 
 Any program may send messages to a connection of the system bus. So an answer counts only if its sender is the
 service that was called, or the bus itself. A signal counts only if its sender has the name that the listener
@@ -34,7 +34,7 @@ BUS_NAME: Final = "org.freedesktop.DBus"
 BUS_PATH: Final = "/org/freedesktop/DBus"
 
 CALL_SECONDS: Final = 5.0
-"""The longest time in seconds that a call waits for its answer."""
+"""The maximum time in seconds that a call waits for its answer."""
 
 # The longest message is the list of all services, about 300 bytes each. The D-Bus specification allows 128
 # MiB, which would cost the agent its memory.
@@ -281,11 +281,11 @@ class BusConnection:
 
 
 BusOpener = Callable[[Callable[[BusSignal], None], Callable[[], None]], BusConnection]
-"""A function that opens a connection, given functions for its signals and its end."""
+"""A function that opens a connection. Its arguments are called at each signal, and at the end."""
 
 
 def bus_opener(path: Path, seconds: float = CALL_SECONDS) -> BusOpener:
-    """The function that connects to the bus at a socket.
+    """Return a function that connects to the message bus on a UNIX socket.
 
     :raises DriverError: jeepney is not installed.
     """

@@ -1,8 +1,8 @@
 """The driver of guests that are services of systemd.
 
-Operators and packages start and stop these services as always; the agent never starts one. A service becomes
-a guest by the section ``[X-ComputeAgent]`` in its unit file or a drop-in. All settings go through systemd,
-which owns the control groups.
+Operators and packages start and stop these services as always; the agent never starts a service. A service
+becomes a guest by the section ``[X-ComputeAgent]`` in its unit file or a drop-in. All settings go through
+systemd, which owns the control groups.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DRIVER: Final = "systemd"
 UNITS_THREAD: Final = ThreadSpec(
     "systemd-units",
     "when systemd signals a change of a service, and each [guests] reconcile_interval; 0.1 to 2 s while"
-    " systemd is away",
+    " systemd does not answer",
     "keeps the table of services, and reports those that start, end or change",
     "that of the table; that of changes of services",
     "systemd over the message bus; the queue of ``arrivals``",
@@ -69,7 +69,7 @@ class SystemdDriver(ForeignDriver):
         self._await_look(start_thread(UNITS_THREAD, self._follow_peer))
 
     def leave_groups(self, find_inner: Callable[[str], str]) -> None:
-        """Leave out services in which a guest of another driver has its group.
+        """From now on, skip services that contain the group of another driver's guest.
 
         :param find_inner: returns the name of such a guest, from the folder of a group; empty if there is
             none.

@@ -34,7 +34,7 @@ from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 
 _APPLY_SECONDS: Final = 2.0
-"""The longest time in seconds in which systemd must write a confirmed value to the kernel."""
+"""The maximum time in seconds within which systemd must write a confirmed value to the kernel."""
 _APPLY_PAUSE: Final = 0.01
 _MAX_KNOWN: Final = 1000
 
@@ -67,12 +67,13 @@ class UnitEditor(ValueEditor):
     def __init__(self, manager: SystemdManager, records: ValueRecords, folders: HostFolders) -> None:
         super().__init__(records, folders)
         self._manager = manager
-        # By name of the service. An answer of systemd has some 250 properties.
+        # The key is the name of the service. The values are kept because an answer of systemd has some 250
+        # properties.
         self._known: dict[str, KnownProperties] = {}
 
     def apply(self, guest: Guest, choice: GoalChoice) -> bool:
-        """Set the values that differ, and read them back; return whether any differed."""
-        # The values of its own that a record notes have to be the present ones.
+        """Set the values that differ, and read them back; return whether any value differed."""
+        # A record must get the present values of the guest, and not values that were read earlier.
         self._known.pop(guest.name, None)
         return super().apply(guest, choice)
 
@@ -84,7 +85,7 @@ class UnitEditor(ValueEditor):
             and all(known.texts[file] == text for file, text in texts.items())
         ):
             return known.values
-        # All files, because later readings of other values compare them.
+        # All files are read, because later readings of other values compare them.
         texts = read_texts(GuestCgroup(Path(guest.cgroup)))
         writes, values = self._writes, self._ask_values(guest)
         if writes == self._writes:

@@ -192,7 +192,7 @@ class SystemdManager:
 
 
 def _leading_number(version: str) -> int:
-    """The number at the beginning of a version such as ``252.39-1~deb12u1``; 0 without one."""
+    """The number at the beginning of a version such as ``252.39-1~deb12u1``; 0 if there is no number."""
     match = re.match(r"v?([0-9]{1,6})", version)
     return 0 if match is None else int(match[1])
 

@@ -1,6 +1,6 @@
 """The properties of a service, with their types on the bus and the files that systemd writes for them.
 
-Pure functions. The names are those of :mod:`compute_agent.drivers.foreign.values`.
+Pure functions. :mod:`compute_agent.drivers.foreign.values` defines the names of properties.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def drop_in_name(name: str) -> str:
 def decode_value(name: str, variant: Any) -> Value:
     """Decode the value of a property as systemd sends it, which is a pair of type and value.
 
-    :raises ValueError: it is not a value of this property.
+    :raises ValueError: ``variant`` is not a value of this property.
     """
     kind, value = variant if isinstance(variant, tuple) and len(variant) == 2 else ("", None)
     if isinstance(DEFAULTS[name], int):

@@ -41,7 +41,7 @@ _KEYS: Final = KeyNames("Uuid", "Vcpus", "Memory", KEYS, f"[{SECTION}]")
 def section_lines(text: str) -> list[tuple[str, str]] | None:
     """The assignments in the sections ``[X-ComputeAgent]`` of a file; None if it has no such section.
 
-    The syntax is that of systemd.syntax(7): a backslash at the end continues a line, and comments begin with
+    systemd.syntax(7) describes the syntax: a backslash at the end continues a line, and comments begin with
     ``#`` or ``;``.
     """
     found: list[tuple[str, str]] | None = None
@@ -77,7 +77,7 @@ def _joined_lines(text: str) -> Iterable[str]:
 def parse_section(lines: Sequence[tuple[str, str]]) -> DeclaredSettings:
     """The settings in the assignments of all files, in the order of the files.
 
-    The last assignment of a key applies; an empty one means the default.
+    The last assignment of a key applies; an empty value stands for the default.
 
     :raises BadDeclarationError: the uuid, the number of CPUs or the memory cannot be used.
     """
@@ -96,7 +96,8 @@ def read_settings(paths: Sequence[Path]) -> DeclaredSettings | None:
         try:
             text = read_bounded(path, _MAX_BYTES).decode(errors="replace")
         except OSError:
-            # The file was removed, or it is /dev/null (a masked drop-in). systemd does not read it, either.
+            # The file was removed, or it is /dev/null (a masked drop-in). systemd does not read such a file,
+            # either.
             continue
         if (found := section_lines(text)) is not None:
             with_section.append(path)

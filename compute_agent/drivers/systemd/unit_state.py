@@ -1,7 +1,8 @@
 """The state of one service as systemd reports it, and whether it is a running guest.
 
-Pure functions, apart from :func:`find_running`, which reads /proc. The agent checks each value, because
-programs choose parts of it. For example, a service names its main process (``MAINPID=`` of sd_notify(3)).
+Pure functions, apart from :func:`find_running`, which reads /proc. The agent checks each value, because the
+programs of services choose some of the values. For example, a service names its main process (``MAINPID=`` of
+sd_notify(3)).
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class UnitState:
     """The state of a service.
 
     :ivar files: the unit file and its drop-ins, in the order in which systemd applies them.
-    :ivar group: the path of the control group below the root of all groups; empty if the service has none.
+    :ivar group: the path of the control group below the root of all groups; empty if the service has no
+        group.
     :ivar values: the values of the properties that the agent may set.
     """
 
@@ -140,8 +142,8 @@ def find_running(unit: UnitState, groups: Path) -> RunningGroup | None:
         return None
     folder = groups / unit.group.strip("/")
     pids = group_members(groups, folder)
-    # systemd may name a process outside of the group, which is not the service's. A main process that has
-    # ended has no successor, because systemd ends the others, too.
+    # systemd may name a process outside of the group, which is not the service's. If the main process has
+    # ended, no other process takes its place, because systemd ends all processes.
     if unit.main_pid in pids:
         main = procfs.identify_process(unit.main_pid)
     # A service that is starting and has only a process of ExecStartPre= is not a guest yet.

@@ -1,9 +1,9 @@
 """The table of services that are guests.
 
-The agent reads a service when systemd signals a change of it, and all services after each reload of systemd
-and each new connection. Between these times, the list of services shows starts and ends without a signal. The
-agent remembers services without the section ``[X-ComputeAgent]`` until the next reload, because a drop-in
-that systemd has not read has no effect either.
+The agent reads a service when systemd signals a change of the service, and all services after each reload of
+systemd and each new connection. Between these times, the list of services shows starts and ends without a
+signal. The agent remembers services without the section ``[X-ComputeAgent]`` until the next reload, because a
+drop-in that systemd has not read has no effect either.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class UnitTable(GuestTable):
         return suspects if everything else suspects - self._steady_services(services)
 
     def _steady_services(self, services: Mapping[str, str]) -> set[str]:
-        """The guests that continue to run: systemd announces each change of their settings by a reload.
+        """The guests that continue to run. Their settings change only with a reload, which systemd announces.
 
         :param services: the ``ActiveState`` of each service.
         """
@@ -86,7 +86,7 @@ class UnitTable(GuestTable):
         try:
             unit = parse_unit(properties)
         except ValueError as error:
-            LOG.warning("Service %s is left out: %s", key, error)
+            LOG.warning("The agent ignores service %s: %s", key, error)
             return SubjectFinding(is_other=True)
         # An alias is left out: systemd lists the service under its own name, too.
         if unit.name != key or not unit.loaded:

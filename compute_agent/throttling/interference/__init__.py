@@ -1,17 +1,17 @@
-"""Interference: pure decisions about guests that disturb other guests.
+"""Interference: pure functions that find guests that disturb others, and decide on their limits.
 
 A limit begins as a trial, and stays only if it helps.
 
 Nouns
     A *signal* measures how a guest suffers, such as its time of waiting for CPUs. A greater value is worse.
-    Each signal has a lever: the way of limiting other guests that reduces the signal. A *watch* is a section
+    Each signal has a lever: the kind of limit on other guests that reduces the signal. A *watch* is a section
     of the configuration: a signal, and the classes of victims. The *baseline* of a guest is the usual value
     of its signal, learnt from its own samples. A sample above the *threshold* is a *violation*. A guest is a
-    *victim* if all its samples in half a minute are violations. A *suspect* is a guest that may be limited
-    for the victim, shares the resource, and used more of it whenever the victim suffered more. A *case* is
-    about a victim and a suspect. The case begins with the *trial* of a limit, and ends the trial with a
-    *verdict*. After the verdict guilty, the limit is kept for some minutes (the *hold*), and then raised step
-    by step.
+    *victim* if all its samples in half a minute are violations. A *suspect* is a guest that shares the
+    resource, may be limited for the victim, and used more of the resource whenever the victim suffered more.
+    A *case* is about a victim and a suspect. The case begins with the *trial* of a limit, and ends the trial
+    with a *verdict*. After the verdict guilty, the limit is kept for some minutes (the *hold*), and then
+    raised step by step.
 
 Modules
     - ``signals`` computes values from readings, and defines the watches.

@@ -273,7 +273,10 @@ def _victim_levels(
 def _mean_value(
     signal: InterferenceSignal, key: SignalKey, samples: Iterable[GuestSamples], begin: float, end: float
 ) -> float | None:
-    """The mean of a signal after ``begin`` and up to ``end`` (monotonic seconds); None without a sample."""
+    """The mean of a signal after ``begin`` and up to ``end`` (monotonic seconds).
+
+    The result is None if the signal has no value in this time.
+    """
     values = [
         value
         for sample in samples

@@ -1,7 +1,7 @@
 """Evidence: victims suffer more than usual, and the use of a suspect rises and falls with the suffering.
 
-The baseline of a guest is learnt from its own samples. A suspect is a guest that may be limited for the
-victim, shares the resource, and used more of it whenever the victim suffered more.
+The baseline of a guest is learnt from its own samples. A suspect is a guest that shares the resource, may be
+limited for the victim, and used more of the resource whenever the victim suffered more.
 """
 
 from __future__ import annotations

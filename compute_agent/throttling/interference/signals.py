@@ -1,7 +1,7 @@
 """Signals, which measure how much a guest suffers from other guests, and watches, which select signals.
 
-A reading has the measured values of one guest in a sample. A signal computes two values from a reading:
-how much the guest suffers, and how much it uses of the resource.
+A reading has the measured values of one guest in a sample. A signal computes two values from a reading: how
+much the guest suffers, and how much of the resource the guest uses.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _own_cpus(reading: GuestReading) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True)
 class InterferenceSignal:
-    """One way in which a guest may suffer from other guests; a greater value is worse.
+    """A measure of how much a guest suffers from other guests; a greater value is worse.
 
     - ``values`` computes from a reading how much the guest suffers, by domain.
     - ``amounts`` computes from a reading how much of the resource the guest uses, by domain.
@@ -111,7 +111,7 @@ class InterferenceSignal:
 
 
 def _run_delay(reading: GuestReading) -> DomainValues:
-    """The share of its wanted CPU time for which a guest had to wait: 0.5 if it needed 2 cores and got 1."""
+    """The share of its needed CPU time that a guest did not get: 0.5 if it needed 2 cores and got 1."""
     if reading.cpu is None or reading.delay is None:
         return {}
     # The value is a share of the demand, and not of the elapsed time, because a guest that mostly sleeps

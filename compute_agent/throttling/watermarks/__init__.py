@@ -1,4 +1,4 @@
-"""Watermarks: pure decisions about a host that is short of a resource.
+"""Watermarks: pure functions that decide what the agent does when a host is short of a resource.
 
 Nouns
     A *metric* is a measured value of the host and of each guest, such as CPUs in use. A metric may have

@@ -219,7 +219,7 @@ class ThresholdExceeded:
 
     @property
     def order_series(self) -> MetricSeries:
-        """The metric and domain by which guests are ordered. For an expression, the metric is its subject."""
+        """The metric and domain by which guests are ordered; for an expression, its first metric."""
         # Guests have no usage of an expression.
         return self.series._replace(metric=self.metric.measured_names[0])
 

@@ -3,9 +3,9 @@
 Nouns
     An *expression* consists of metrics, amounts, ``+ - * /``, comparisons, ``and``, ``or``, ``not`` and
     parentheses. Its value is either an amount, or true or false. An expression that is true or false is a
-    *condition*. A condition has the value 1 while it holds, and 0 otherwise. An amount is in the unit of its
-    metrics. Amounts in an expression have the format of thresholds, such as ``12G``, or ``85%`` of the host's
-    capacity.
+    *condition*. A condition has the value 1 while it holds, and 0 otherwise. An amount is in the unit of the
+    expression's metrics. Amounts in an expression have the format of thresholds, such as ``12G``, or ``85%``
+    of the host's capacity.
 
     The first metric of an expression is its *subject*. The lever, the order of guests, the function for
     evictions and the priority of an expression are those of its subject.

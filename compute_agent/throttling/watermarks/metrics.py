@@ -35,8 +35,9 @@ from compute_agent.usage.snapshot import GuestUsage, MetricSeries
 LOG = logging.getLogger(__name__)
 
 ENTRY_POINTS: Final = "compute_agent.qos.metrics"
-"""Name of the entry point group. The name was not changed when this module moved, because other packages use
-it."""
+"""Name of the entry point group. The name differs from the path of this module, because other packages use
+the name since before the module moved.
+"""
 
 
 Comparison = Callable[[GuestUsage, MetricSeries], float]
@@ -445,7 +446,7 @@ class MetricRegistry(Mapping[str, WatermarkMetric]):
             self.levers[lever.name] = lever
 
     def with_metrics(self, metrics: Iterable[WatermarkMetric]) -> MetricRegistry:
-        """A new registry with the metrics of this one and further ``metrics``.
+        """A new registry with the metrics of this registry and further ``metrics``.
 
         :raises ValueError: a name is taken.
         """

@@ -445,7 +445,7 @@ def _watched_streaks(
 ) -> list[tuple[WatermarkSection, ThresholdStreak]]:
     """The watermarks of a metric, each with its streaks of throttling and eviction.
 
-    For the ``domain`` None, the streaks of all domains.
+    If ``domain`` is None, the result has the streaks of all domains.
     """
     by_name = {watermark.name: watermark for watermark in rules.watermarks if watermark.metric == metric}
     return [

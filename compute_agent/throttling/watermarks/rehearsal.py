@@ -1,7 +1,7 @@
 """Computes the actions that watermarks would take if the host used a given amount of a metric.
 
 The rehearsal replaces the usage of the host by this amount for as many rounds as the watermarks need before
-they act. Guests keep their measured use. Watermarks in preview count as in force.
+they act. Guests keep their measured use. Watermarks in preview are treated as watermarks in force.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class WatermarkState:
         return frozenset(eviction.guest for eviction in self.evictions)
 
     def limit_of(self, guest: str, knob: ThrottleControl) -> float | None:
-        """The limit of a guest for a control, in the unit of the lever; None without a limit."""
+        """The limit of a guest for a control, in the unit of the lever; None if there is no limit."""
         return next((one.limit for one in self.throttles if (one.guest, one.knob) == (guest, knob)), None)
 
     def guest_limits(self, foreign: Collection[str] = ()) -> GuestLimits:

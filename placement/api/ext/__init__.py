@@ -1,10 +1,10 @@
-"""The API ``/ext/v1``, beside that of OpenStack Placement, with a blueprint for each resource.
+"""The API ``/ext/v1``, in addition to the API of OpenStack Placement, with a blueprint for each resource.
 
 This API has no microversions. Instead, the document of ``root`` has a version of this API, which grows with
 each addition.
 
 Modules
-    - ``claims`` finds candidates and claims them. ``reservations`` holds candidates for later claims.
+    - ``claims`` finds candidates and claims them. ``reservations`` keeps candidates free for later claims.
       ``explanations`` explains why a request has few candidates or none.
     - ``trees`` shows and writes all providers of a host. ``attributes`` shows and writes named values of a
       provider.

@@ -26,7 +26,7 @@ _BODY: Final = schemas.AvailabilityBody()
     blueprint, "POST", f"{EXT}/availability", rules.FIND_WINDOWS, reads_json=True, writes_json=True
 )
 def find_windows(call: ApiRequest) -> Response:
-    """Find the earliest windows in which requests fit together, without reserving anything."""
+    """Find the earliest windows in which requests have room at the same time, without reserving anything."""
     body = call.parse_body(_BODY)
     wanted, time = schemas.wanted_of(body, call.service.request_forms), schemas.time_of(body)
     search = WindowSearch(claim_context(call))

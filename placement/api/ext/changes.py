@@ -40,9 +40,9 @@ def list_since(call: ApiRequest) -> Response:
 
 
 def _wait(call: ApiRequest, wanted: ChangesFollowing) -> ProviderChanges:
-    """Return changes as soon as there are any.
+    """Wait for changes, and return the changes as soon as there are any.
 
-    After the time for which the client is willing to wait, return an empty result.
+    After the waiting time that the client has asked for, return an empty result.
     """
     end = time.monotonic() + wanted.wait
     while True:

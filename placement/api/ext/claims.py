@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -16,8 +18,13 @@ from placement.search.claims.claim import HostChoice
 from placement.search.claims.claim_context import ClaimContext, ClaimLimits
 from placement.search.claims.placement import PlacedClaim
 from placement.search.claims.service import ClaimService
-from placement.store import expiries
+from placement.store import allocations, expiries
+from placement.store.allocations import Allocation
+from placement.store.claim_ends import change_end
+from placement.store.consumer_hosts import find_roots
+from placement.store.expiries import EndingClaim
 from placement.store.time_profile import iso_time
+from placement.store.window_promises import source_windows
 
 blueprint = Blueprint("ext_claims", __name__)
 
@@ -28,7 +35,7 @@ _CONFIRMATION: Final = schemas.ConfirmationBody()
 
 @api_operation(blueprint, "POST", PATH, rules.CLAIM, reads_json=True, writes_json=True)
 def claim_candidates(call: ApiRequest) -> Response:
-    """Find a candidate for each consumer. Either all candidates are claimed, or no candidate is."""
+    """Find a candidate for each consumer. Either all candidates are claimed, or none of them."""
     body = call.parse_body(_BODY)
     wanted, dry_run = schemas.parse(body, call.service.request_forms), body["dry_run"]
     placed = claim_service(call).claim_places(wanted, dry_run=dry_run, reservation=body["reservation"])
@@ -42,39 +49,92 @@ def claim_candidates(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", PATH, rules.LIST_CLAIMS, writes_json=True)
 def list_ending(call: ApiRequest) -> Response:
-    """List the claims that end with amounts of the tree of a host, in the order of their ends."""
+    """List the claims with an end time, on the tree of one host or of all hosts."""
     page = schemas.parse_ending(call.query_parameters, call.version)
     with call.service.database.read() as conn:
         # one more than the limit of the page is read, to find out whether there is a next page
-        now, found = expiries.list_ending(conn, page.root, page.after, page.limit + 1)
-    shown = [
-        {
-            "consumer_uuid": each.consumer,
-            "consumer_generation": each.generation,
-            "project_id": each.project_id,
-            "consumer_type": each.consumer_type,
-            "ends_at": iso_time(each.ends_at),
-            "on_end": each.on_end,
-        }
-        for each in found[: page.limit]
-    ]
-    document: dict[str, Any] = {"now": iso_time(now), "claims": shown}
+        now, found = expiries.list_ending(
+            conn,
+            page.root,
+            page.after,
+            page.limit + 1,
+            only_preemptible=page.only_preemptible,
+            window=page.reservation,
+        )
+        shown = found[: page.limit]
+        consumers = [each.consumer for each in shown]
+        sources = source_windows(conn, consumers)
+        # most hosts have no claims that end, and their agents ask often
+        amounts = amounts_by_consumer(allocations.of_consumers(conn, consumers) if consumers else ())
+        # the agent of a host knows its own root
+        roots = find_roots(conn, consumers) if page.root is None else None
+    document: dict[str, Any] = {
+        "now": iso_time(now),
+        "claims": [
+            {
+                **_ending_document(each),
+                "reservation": sources.get(each.consumer),
+                "allocations": amounts_document(amounts[each.consumer]),
+                **({} if roots is None else {"root_provider_uuids": roots.get(each.consumer, ())}),
+            }
+            for each in shown
+        ],
+    }
     if len(found) > page.limit:
-        last = found[page.limit - 1]
+        last = shown[-1]
+        time = last.expires_at if page.root is None else last.ends_at
         # the float as it is, because the text of a time is rounded
-        following = {"root": page.root, "limit": page.limit, "marker": f"{last.ends_at}_{last.consumer}"}
+        following = {"limit": page.limit, "marker": f"{time}_{last.consumer}"}
+        following |= {} if page.root is None else {"root": page.root}
+        following |= {"preemptible": "true"} if page.only_preemptible else {}
+        following |= {} if page.reservation is None else {"reservation": page.reservation}
         document["links"] = [{"rel": "next", "href": f"{mount_prefix()}{PATH}?{urlencode(following)}"}]
     return call.json_answer(document)
 
 
+def _ending_document(claim: EndingClaim) -> dict[str, Any]:
+    return {
+        "consumer_uuid": claim.consumer,
+        "consumer_generation": claim.generation,
+        "project_id": claim.project_id,
+        "consumer_type": claim.consumer_type,
+        "ends_at": iso_time(claim.ends_at),
+        "on_end": claim.on_end,
+        "kept_until": _time_or_null(claim.kept_until),
+    }
+
+
+def amounts_by_consumer(amounts: Sequence[Allocation]) -> defaultdict[str, list[Allocation]]:
+    """Return amounts by the uuid of their consumer."""
+    found: defaultdict[str, list[Allocation]] = defaultdict(list)
+    for each in amounts:
+        found[each.consumer].append(each)
+    return found
+
+
+def amounts_document(amounts: Sequence[Allocation]) -> dict[str, Any]:
+    """Return amounts by resource provider, as answers show them."""
+    by_provider: dict[str, Any] = {}
+    for each in amounts:
+        entry = by_provider.setdefault(each.provider, {"resources": {}})
+        entry["resources"][each.resource_class] = each.used
+    return by_provider
+
+
+def _time_or_null(time: float | None) -> str | None:
+    return None if time is None else iso_time(time)
+
+
 @api_operation(blueprint, "GET", f"{PATH}/<consumer_uuid>", rules.SHOW_CLAIM)
 def show_claim(call: ApiRequest, consumer_uuid: str) -> Response:
-    """Show when a claim expires; answer 404 if the claim does not expire."""
+    """Show a claim that expires, with its reservation and amounts; answer 404 if it does not expire."""
     consumer = canonical_uuid(consumer_uuid)
     if consumer is None:
         raise expiries.no_expiry(consumer_uuid)
     with call.service.database.read() as conn:
         found = expiries.find_expiry(conn, consumer)
+        source = source_windows(conn, [consumer]).get(consumer)
+        amounts = allocations.of_consumers(conn, [consumer])
     shown = {
         "consumer_uuid": consumer,
         "consumer_generation": found.generation,
@@ -83,28 +143,36 @@ def show_claim(call: ApiRequest, consumer_uuid: str) -> Response:
         "is_final": found.is_final,
         "ends_at": iso_time(found.expires_at - found.cleaning_time) if found.is_final else None,
         "on_end": found.on_end,
+        "kept_until": _time_or_null(found.kept_until),
+        "reservation": source,
+        "allocations": amounts_document(amounts),
     }
     return call.json_answer({"claim": shown})
 
 
 @api_operation(blueprint, "PUT", f"{PATH}/<consumer_uuid>", rules.CONFIRM, reads_json=True, writes_json=True)
 def confirm_claim(call: ApiRequest, consumer_uuid: str) -> Response:
-    """Make an expiring claim permanent, or extend its time."""
+    """Make an expiring claim permanent, or change the time of expiry or the end time of a claim."""
     consumer = canonical_uuid(consumer_uuid)
     if consumer is None:
         raise expiries.no_expiry(consumer_uuid)
     body = call.parse_body(_CONFIRMATION)
     generation, seconds = body["consumer_generation"], body["expires_in"]
-    expires_at = call.service.database.write(
-        lambda tx: expiries.confirm_claim(tx, consumer, generation, seconds)
-    )
-    # the confirmation has increased the generation by one
-    shown = {"consumer_uuid": consumer, "consumer_generation": generation + 1, **_expiry_document(expires_at)}
+    # each change increases the generation by one
+    shown = {"consumer_uuid": consumer, "consumer_generation": generation + 1}
+    if change := schemas.parse_end_change(body):
+        end = change_end(call.service.database, consumer, generation, change)
+        shown |= _expiry_document(end.expires_at)
+        shown |= {"ends_at": iso_time(end.expires_at - end.cleaning_time), "on_end": end.on_end}
+    else:
+        shown |= _expiry_document(
+            call.service.database.write(lambda tx: expiries.confirm_claim(tx, consumer, generation, seconds))
+        )
     return call.json_answer({"claim": shown})
 
 
 def _expiry_document(expires_at: float | None) -> dict[str, Any]:
-    return {"expires_at": None if expires_at is None else iso_time(expires_at)}
+    return {"expires_at": _time_or_null(expires_at)}
 
 
 def claim_service(call: ApiRequest) -> ClaimService:
@@ -113,7 +181,7 @@ def claim_service(call: ApiRequest) -> ClaimService:
 
 
 def claim_context(call: ApiRequest) -> ClaimContext:
-    """Return the context of a request that searches for places, with limits from the options."""
+    """Return the objects and limits that the search for a request uses, with limits from the options."""
     service = call.service
     limits = ClaimLimits(
         searching=service.conf.api.candidates_deadline,
@@ -132,6 +200,7 @@ def _claim_document(placed: PlacedClaim) -> dict[str, Any]:
         **_expiry_document(placed.expires_at),
         "ends_at": None if placed.wanted.window is None else iso_time(placed.wanted.window.ends_at),
         "on_end": placed.wanted.end_action,
+        "kept_until": _time_or_null(placed.wanted.kept_until),
         **choice_document(placed.choice),
         "warnings": list(placed.wanted.warnings),
         "alternates": [choice_document(each) for each in placed.alternates],

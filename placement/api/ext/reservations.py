@@ -1,7 +1,6 @@
 """The resources ``/ext/v1/reservations`` and ``/ext/v1/reservations/{uuid}``."""
 
 import uuid as uuids
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
@@ -10,9 +9,10 @@ from urllib.parse import urlencode
 from flask import Blueprint, Response
 
 from placement.api.call import ApiRequest, api_operation, mount_prefix
-from placement.api.ext.claims import claim_service, place_document
+from placement.api.ext.claims import amounts_by_consumer, amounts_document, claim_service, place_document
 from placement.api.paths import EXT
 from placement.db.database import WriteTransaction
+from placement.exceptions import InvalidRequest
 from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
 from placement.schemas.base import canonical_uuid
@@ -22,12 +22,14 @@ from placement.store import reservations as store
 from placement.store.allocations import Allocation
 from placement.store.booking_limits import BookingLimits
 from placement.store.consumers import ConsumerOwnership
-from placement.store.holds import read_schedule
+from placement.store.expiries import server_time
+from placement.store.holds import project_amounts, read_schedule
 from placement.store.maintenances import HostGuest, book_maintenance, find_guests
 from placement.store.reservations import (
     CapacityReservation,
     ReservationEnd,
     ReservationState,
+    ReservedAmounts,
     WrittenReservation,
 )
 from placement.store.time_profile import EndAction, WindowMargins, iso_time
@@ -39,14 +41,14 @@ blueprint = Blueprint("ext_reservations", __name__)
 PATH: Final = f"{EXT}/reservations"
 _ONE: Final = f"{PATH}/<reservation_uuid>"
 _ANY_PROJECT: Final = str(uuids.uuid4())
-"""The id of a project that does not exist; a rule that allows it to the caller allows any project."""
+"""The id of a project that does not exist; a rule that allows this project allows every project."""
 _CREATE: Final = schemas.ReservationCreation()
 _UPDATE: Final = schemas.ReservationUpdate()
 
 
 @api_operation(blueprint, "POST", PATH, rules.RESERVE, reads_json=True, writes_json=True)
 def create_reservation(call: ApiRequest) -> Response:
-    """Find a candidate for each claim, and hold the resources of all until a given time."""
+    """Find a candidate for each claim, and reserve the resources of all candidates until a given time."""
     body = call.parse_body(_CREATE)
     uuid = body["uuid"] or str(uuids.uuid4())
     end = schemas.end_of(body)
@@ -59,7 +61,7 @@ def create_reservation(call: ApiRequest) -> Response:
             lambda tx: book_maintenance(tx, uuid, body["maintenance_of"], owner, time)
         )
         answer = call.json_answer(
-            {"reservation": _written_document(call, written), "warnings": []}, status=201
+            {"reservation": _written_document(call, written), "preempted": [], "warnings": []}, status=201
         )
         return call.add_location(answer, f"{PATH}/{uuid}")
     margins, starts_at = WindowMargins(body["lead_time"], body["cleaning_time"]), None
@@ -88,7 +90,11 @@ def create_reservation(call: ApiRequest) -> Response:
     (written,) = made
     # equal claims have equal warnings
     warnings = list(dict.fromkeys(text for each in wanted for text in each.warnings))
-    shown: dict[str, Any] = {"reservation": _written_document(call, written), "warnings": warnings}
+    shown: dict[str, Any] = {
+        "reservation": _written_document(call, written),
+        "preempted": sorted(consumer for each in placed for consumer in each.preempted),
+        "warnings": warnings,
+    }
     if body["claims"] is not None:
         shown["claims"] = [place_document(each.choice) for each in placed]
     return call.add_location(call.json_answer(shown, status=201), f"{PATH}/{uuid}")
@@ -112,15 +118,15 @@ def list_some(call: ApiRequest) -> Response:
         # one more than the limit of the page is read, to find out whether there is a next page
         found = store.list_reservations(conn, project_id, page.group, page.marker, page.limit + 1)
         read = found[: page.limit]
-        held = store.held_amounts(conn, read)
-    shown = _reservation_documents(call, read, held)
+        amounts = store.reserved_amounts(conn, read)
+    shown = _reservation_documents(call, read, amounts)
     # states depend on the clock and on providers, so a page is filtered after it is read: its price is
     # limited, and it may have fewer reservations than its limit
     return call.json_answer(_page_document(page, shown, has_more=len(found) > page.limit))
 
 
 def visible_project(call: ApiRequest, rule: str, project_id: str | None) -> str | None:
-    """Return the project of a list: the given one, or else that of a caller that may not see all; None: all.
+    """Return the project of which reservations are listed: the given project, or the caller's; None: all.
 
     :raises placement.exceptions.Forbidden: the policy does not allow the rule for this project.
     """
@@ -145,6 +151,30 @@ def _page_document(
     return document
 
 
+@api_operation(blueprint, "GET", f"{PATH}/limits", None, writes_json=True)
+def show_limits(call: ApiRequest) -> Response:
+    """Show the limits on the reservations of a project, and how much of each limit the project uses."""
+    project_id = schemas.parse_limits(call.query_parameters, call.version) or call.project_id
+    call.authorize(rules.LIST_RESERVATIONS, {"project_id": project_id or _ANY_PROJECT})
+    if project_id is None:
+        raise InvalidRequest("Give a project_id: this caller has no project.")
+    limits = booking_limits(call)
+    with call.service.database.read() as conn:
+        number, now = store.count_living(conn, project_id), server_time(conn)
+        held = project_amounts(conn, project_id) if limits.needs_amounts else []
+    amounts, hours = limits.uses_of(project_id, held, now)
+    shown = {
+        "project_id": project_id,
+        "max_duration": limits.max_duration,
+        "max_ahead": limits.max_ahead,
+        "reservations": {"limit": limits.max_number, "used": number},
+        "amounts": {name: asdict(each) for name, each in amounts.items()},
+        "hours": {name: {"limit": each.limit, "used": round(each.used, 3)} for name, each in hours.items()},
+        "hours_period": limits.period,
+    }
+    return call.json_answer({"limits": shown})
+
+
 @api_operation(blueprint, "GET", _ONE, None, writes_json=True)
 def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
     """Show a reservation.
@@ -158,11 +188,11 @@ def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
     _release_due(call)
     with call.service.database.read() as conn:
         found = store.find_reservation(conn, uuid)
-        held = [] if found is None else store.held_amounts(conn, [found])
+        amounts = store.reserved_amounts(conn, [] if found is None else [found])
     # 404 instead of 403, because 403 would show that the reservation exists
     if found is None or not call.allows_project(rules.SHOW_RESERVATION, found.project_id):
         raise store.no_reservation(uuid)
-    (document,) = _reservation_documents(call, [found], held)
+    (document,) = _reservation_documents(call, [found], amounts)
     # guests of other projects are for callers that may see every project
     if document["degraded"] and call.allows_project(rules.LIST_RESERVATIONS, _ANY_PROJECT):
         with call.service.database.read() as conn:
@@ -180,7 +210,7 @@ def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
     writes_json=True,
 )
 def update(call: ApiRequest, reservation_uuid: str) -> Response:
-    """Change the end of a reservation, or give back a part of its amounts."""
+    """Change the end time of a reservation, or give back a part of its amounts."""
     may_change = _project_check(call, rules.CHANGE_RESERVATION)
     known = _known_uuid(reservation_uuid)
     body = call.parse_body(_UPDATE)
@@ -204,9 +234,9 @@ def delete(call: ApiRequest, reservation_uuid: str) -> Response:
 
 
 def _project_check(call: ApiRequest, rule: str) -> store.ProjectCheck:
-    """Return a function that tells whether a rule allows the caller the reservations of a project.
+    """Return a function that tells whether a rule lets the caller act on the reservations of a project.
 
-    :raises Forbidden: the rule does not even allow the caller its own project.
+    :raises Forbidden: the rule does not even let the caller act on reservations of its own project.
     """
     # this check precedes the lookup: a caller without any right does not learn which reservations exist
     call.authorize(rule, {"project_id": call.project_id or _ANY_PROJECT})
@@ -234,22 +264,20 @@ def _known_uuid(uuid: str) -> str:
 
 
 def _release_due(call: ApiRequest) -> None:
-    """Begin windows that are due before reservations are read, because their begin changes generations."""
+    """Start windows that are due before reservations are read, because a start changes generations."""
     with call.service.model.fresh_view():
         pass
 
 
 def _written_document(call: ApiRequest, written: WrittenReservation) -> dict[str, Any]:
-    return _reservation_documents(call, [written.reservation], written.held)[0]
+    return _reservation_documents(call, [written.reservation], written.amounts)[0]
 
 
 def _reservation_documents(
-    call: ApiRequest, found: Sequence[CapacityReservation], held: Sequence[Allocation]
+    call: ApiRequest, found: Sequence[CapacityReservation], reserved: ReservedAmounts
 ) -> list[dict[str, Any]]:
-    """Return the JSON documents of reservations, with the causes of degraded ones.
-
-    :param held: the amounts that these reservations hold.
-    """
+    """Return the JSON documents of reservations, with the causes if a reservation is degraded."""
+    held = reserved.held
     with call.service.model.fresh_view() as view:
         providers = PromisingProviders.from_snapshot(view.snapshot, {each.provider for each in held})
     skylines: SkylinesByProvider = {}
@@ -258,9 +286,7 @@ def _reservation_documents(
         with call.service.database.read() as conn:
             schedule = read_schedule(conn, of_providers=overfull)
         skylines = make_skylines(schedule.amounts, schedule.holds)
-    amounts: dict[str, list[Allocation]] = defaultdict(list)
-    for amount in held:
-        amounts[amount.consumer].append(amount)
+    amounts, claimed = (amounts_by_consumer(each) for each in (held, reserved.claimed))
     documents = []
     for each in found:
         own = amounts[each.uuid]
@@ -270,7 +296,7 @@ def _reservation_documents(
         state = each.state
         if causes and state is ReservationState.ACTIVE and not each.is_maintenance:
             state = ReservationState.FAILED if has_failed(own, each.now, usable, skylines) else state
-        documents.append(_reservation_document(each, state, own, causes))
+        documents.append(_reservation_document(each, state, own, claimed[each.uuid], causes))
     return documents
 
 
@@ -291,6 +317,7 @@ def _past_document(window: WindowRecord, state: PastState) -> dict[str, Any]:
         "state": state,
         "degraded": [],
         "allocations": {},
+        "claimed": {},
         "promised": window.resources,
         "ended_at": None if window.ended_at is None else iso_time(window.ended_at),
     }
@@ -310,12 +337,9 @@ def _reservation_document(
     reservation: CapacityReservation,
     state: ReservationState,
     held: Sequence[Allocation],
+    claimed: Sequence[Allocation],
     causes: Sequence[DegradationCause],
 ) -> dict[str, Any]:
-    by_provider: dict[str, Any] = {}
-    for each in held:
-        entry = by_provider.setdefault(each.provider, {"resources": {}})
-        entry["resources"][each.resource_class] = each.used
     return {
         "uuid": reservation.uuid,
         "project_id": reservation.project_id,
@@ -330,5 +354,6 @@ def _reservation_document(
         "movable": reservation.is_movable,
         "state": state,
         "degraded": [asdict(each) for each in causes],
-        "allocations": by_provider,
+        "allocations": amounts_document(held),
+        "claimed": amounts_document(claimed),
     }

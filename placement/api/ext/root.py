@@ -8,7 +8,7 @@ from placement.api.call import ApiRequest, mount_prefix
 from placement.api.paths import EXT
 from placement.conf import installed_version
 
-VERSION: Final = "1.26"
+VERSION: Final = "1.27"
 """The version of the API ``/ext/v1``. The minor number grows with each addition; nothing is ever removed."""
 
 # the version is read once, because during an upgrade a running worker still has its old version

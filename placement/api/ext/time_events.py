@@ -23,7 +23,7 @@ PATH: Final = f"{EXT}/time_events"
 def list_interval(call: ApiRequest) -> Response:
     """List the events in an interval.
 
-    A caller that may not see all projects gets only the events of its project.
+    A caller without the right to see all projects gets only the events of its own project.
     """
     page = parse_events(call.query_parameters, call.version)
     project_id = visible_project(call, rules.LIST_TIME_EVENTS, page.project_id)

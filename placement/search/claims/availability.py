@@ -1,12 +1,12 @@
 """Finds the earliest windows in which a request fits.
 
 Nouns
-    A *host time* is a host together with a start at which the request may fit on the host. A *free window* is
-    a choice at a host that is possible from a start until an end.
+    A *host time* is a host together with a start time at which the request may fit on the host. A *free
+    window* is a choice at a host that is possible from a start time until an end time.
 
 The search tests only few starts. If a request fits in a window, it also fits in a window that starts earlier,
-unless an amount ends between the two starts. So only the first allowed start and the ends of timed amounts
-are possible starts. Sums of amounts of each host exclude most possible starts
+unless a timed amount ends between the two starts. So only the first allowed start and the end times
+of timed amounts are possible starts. Sums of amounts of each host exclude most possible starts
 (:class:`~placement.search.claims.host_times.HostTimes`). The placement of claims tests the remaining starts
 in the order of time, in a snapshot of one host with the usage during the window.
 
@@ -14,7 +14,7 @@ A worked example
     Two hosts have 8 VCPU each. On ``a``, windows take 6 VCPU from 10:00 to 11:00 and 4 VCPU from 11:00 to
     13:00; on ``b``, a window takes 8 VCPU from 9:00 to 12:00. It is 9:30, and a request wants VCPU:4 for two
     hours. The possible starts on ``a`` are 9:30, 11:00 and 13:00; those on ``b`` are 9:30 and 12:00. At 9:30
-    neither host has room. The earliest free window begins at 11:00 on ``a``, and has no end.
+    neither host has 4 VCPU free. The earliest free window begins at 11:00 on ``a``, and has no end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from placement.read_model.provider import SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim, taken_amounts
-from placement.search.claims.host_times import NO_SKYLINES, HostTimes, Skylines
+from placement.search.claims.host_rooms import NO_SKYLINES, Skylines
+from placement.search.claims.host_times import HostTimes
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.conditions import all_conditions, needs_of
 from placement.search.equivalence import tree_reader
@@ -40,10 +41,10 @@ from placement.store.time_profile import TimeWindow
 from placement.store.time_skyline import SkylinesByClass, SkylinesByProvider, whole_milliseconds
 
 # a small first step suffices if some host is free soon, and then few breakpoints are read
-_STEPS: Final = (0.0, 1 / 256, 1 / 64, 1 / 16, 1 / 4, 1.0)
+_STEPS: Final = (0.0, 1 / 4096, 1 / 1024, 1 / 256, 1 / 64, 1 / 16, 1 / 4, 1.0)
 """Shares of the possible starts; the search tests one share after the other."""
 _ANY_AMOUNT: Final = -(2**62)
-"""An amount that is less than any free amount."""
+"""An amount below every free amount, so that a need for it excludes no provider by its usage."""
 _CONSIDERED: Final = 64
 """Number of hosts with room at the same start that the search compares, to yield the tightest fit first."""
 _PLACED_AT_ONCE: Final = 8
@@ -99,9 +100,9 @@ def skylines_in(snapshot: ModelSnapshot, by_uuid: SkylinesByProvider) -> Skyline
 
 
 def during_window(snapshot: ModelSnapshot, skylines: Skylines, window: TimeWindow) -> ModelSnapshot:
-    """Return a copy of the snapshot with the usage that a claim finds during a window.
+    """Return a copy of the snapshot with the usage that a claim for a window has to count.
 
-    :param skylines: skylines of the timed amounts of all consumers except those that claim again. The
+    :param skylines: skylines of the timed amounts of all consumers, except consumers that claim again. The
         original snapshot must not change while the result is used.
     """
     return snapshot.with_usage(
@@ -110,7 +111,7 @@ def during_window(snapshot: ModelSnapshot, skylines: Skylines, window: TimeWindo
 
 
 def usage_during(provider: Provider, here: SkylinesByClass, window: TimeWindow) -> dict[str, int]:
-    """Return the used amounts of a provider that a claim finds during a window."""
+    """Return the used amounts of a provider as a claim for a window has to count them."""
     used = {**provider.used}
     for name, each in here.items():
         used[name] = used.get(name, 0) - each.counted + each.largest_sum(window)
@@ -120,7 +121,7 @@ def usage_during(provider: Provider, here: SkylinesByClass, window: TimeWindow) 
 def times_by_way(
     snapshot: ModelSnapshot, skylines: Skylines, wanted: WantedClaim, duration: float, budget: SearchBudget
 ) -> list[HostTimes]:
-    """Return the possible starts of windows for the request of a claim, and then for its fallback.
+    """Return objects that find possible starts of windows: for the request of a claim, then its fallback.
 
     The returned objects remember the free amounts of hosts, so searches for the same claim should share these
     objects.
@@ -143,7 +144,7 @@ def find_free(
 
     If several windows have the same start, the tightest fit comes first.
 
-    At the first possible start, the search sorts hosts by tightness only within small groups.
+    At the first possible start, the search compares the tightness of hosts only within small groups.
 
     After the end of a free window, the same host may have another window.
 
@@ -152,7 +153,14 @@ def find_free(
     """
     test = _WindowTest(snapshot, skylines, wanted, span, budget)
     due: list[tuple[float, float, int]] = []
-    waiting = [(span.begin, root) for root in sorted(allowed_roots(snapshot, wanted, budget))]
+    roots = sorted(allowed_roots(snapshot, wanted, budget))
+    possible = (
+        ways[0].possible_roots(roots)
+        if len(ways) == 1
+        else sorted({root for each in ways for root in each.possible_roots(roots)})
+    )
+    asked: Iterable[tuple[float, int]] = ((span.begin, root) for root in possible)
+    waiting: list[tuple[float, int]] = []
 
     def add_start(after: float, root: int, until: float) -> None:
         start = min([each.first_start(root, after, until) for each in ways])
@@ -173,7 +181,6 @@ def find_free(
 
     for step in _STEPS:
         until = span.begin + step * (span.last - span.begin)
-        asked, waiting = waiting, []
         for after, root in asked:
             if after > until:
                 waiting.append((after, root))
@@ -183,6 +190,7 @@ def find_free(
             if step == 0 and len(due) >= _CONSIDERED:
                 yield from place_due(until)
         yield from place_due(until)
+        asked, waiting = waiting, []
 
 
 def place_in_window(
@@ -194,10 +202,10 @@ def place_in_window(
     rng: random.Random,
     ways: Sequence[HostTimes],
 ) -> list[PlacedClaim]:
-    """Return the placed claim in a window, on one of the tightest of some hosts; empty if no host has room.
+    """Return the claim placed in a window, on one of the tightest of some hosts; empty if no host has room.
 
     The claim must have no order, no group and no alternates, so that any host is good enough. The fallback of
-    the claim is served only if its request has no place on any host.
+    the claim is used only if its request has no place on any host.
 
     :param ways: the result of :func:`times_by_way` for the claim and the duration of the window.
     :raises BudgetExhausted: the budget is spent.
@@ -207,7 +215,8 @@ def place_in_window(
     first = rng.randrange(len(roots)) if roots else 0
     for request, times in zip(wanted.all_requests, ways, strict=True):
         one = replace(wanted, request=request, fallback=None)
-        for chosen in _tight_hosts(times, chain(roots[first:], roots[:first]), window.starts_at):
+        possible = times.possible_roots(chain(roots[first:], roots[:first]))
+        for chosen in _tight_hosts(times, possible, window.starts_at):
             here = snapshot_during(snapshot, chosen, skylines, window)
             budget.spend(len(here))
             world = ClaimScenario.from_members(here, {}, [one])
@@ -220,7 +229,7 @@ def place_in_window(
 def _tight_hosts(times: HostTimes, roots: Iterable[int], start: float) -> Iterator[Sequence[int]]:
     """Yield some hosts that may have room from a start on.
 
-    Of hosts that are compared, the tightest comes first.
+    In each group of compared hosts, the host with the tightest fit comes first.
     """
     rest = iter(roots)
     while some := list(islice(rest, _CONSIDERED)):
@@ -234,7 +243,7 @@ def _tight_hosts(times: HostTimes, roots: Iterable[int], start: float) -> Iterat
 
 
 def allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBudget) -> set[int]:
-    """Return the roots of hosts that may serve the claim at some time, regardless of what is free now."""
+    """Return the roots of hosts that may satisfy the claim at some time, regardless of current usage."""
     found: set[int] = set()
     for request in wanted.all_requests:
         needs = [
@@ -252,7 +261,7 @@ def free_until(
 ) -> float:
     """Return the time until which choices that are possible at a start stay possible together.
 
-    The result is infinity if always.
+    The result is infinity if the choices stay possible for ever.
     """
     ends = [math.inf]
     for (provider_id, name), total in taken_amounts(choices).items():
@@ -288,10 +297,13 @@ class _WindowTest:
         )
 
     def find_window(self, root: int, start: float) -> FreeWindow | None:
-        """Return the free window on a host that begins at ``start``; None if the claim does not fit then."""
+        """Return the free window on a host that begins at ``start``.
+
+        The result is None if the claim does not fit at that time.
+        """
         window = self._span.window_at(start)
-        state = self._state_of(root, window)
-        if state is not None and state in self._failed:
+        # most searches have no failures
+        if self._failed and self._state_of(root, window) in self._failed:
             return None
         here = snapshot_during(self._snapshot, (root,), self._skylines, window)
         self._budget.spend(len(here))
@@ -299,7 +311,7 @@ class _WindowTest:
         world = ClaimScenario.from_members(here, {}, [wanted])
         placed = place_claims(world, [wanted], self._budget, self._rng)
         if isinstance(placed, UnplacedClaim):
-            if state is not None:
+            if (state := self._state_of(root, window)) is not None:
                 self._failed.add(state)
             return None
         choice = placed[0].choice
@@ -317,7 +329,7 @@ class _WindowTest:
     def _state_of(self, root: int, window: TimeWindow) -> Hashable:
         """Return a key of everything that decides whether the claim fits on a host during a window.
 
-        The result is None if more than this host decides.
+        The result is None if the claim may also depend on other hosts.
         """
         if self._pools or self._wanted.topology is not None:
             return None

@@ -28,11 +28,11 @@ Order = tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class WantedClaim:
-    """A request for candidates, and the consumer that shall hold a candidate in place of its old allocations.
+    """A request for candidates, and the consumer that shall get a candidate in place of its old allocations.
 
     - ``generation``: the generation of the consumer that the client has sent; None for a new consumer.
     - ``version``: the microversion that decides how the service reads the request.
-    - ``fallback``: a second request, which is served if ``request`` cannot be served.
+    - ``fallback``: a second request, which is used if no host satisfies ``request``.
     - ``warnings``: messages about parts of a flavor that neither ``request`` nor ``fallback`` expresses.
     - ``only``: uuids of the roots that may be chosen; None allows all roots.
     - ``avoid``: uuids of roots; the claim must not take any amount from the trees of these roots.
@@ -43,11 +43,11 @@ class WantedClaim:
       claims of a reservation, the group exists only during the search.
     - ``topology``: how dedicated CPUs and memory are split over zones; None does not split them.
     - ``expires_in``: seconds until the claim expires, unless a client confirms it.
-    - ``window``: the time of the allocations; None means from now on, without an end.
-    - ``min_duration``: seconds that a preemptible claim lasts at least; it ends when its room is promised to
-      others, at the end of ``window`` at the latest. None means that the claim is not preemptible.
-    - ``kept_until``: until when a placed preemptible claim keeps its room from later windows.
-    - ``on_end``: what happens at the end of the window; None leaves it to the reservation of the claim.
+    - ``window``: the time of the allocations; None means from now on, without an end time.
+    - ``min_duration``: minimum seconds for which a preemptible claim lasts. The claim ends when its amounts
+      are promised to others, or at the end of ``window``. None means that the claim is not preemptible.
+    - ``kept_until``: the time until which no window may end the placed preemptible claim.
+    - ``on_end``: the action at the end of the window; None means the action of the claim's reservation.
     """
 
     consumer: str
@@ -76,7 +76,7 @@ class WantedClaim:
     def without_consumer(
         cls, request: CandidatesRequest, version: Microversion, topology: TopologyPolicy
     ) -> WantedClaim:
-        """Return a trial claim that only shows whether the request fits, and that is never written."""
+        """Return a trial claim, which shows whether the request fits, and is never written."""
         return cls("", None, ConsumerOwnership("", "", ""), request, version, topology=topology)
 
     @property
@@ -93,7 +93,7 @@ class WantedClaim:
 
     @property
     def end_action(self) -> EndAction:
-        """Return what happens at the end of the claim."""
+        """Return the action on the guest at the end of the claim."""
         return EndAction.NONE if self.window is None or self.on_end is None else self.on_end
 
     @property
@@ -138,7 +138,7 @@ class HostChoice:
 
     @property
     def hosts(self) -> frozenset[int]:
-        """The roots of all trees from which the choice takes amounts; groups count these trees as hosts.
+        """The roots of all trees from which the choice takes amounts, which are hosts for group policies.
 
         For most choices this is only :attr:`root`.
         """
@@ -146,7 +146,7 @@ class HostChoice:
 
     @property
     def providers(self) -> Iterator[Provider]:
-        """All providers that made this a candidate by their inventories or traits.
+        """All providers on which the choice depends, because of their inventories or their traits.
 
         A provider may occur twice.
         """
@@ -159,7 +159,7 @@ class HostChoice:
 
 
 def taken_amounts(choices: Iterable[HostChoice]) -> Counter[tuple[int, str]]:
-    """Return the amounts that choices take together, by id of the provider and by resource class."""
+    """Return the sums of the amounts that choices take, by id of the provider and by resource class."""
     taken = Counter[tuple[int, str]]()
     for choice in choices:
         for provider, amounts in choice.resources:
@@ -169,10 +169,10 @@ def taken_amounts(choices: Iterable[HostChoice]) -> Counter[tuple[int, str]]:
 
 
 def stays_at_its_host(snapshot: ModelSnapshot, request: CandidatesRequest) -> bool:
-    """Return whether every choice takes something from the tree at which it is anchored.
+    """Return whether every choice takes an amount from the tree at which it is anchored.
 
     If the result is True, the consumer of each choice is on the host of the choice. A request for a class
-    that no sharing provider has makes the result True. Otherwise a choice may take everything from sharing
+    that no sharing provider has makes the result True. Otherwise a choice may take all amounts from sharing
     providers.
     """
     # a choice takes amounts from another host only through sharing providers, and a cloud has few of these
@@ -182,11 +182,11 @@ def stays_at_its_host(snapshot: ModelSnapshot, request: CandidatesRequest) -> bo
 
 
 def with_choice_held(snapshot: ModelSnapshot, choice: HostChoice, times: int = 1) -> ModelSnapshot:
-    """Return a copy of the snapshot in which consumers hold this choice.
+    """Return a copy of the snapshot in which consumers have the allocations of this choice.
 
     The original snapshot must not change while the result is used.
 
-    :param times: the number of consumers that hold the choice.
+    :param times: the number of consumers that have these allocations.
     """
     return _using_more(
         snapshot,
@@ -209,7 +209,7 @@ def without_allocations(snapshot: ModelSnapshot, held: Iterable[Allocation]) -> 
 def within_reservation(
     snapshot: ModelSnapshot, held: Collection[Allocation]
 ) -> tuple[ModelSnapshot, frozenset[str]]:
-    """Return the snapshot in which to place a claim from a reservation, and the roots it may use.
+    """Return the snapshot in which to place a claim from a reservation, and the roots that the claim may use.
 
     In the trees of these roots, and at sharing providers, only the reserved amounts are free; other trees are
     unchanged. The original snapshot must not change while the result is used.
@@ -301,7 +301,7 @@ class ClaimScenario:
         return self.sizes.get(group.name, sum(self.members_beside(group).values()))
 
     def with_choice(self, wanted: WantedClaim, choice: HostChoice) -> ClaimScenario:
-        """Return the scenario in which a wanted claim holds the given choice."""
+        """Return the scenario in which a wanted claim has the allocations of the given choice."""
         world = replace(self, snapshot=with_choice_held(self.snapshot, choice))
         if wanted.group is None:
             return world

@@ -1,9 +1,9 @@
-"""The context of searches for claims, checks of names, and sentences about windows in the way."""
+"""The context of searches for claims, the check of names, and sentences about windows that exclude claims."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -15,12 +15,13 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
 from placement.search.claims.availability import members_of
 from placement.search.claims.claim import WantedClaim
-from placement.search.claims.host_times import Skylines
+from placement.search.claims.host_rooms import Skylines
 from placement.search.claims.scores import ATTRIBUTE
 from placement.search.claims.timetable import WindowTimetable
 from placement.search.host_filter import named_roots
 from placement.search.request import check_names
 from placement.store.holds import TimeSchedule, read_schedule
+from placement.store.preemptions import preemptible_claims
 from placement.store.time_profile import TimeWindow, overlaps_sentence
 
 # a message names few windows, and no reader compares the windows of a whole cloud
@@ -49,7 +50,7 @@ class ClaimLimits:
 
 @dataclass(frozen=True, slots=True)
 class ClaimContext:
-    """The parts of the service that the searches of one call use.
+    """The objects of the service that the searches of one call use.
 
     :ivar check_awaited: a function that is called regularly during long searches. An exception of this
         function ends the call.
@@ -64,7 +65,7 @@ class ClaimContext:
     rng: random.Random = field(default_factory=random.Random)
 
     def make_budget(self, view: ModelView, seconds: float) -> SearchBudget:
-        """Return a budget of CPU time for a search in a view, which lets other requests use the view."""
+        """Return a budget of CPU time for a search in a view; the search's pauses let other requests run."""
         return SearchBudget(seconds, yield_lock=view.yield_after(self.check_awaited))
 
 
@@ -106,7 +107,7 @@ def describe_overlaps(
     """Return a sentence that names timed amounts of other consumers that overlap a window."""
     with database.read() as conn:
         schedule = read_schedule(conn, {each.consumer for each in wanted}, providers)
-    return name_amounts(schedule, providers, wanted, window)
+        return name_amounts(schedule, providers, wanted, window, lambda some: preemptible_claims(conn, some))
 
 
 def wanted_classes(wanted: Iterable[WantedClaim]) -> set[str]:
@@ -115,12 +116,19 @@ def wanted_classes(wanted: Iterable[WantedClaim]) -> set[str]:
 
 
 def name_amounts(
-    schedule: TimeSchedule, providers: Sequence[str], wanted: Sequence[WantedClaim], window: TimeWindow
+    schedule: TimeSchedule,
+    providers: Sequence[str],
+    wanted: Sequence[WantedClaim],
+    window: TimeWindow,
+    choose_preemptible: Callable[[Collection[str]], Collection[str]] = lambda _: (),
 ) -> str:
-    """Return a sentence that names timed amounts of these providers during a window."""
+    """Return a sentence that names timed amounts of these providers during a window.
+
+    :param choose_preemptible: a function that returns those of some consumers that have preemptible claims.
+    """
     names = wanted_classes(wanted)
     amounts = [each for each in schedule.amounts if each.resource_class in names]
-    return overlaps_sentence(amounts, window, are_all=len(providers) < MAX_EXPLAINED)
+    return overlaps_sentence(amounts, window, choose_preemptible, are_all=len(providers) < MAX_EXPLAINED)
 
 
 def overlapping_providers(

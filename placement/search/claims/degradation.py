@@ -1,8 +1,8 @@
-"""Finds the amounts of reservations that their providers can no longer give, by pure functions.
+"""Pure functions that find those amounts of reservations that their providers can no longer give.
 
 A reservation promises amounts until its end. After the promise an operator may reduce an inventory, delete
-it, or disable the host. The reservation stays, but becomes *degraded*, with one cause for each amount that is
-in danger.
+it, or disable the host. The reservation stays, but becomes *degraded*, with one cause for each amount that
+the provider can no longer give.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from placement.store.time_skyline import NO_SKYLINE, SkylinesByProvider
 
 # the API has times of milliseconds, so no amount begins or ends within one
 _MOMENT: Final = 0.001
-"""Seconds that stand for an instant."""
+"""Length, in seconds, of the short window that stands for an instant."""
 
 
 class DegradationReason(StrEnum):
@@ -110,7 +110,7 @@ def has_failed(
     """Return whether none of the amounts of a reservation is available at the present time.
 
     :param now: the time of the database.
-    :param skylines: those of the overfull providers at least.
+    :param skylines: skylines that include those of all overfull providers.
     """
     present = find_causes(held, TimeWindow(now, now + _MOMENT), providers, skylines)
     # a missing part is never larger than its amount

@@ -1,6 +1,6 @@
 """Divides an amount over zones into parts that are as equal as possible.
 
-A room is the range of amounts that one provider can give (:mod:`placement.search.claims.room`). A zone can
+A *room* is the range of amounts that one provider can give (:mod:`placement.search.claims.room`). A zone can
 give each sum of amounts of its rooms, which may have different step sizes. An integer stands for the possible
 sums of a zone: bit n is set if the zone can give n units.
 
@@ -72,7 +72,7 @@ def sum_squares(parts: Iterable[int]) -> int:
 def zone_sums(rooms: Iterable[ZoneRoom], limit: int) -> int:
     """Return the amounts up to ``limit`` that the rooms of a zone can give together, as bits of an integer.
 
-    A room may also give 0.
+    A room may also contribute 0.
     """
     mask = (2 << limit) - 1
     found = 1
@@ -94,7 +94,7 @@ def zone_sums(rooms: Iterable[ZoneRoom], limit: int) -> int:
 def _parts_near_mean(
     amount: int, zones: Sequence[Sequence[ZoneRoom]], unit: int, budget: SearchBudget
 ) -> list[list[int]]:
-    """Return for each zone the amounts that it can give and that differ from the mean by at most the unit."""
+    """Return the amounts that each zone can give, without amounts further than ``unit`` from the mean."""
     number = len(zones)
     lowest, highest = max(1, -(-amount // number) - unit), min(amount, amount // number + unit)
     found = []
@@ -120,7 +120,7 @@ def _widest_gap(parts: Sequence[int]) -> int:
 def _most_even(
     amount: int, values: Sequence[Sequence[int]], most: Sequence[int], unit: int, budget: SearchBudget
 ) -> Division | None:
-    """Return the division with the least sum of squares of which all parts differ by at most the unit.
+    """Return the division with the least sum of squares of which all parts differ by at most ``unit``.
 
     Among equally even divisions, the largest parts come from the zones that can give most.
 
@@ -167,8 +167,8 @@ def _least_squares(
 ) -> Division | None:
     """Return one value of each zone, with the given sum and the least sum of squares.
 
-    The search tries values near the mean first. A division that is found limits the distance from the mean
-    for the parts of better divisions.
+    The search tries values near the mean first. After a division is found, parts that are too far from
+    the mean for a better division are not tried.
     """
     number = len(values)
     # deviations from the mean are multiplied by the number of zones, so that they are integers
@@ -211,7 +211,7 @@ def _least_within(
 
 
 def _all_divisions(amount: int, values: Sequence[Sequence[int]], budget: SearchBudget) -> Iterator[Division]:
-    """Yield each combination of one value per zone of which the sum is the amount."""
+    """Yield each combination of one value per zone, if the sum of the values is the amount."""
     if not values:
         if not amount:
             yield ()

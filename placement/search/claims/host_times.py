@@ -1,4 +1,4 @@
-"""Finds the starts of windows that sums per host do not exclude, so that few windows have to be placed.
+"""Finds starts of windows that sums per host do not exclude, so that few windows need a full search.
 
 The placement of claims tests these starts (:mod:`placement.search.claims.availability`).
 """
@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
 
-from placement.read_model.provider import SHARES, Provider
+from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import WantedClaim
+from placement.search.claims.host_rooms import HostRoom, Skylines, rooms_of
 from placement.search.claims.topology import SPLIT
 from placement.store.time_profile import TimeWindow
-from placement.store.time_skyline import NO_SKYLINE, SkylinesByClass, TimeSkyline, whole_milliseconds
-
-Skylines = Mapping[int, SkylinesByClass]
-"""The skylines of providers with timed amounts, by id of the provider and by resource class."""
-NO_SKYLINES: Final[SkylinesByClass] = {}
+from placement.store.time_skyline import TimeSkyline, whole_milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +30,9 @@ class ClassNeed:
 
 
 class HostTimes:
-    """Finds the starts at which the sums of a host leave enough room for the request of a claim.
+    """Finds the starts at which enough is free for the request of a claim, according to the sums of a host.
 
-    Classes that sharing providers have exclude no start.
+    Resource classes of sharing providers exclude no start.
     """
 
     def __init__(
@@ -47,20 +43,27 @@ class HostTimes:
         duration: float,
         budget: SearchBudget,
     ) -> None:
-        self._snapshot = snapshot
+        self._trees = snapshot.whole_trees()
         self._skylines = skylines
         self._duration = duration
         self._budget = budget
         pools = [snapshot.providers[each] for each in snapshot.by_trait.get(SHARES, ())]
         shared = {name for pool in pools for name in pool.inventories}
-        self._needs = _class_needs(wanted, shared)
+        self._needs = [
+            (each, rooms_of(skylines, each.resource_class)) for each in _class_needs(wanted, shared)
+        ]
         #: the limits of hosts, by root; None if no time suffices
         self._limits: dict[int, _HostLimits | None] = {}
+
+    def possible_roots(self, roots: Iterable[int]) -> Iterator[int]:
+        """Yield these roots, except roots of hosts that exclude every start."""
+        return (root for root in roots if self._limits_of(root) is not None)
 
     def first_start(self, root: int, after: float, until: float) -> float:
         """Return the first start from ``after`` on that is not excluded.
 
-        A result above ``until`` only means that no start up to ``until`` is possible.
+        A result above ``until`` may be excluded, too: it only means that no start up to ``until`` is
+        possible.
         """
         self._budget.spend()
         limits = self._limits_of(root)
@@ -78,14 +81,14 @@ class HostTimes:
         return start
 
     def tight_end(self, root: int, start: float) -> float:
-        """Return the time until which the request fits from a start on, according to the single providers."""
+        """Return the time until which the request fits from a start on, if each provider is checked alone."""
         limits = self._limits_of(root)
         if limits is None:
             return math.inf
         return min([skyline.fits_until(most, start) for skyline, most in limits[0]], default=math.inf)
 
     def latest_end(self, root: int, start: float) -> float:
-        """Return until when the sums of a host do not exclude that the request stays from a start on."""
+        """Return the latest end time of a stay that begins at ``start``, according to the sums of a host."""
         limits = self._limits_of(root)
         others = () if limits is None else limits[1]
         ends = [each.fits_until(start, self._budget) for each in others]
@@ -97,30 +100,25 @@ class HostTimes:
         return self._limits[root]
 
     def _find_limits(self, root: int) -> _HostLimits | None:
-        providers = self._snapshot.providers
-        members = [providers[each] for each in self._snapshot.trees[root]]
+        self._budget.spend()
+        tree = self._trees[root]
         singles: list[tuple[TimeSkyline, int]] = []
         others: list[_ClassLimit] = []
-        for need in self._needs:
-            name = need.resource_class
-            having = [each for each in members if name in each.inventories]
-            if len(having) != 1:
-                limit = _ClassLimit.from_providers(having, self._skylines, need)
-                if limit is None:
+        for need, rooms in self._needs:
+            room = rooms.get(root)
+            if room is None or room.tree is not tree:
+                if need.resource_class not in tree.shape.having:
                     return None
-                # a class without timed amounts has room at any time
-                if limit.skylines:
-                    others.append(limit)
-                continue
-            (provider,) = having
-            inventory = provider.inventories[name]
-            skyline = self._skylines.get(provider.id, NO_SKYLINES).get(name, NO_SKYLINE)
-            most = inventory.capacity - provider.used.get(name, 0) + skyline.counted - need.total
-            # all groups together are one allocation of this provider
-            if most < 0 or need.total > inventory.max_unit:
+                room = rooms[root] = HostRoom(tree, need.resource_class, self._skylines)
+            if need.total > room.most or need.largest > room.most_at_once:
                 return None
-            if skyline.times:
-                singles.append((skyline, most))
+            if need.total <= room.least and need.largest <= room.least_at_once:
+                continue
+            if len(room.skylines) == 1:
+                # all groups together are one allocation of this provider
+                singles.append((room.skylines[0], room.free[0] - need.total))
+            else:
+                others.append(_ClassLimit(need, room))
         return singles, others
 
 
@@ -137,47 +135,32 @@ def _class_needs(wanted: WantedClaim, shared: Container[str]) -> list[ClassNeed]
 
 @dataclass(frozen=True, slots=True)
 class _ClassLimit:
-    """The providers of a host with one class: skylines, free untimed amounts, and largest portions."""
+    """The need for a class that several providers of a host have, and the host room for this class."""
 
     need: ClassNeed
-    skylines: Sequence[TimeSkyline]
-    free: Sequence[int]
-    max_units: Sequence[int]
-
-    @classmethod
-    def from_providers(
-        cls, members: Iterable[Provider], skylines: Skylines, need: ClassNeed
-    ) -> _ClassLimit | None:
-        """Return the limit; None if the host can never have enough."""
-        name, timed, free, units = need.resource_class, list[TimeSkyline](), list[int](), list[int]()
-        for each in members:
-            skyline = skylines.get(each.id, NO_SKYLINES).get(name, NO_SKYLINE)
-            timed.append(skyline)
-            free.append(each.free(name) + skyline.counted)
-            units.append(each.inventories[name].max_unit)
-        if not _gives_enough(need, [min(both) for both in zip(free, units, strict=True)]):
-            return None
-        return cls(need, timed if any(each.times for each in timed) else (), free, units)
+    room: HostRoom
 
     def first_start(self, start: float, duration: float, until: float, budget: SearchBudget) -> float:
         """Return the first start that the sums of the providers do not exclude."""
-        total: TimeSkyline | None = None
+        room, most = self.room, self.room.most - self.need.total
         while start <= until:
+            if room.total is not None:
+                start = room.total.first_fit(most, start, duration, until)
+                if start > until:
+                    break
             # many providers with many breakpoints each have many ends to try
-            budget.spend(len(self.skylines))
+            budget.spend(len(room.skylines))
             if self._has_room(TimeWindow(start, start + duration)):
                 break
+            start = whole_milliseconds(min([each.next_end(start) for each in room.skylines]))
             # the sum over the providers skips most ends, and hosts with room at once do not need it
-            if total is None:
-                budget.spend(sum(len(each.times) for each in self.skylines))
-                total = self._total_skyline()
-            start = whole_milliseconds(min(each.next_end(start) for each in self.skylines))
-            start = total.first_fit(self._most_beside(), start, duration, until)
+            if start <= until:
+                room.sum_up(budget)
         return start
 
     def fits_until(self, start: float, budget: SearchBudget) -> float:
-        """Return until when the sums exclude no stay from a start on; infinity if never."""
-        ends = sorted({time for each in self.skylines for time in each.times if time > start})
+        """Return the end of the free time from ``start`` on, by the sums; infinity if it has no end."""
+        ends = sorted({time for each in self.room.skylines for time in each.times if time > start})
         budget.spend(len(ends))
         # a longer window never has more room
         count = bisect_left(ends, True, key=lambda end: not self._has_room(TimeWindow(start, end)))
@@ -187,31 +170,17 @@ class _ClassLimit:
         return ends[count - 1] if count else start
 
     def _has_room(self, window: TimeWindow) -> bool:
-        rooms = [
-            min(most, free - each.largest_sum(window))
-            for each, free, most in zip(self.skylines, self.free, self.max_units, strict=True)
-        ]
-        return _gives_enough(self.need, rooms)
-
-    def _total_skyline(self) -> TimeSkyline:
-        """Return the sum of the amounts that take room from the need, over all providers."""
-        parts = zip(self.skylines, self.free, self.max_units, strict=True)
-        # a provider never gives more than its max_unit, and never less than nothing
-        bounded = ((each, free - most, free) for each, free, most in parts if free > 0)
-        return TimeSkyline.total_of(tuple(bounded))
-
-    def _most_beside(self) -> int:
-        """Return the largest total that leaves enough room for the need."""
-        rooms = (min(both) for both in zip(self.free, self.max_units, strict=True))
-        return sum(each for each in rooms if each > 0) - self.need.total
+        room, total, largest = self.room, 0, 0
+        # a loop is faster than sums and maxima of lists with two numbers
+        for skyline, free, most in zip(room.skylines, room.free, room.max_units, strict=True):
+            here = min(most, free - skyline.largest_sum(window))
+            if here > 0:
+                total += here
+                largest = max(largest, here)
+        return total >= self.need.total and largest >= self.need.largest
 
 
 _HostLimits = tuple[list[tuple[TimeSkyline, int]], list[_ClassLimit]]
-"""The limits of a host: for each class of one provider, its skyline and the largest sum that leaves room for
-the request; and the limits of classes that several providers have.
+"""The limits of a host: for each class of one provider, its skyline and the largest sum that leaves enough
+free for the request; and the limits of classes that several providers have.
 """
-
-
-def _gives_enough(need: ClassNeed, rooms: Sequence[int]) -> bool:
-    positive = [each for each in rooms if each > 0]
-    return bool(positive) and sum(positive) >= need.total and max(positive) >= need.largest

@@ -1,15 +1,15 @@
-"""Finds the earliest windows in which several claims fit together for the whole duration.
+"""Finds the earliest windows in which several claims have room at the same time, for the whole duration.
 
 A *joint window* has one choice for each claim; all choices are possible together from the start of the
 window. As for a single claim (:mod:`placement.search.claims.availability`), only the first allowed start and
-the ends of timed amounts can be earliest starts. The search tests these starts in the order of time. The
+the end times of timed amounts can be earliest starts. The search tests these starts in the order of time. The
 search skips a start if the sums of amounts leave too few hosts for a claim. The search places
 all claims together in a snapshot of the remaining hosts, with the usage during the window.
 
 A worked example
     Hosts ``a`` and ``b`` have 8 VCPU. A window takes host ``a`` until 10:00, and another window takes host
-    ``b`` until 11:00. Two claims of 4 VCPU fit together on ``a`` at 10:00. If the claims need different
-    hosts, they fit at 11:00.
+    ``b`` until 11:00. Two claims of 4 VCPU both fit on ``a`` at 10:00. If the claims need different hosts,
+    they fit at 11:00.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from placement.search.claims.availability import (
     times_by_way,
 )
 from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim
-from placement.search.claims.host_times import HostTimes, Skylines
+from placement.search.claims.host_rooms import Skylines
+from placement.search.claims.host_times import HostTimes
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.store.groups import GroupPolicy
 from placement.store.time_profile import TimeWindow
@@ -63,7 +64,7 @@ def find_joint(
 ) -> Iterator[JointWindow]:
     """Yield joint windows of claims, the earliest first.
 
-    Each window begins after the free time of the window before.
+    Each window begins after the free time of the previous window.
 
     :raises BudgetExhausted: the budget is spent.
     """
@@ -95,9 +96,9 @@ def place_jointly(
     budget: SearchBudget,
     rng: random.Random,
 ) -> list[PlacedClaim]:
-    """Return the places of claims that fit together during a window; empty if there are none.
+    """Return places of all claims during one window; empty if the claims do not all fit.
 
-    The claims are of no stored group, so that only the hosts and the times matter.
+    The claims must not join a stored group, so that only the hosts and the times matter.
 
     :raises BudgetExhausted: the budget is spent.
     """
@@ -108,7 +109,7 @@ def place_jointly(
 
 
 class _EndsAhead:
-    """The ends of timed amounts of hosts and of sharing providers, in the order of time."""
+    """The end times of timed amounts of hosts and of sharing providers, in ascending order."""
 
     def __init__(
         self, snapshot: ModelSnapshot, skylines: Skylines, roots: Iterable[int], begin: float
@@ -120,7 +121,7 @@ class _EndsAhead:
         self._ends = heapq.merge(*(one.falls_after(begin) for each in here for one in each.values()))
 
     def first_after(self, time: float) -> float:
-        """Return the first end after a time, in whole milliseconds; infinity if there is none.
+        """Return the first end time after ``time``, in whole milliseconds; infinity if no amount ends later.
 
         ``time`` must not decrease from one call to the next.
         """
@@ -141,7 +142,7 @@ class _ClaimHosts:
     waiting: list[tuple[float, int]] = field(default_factory=list)
 
     def possible_at(self, start: float) -> Iterator[int]:
-        """Yield the roots of hosts that the sums of amounts do not exclude at a start.
+        """Yield the roots of those hosts that the sums of amounts do not exclude at a start.
 
         ``start`` must not decrease from one call to the next.
         """
@@ -162,7 +163,7 @@ class _ClaimHosts:
     def first_start(self, start: float) -> float:
         """Return the first start, at ``start`` or later, at which enough hosts are possible.
 
-        The result is infinity if there is none.
+        The result is infinity if there is no such start.
 
         The result may be too early, but is never too late.
         """
@@ -173,7 +174,7 @@ class _ClaimHosts:
 
 
 class _JointHosts:
-    """The hosts of several claims, chosen by the sums of amounts of each host."""
+    """The hosts that may have room for several claims, according to the sums of free amounts."""
 
     def __init__(
         self,
@@ -221,12 +222,12 @@ class _JointHosts:
     def first_start(self, start: float) -> float:
         """Return the first start, at ``start`` or later, that no claim excludes.
 
-        The result is infinity if there is none.
+        The result is infinity if there is no such start.
         """
         return max(each.first_start(start) for each in self._by_claim)
 
     def place_during(self, window: TimeWindow, budget: SearchBudget, rng: random.Random) -> list[PlacedClaim]:
-        """Return the places of all claims during a window; empty if they do not fit together.
+        """Return the places of all claims during a window; empty if the claims do not fit at the same time.
 
         :raises BudgetExhausted: the budget is spent.
         """

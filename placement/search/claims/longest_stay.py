@@ -1,12 +1,12 @@
 """Places preemptible claims where they may last longest.
 
 A *preemptible* claim uses resources that a reservation needs later. Such a claim begins now, lasts at least a
-given time, and ends when the reservation needs the resources. After that time a window that is booked later
-may end it earlier (:mod:`placement.store.preemptions`). A *stay* is the window of such a claim.
+given time, and ends when the reservation needs the resources. After the given time, a window that is booked
+later may end the claim earlier (:mod:`placement.store.preemptions`). A *stay* is the window of such a claim.
 
-A stay that fits until some end also fits until each earlier end. So the longest stay ends at an instant at
-which timed amounts begin, or at the last possible end. A bisection over these instants finds the longest stay
-at a host. The sums of amounts of each host limit its stays
+A stay that is possible until some end time is also possible until each earlier end time. So the longest stay
+ends when timed amounts begin, or at the last possible end time. A bisection over these instants finds the
+longest stay at a host. The sums of amounts of each host limit its stays
 (:class:`~placement.search.claims.host_times.HostTimes`), so the search tests only few hosts.
 
 A worked example
@@ -30,7 +30,8 @@ from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.availability import allowed_roots, during_window, members_of, snapshot_during
 from placement.search.claims.claim import ClaimScenario, WantedClaim
 from placement.search.claims.claim_context import wanted_classes
-from placement.search.claims.host_times import NO_SKYLINES, HostTimes, Skylines
+from placement.search.claims.host_rooms import NO_SKYLINES, Skylines
+from placement.search.claims.host_times import HostTimes
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.store.groups import Members
 from placement.store.time_profile import AT_ONCE, MAX_AHEAD, TimeWindow, check_window, iso_time
@@ -40,9 +41,9 @@ _MAX_SEARCHED: Final = 64
 """Maximum number of hosts that the search tests for a longer stay after it has found one stay."""
 
 Stay = tuple[Sequence[PlacedClaim], float]
-"""Places of claims, and the end until which the claims may stay there."""
+"""Places of claims, and the time until which the claims may stay there."""
 PlaceUntil = Callable[[float], Sequence[PlacedClaim]]
-"""A function that returns places where claims may stay until an end; empty if there are no such places."""
+"""A function that returns places where claims may stay until a given time; empty if no place is possible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class StaySpan:
 
     @classmethod
     def from_wanted(cls, wanted: WantedClaim, now: float) -> StaySpan | None:
-        """Return the possible stays of a claim; None if the claim has no end.
+        """Return the possible stays of a claim; None if the claim has no end time.
 
         The only end of a claim that is not preemptible is the end of its window.
 
@@ -67,7 +68,8 @@ class StaySpan:
         if min_duration is None:
             ahead = check_window(window, now)
             return cls(ahead.starts_at, ahead.ends_at, ahead.ends_at)
-        # a claim without an end would keep its room from all later windows; whole seconds are shown exactly
+        # a claim without an end time would exclude all later windows from its amounts; whole seconds are
+        # shown exactly
         last = min(window.ends_at, math.floor(now + MAX_AHEAD))
         if now + min_duration > last:
             raise InvalidRequest(
@@ -89,7 +91,7 @@ class StaySpan:
 def with_end(
     placed: Iterable[PlacedClaim], wanted: Sequence[WantedClaim], span: StaySpan, end: float
 ) -> list[PlacedClaim]:
-    """Return placed claims with a new end.
+    """Return placed claims with a new end time.
 
     :param wanted: the same claims as they were requested, with their fallbacks.
     """
@@ -103,7 +105,7 @@ def with_end(
 def possible_ends(
     skylines: Skylines, providers: Iterable[int], names: Iterable[str], span: StaySpan
 ) -> list[float]:
-    """Return the possible ends of longest stays on some providers, in ascending order."""
+    """Return the possible end times of longest stays on some providers, in ascending order."""
     found, classes = {span.max_end}, frozenset(names)
     for each in providers:
         for name, skyline in skylines.get(each, NO_SKYLINES).items():
@@ -113,10 +115,10 @@ def possible_ends(
 
 
 def place_until_last(ends: Sequence[float], place: PlaceUntil, found: Stay | None = None) -> Stay | None:
-    """Return the places for the last end for which there are places, and this end; None if no end has places.
+    """Return the places for the latest possible end time, with this time; None if no end time is possible.
 
-    :param ends: the possible ends in ascending order.
-    :param found: places that are already known for an earlier end.
+    :param ends: the end times to try, in ascending order.
+    :param found: places that are already known for an earlier end time.
     :raises BudgetExhausted: the budget is spent, and no places are known.
     """
     low, high = 0, len(ends)
@@ -209,7 +211,7 @@ class _HostStays:
         self._times = HostTimes(snapshot, skylines, wanted, span.min_end - span.begin, budget)
 
     def find_longest(self) -> Stay | None:
-        """Return the place with the longest stay, and its end."""
+        """Return the place with the longest stay, and the end time of this stay."""
         roots = sorted(allowed_roots(self._snapshot, self._wanted, self._budget))
         # concurrent claims mostly try different hosts first
         self._rng.shuffle(roots)
@@ -219,7 +221,7 @@ class _HostStays:
             if self._times.first_start(root, begin, begin) > begin:
                 continue
             bound = self._times.latest_end(root, begin)
-            # no stay is longer than until the last end, so not every host has to be read
+            # no stay is longer than until the last end time, so not every host has to be read
             if bound >= last and (placed := self._place_at(root, last)):
                 return placed, last
             heapq.heappush(bounds, (-min(bound, last), number, root))

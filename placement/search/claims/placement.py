@@ -2,8 +2,8 @@
 
 The search combines each choice of a claim with choices of the later claims. Each choice leads to a new
 scenario, so that nothing has to be undone. The new scenario shares all but a few provider objects with the
-previous scenario. The search does not try a state again that has failed before. The search skips a choice if
-an earlier choice left the same free amounts to the other claims.
+previous scenario. The search does not repeat a state that has already failed. The search skips a choice if an
+earlier choice left the same free amounts to the other claims.
 """
 
 import random
@@ -60,7 +60,7 @@ class UnplacedClaim:
 def place_claims(
     world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> list[PlacedClaim] | UnplacedClaim:
-    """Return choices that all claims can hold together, or the first claim without a choice.
+    """Return choices that are possible for all claims at the same time, or the first claim without a choice.
 
     The snapshot must not change during the call. Among equally good choices the search picks one at random,
     so that concurrent claims mostly choose different hosts.
@@ -94,7 +94,7 @@ def _free_in_all(snapshot: ModelSnapshot, name: str) -> int:
 def _lack_hosts(
     world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> bool:
-    """Return whether an anti-affinity group has more claims than there are possible hosts for them."""
+    """Return whether an anti-affinity group has more claims than possible hosts."""
     apart: dict[str, list[WantedClaim]] = {}
     for each in wanted:
         if each.group is not None and each.group.policy is GroupPolicy.ANTI_AFFINITY:
@@ -107,7 +107,7 @@ def _lack_hosts(
 def _count_places(
     world: ClaimScenario, members: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> int:
-    """Return an upper bound of the number of these claims that fit on the possible hosts."""
+    """Return an upper bound of the number of claims of this group that fit on the possible hosts."""
     # places are not counted for a single claim, because the search alone decides about it. With a topology or
     # a fallback the number would be wrong
     if len(members) == 1 or any(each.topology or each.fallback for each in members):
@@ -196,7 +196,7 @@ class _ClaimPlacing:
 
     @cached_property
     def _read_tree(self) -> Callable[[HostTree], Hashable]:
-        """Return a function that makes a key of a tree from all that claims read but free amounts."""
+        """Return a function that makes a key of a tree from all that claims read, except free amounts."""
         asked = [each.request for each in self._wanted] + [
             each.fallback for each in self._wanted if each.fallback
         ]
@@ -306,7 +306,7 @@ def _make_choice(world: ClaimScenario, found: Found) -> HostChoice:
 def _find_choices(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
 ) -> Iterator[Found]:
-    """Yield choices without scores: one of each host, from a random host on, then a second of each."""
+    """Yield choices without scores: one of each host, from a random host on, then a second one of each."""
     roots, at = choices_at_hosts(world, wanted, budget, rng)
     # hosts take turns, because most hosts have room for only one of several wanted claims
     begun: deque[Choices] = deque()
@@ -326,7 +326,7 @@ def choices_at_hosts(
     *,
     distinct_only: bool = False,
 ) -> tuple[Iterator[int], Callable[[int], Choices]]:
-    """Return the roots of hosts that may serve the claim, and a function that finds choices at a host.
+    """Return the roots of hosts that may satisfy the claim, and a function that finds choices at a host.
 
     The roots begin at a random root.
 

@@ -1,8 +1,8 @@
-"""Explains why a claim cannot be placed, with reasons of hosts and with changes that would help.
+"""Explains why a claim cannot be placed, with the reasons of hosts, and with changes that would help.
 
-A request with a topology is explained as if the claim had no consumer. Checks of single providers say nothing
-about an amount that is split over zones. So each change to a claim with a topology is tested by placing the
-changed claim.
+A request with a topology is explained as if the claim had no consumer. Checks of single providers do not show
+whether an amount fits that is split over zones. So each change to a claim with a topology is tested by
+placing the changed claim.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def looser_topologies(
 
 
 def tried_relaxations(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> TriedRelaxations:
-    """Return a search for changes that let a claim fit; it tries to place the claim with each change."""
+    """Return a search for changes that let a claim fit, which tries to place the claim with each change."""
 
     def serving_roots(changed: CandidatesRequest) -> Iterator[int]:
         # a relaxed claim still has to ask for a class that the topology can split
@@ -129,7 +129,7 @@ def claim_refusal(
         # the explanation ignores groups, so its fitting hosts include hosts that the policy of the group
         # excludes
         if each.topology is None and any(explanation.fitting for explanation in found):
-            said = f"its group excludes all hosts that fit; without the group: {said}"
+            said = f"{_full_reason(each)} excludes all hosts that fit; otherwise: {said}"
         if left_out:
             said += f"; {_count_hosts(left_out)}"
     shown = {
@@ -149,8 +149,8 @@ def _try_relaxations(
     """Return the explanation with only those relaxations after which the claim can be placed.
 
     Without sharing providers, each relaxation helps the claim. With sharing providers, a choice for the
-    relaxed request may use an avoided sharing provider. The choice may also consist of sharing providers
-    alone, which the group of the claim may not allow.
+    relaxed request may use an avoided sharing provider. The choice may also take all amounts from sharing
+    providers, which the group of the claim may not allow.
     """
     # a test places the whole claim again, so relaxations are tested only if sharing providers could make them
     # fail
@@ -232,7 +232,7 @@ def _explain_split(
 def reservation_refusal(
     wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, reserved: Sequence[allocations.Allocation]
 ) -> NoCandidate:
-    """Return the refusal of a claim that asks for more than its reservation holds."""
+    """Return the error for a claim that asks for more than its reservation has left."""
     # the message names only some hosts, because a reservation may have a thousand
     holds = ", ".join(
         f"{held.used} {held.resource_class} of {held.provider}" for held in reserved[:_MAX_SAID]
@@ -247,7 +247,7 @@ def reservation_refusal(
 def _hosts_left(
     world: ClaimScenario, ways: Sequence[WantedClaim]
 ) -> tuple[frozenset[int], Mapping[str, int]]:
-    """Return the roots of the hosts that a claim allows, and the number that each field excludes."""
+    """Return the roots of the hosts that a claim allows, and how many hosts each of its fields excludes."""
     wanted = ways[0]
     snapshot, group, beside = world.snapshot, wanted.group, world.members_beside(wanted.group)
     left, left_out = set(snapshot.roots()), dict[str, int]()
@@ -262,12 +262,18 @@ def _hosts_left(
     for by, roots in (
         ("allowed_hosts", left - named if wanted.only is not None else set()),
         ("excluded_hosts", avoided),
-        ("its group", full),
+        (_full_reason(wanted), full),
     ):
         if gone := left & roots:
             left_out[by] = len(gone)
             left -= gone
     return frozenset(left), left_out
+
+
+def _full_reason(wanted: WantedClaim) -> str:
+    """Return the words for the reason that excludes hosts because of other claims there."""
+    # the claims of a reservation join no group that a client knows
+    return "different_hosts" if wanted.owner.consumer_type == reservations.TYPE else "its group"
 
 
 def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapshot:
@@ -288,7 +294,7 @@ def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapsho
 def _mark_avoided(
     snapshot: ModelSnapshot, wanted: WantedClaim, explanation: RequestExplanation
 ) -> RequestExplanation:
-    """Change the explanation so that it calls avoided sharing providers avoided instead of full."""
+    """Change the explanation so that avoided sharing providers are called "avoided" instead of full."""
     avoided = {snapshot.by_uuid.get(uuid) for uuid in wanted.avoid}
 
     def is_avoided(miss: NearestMiss) -> bool:
@@ -316,13 +322,15 @@ def _count_hosts(left_out: Mapping[str, int]) -> str:
 def _no_candidate(wanted: Sequence[WantedClaim], unplaced: UnplacedClaim) -> str:
     each = wanted[unplaced.number]
     if each.owner.consumer_type == reservations.TYPE:
+        # a search for windows has no consumer
+        whole = "reservation" if each.consumer else "request"
         if len(wanted) == 1:
-            return "There is no candidate for the reservation"
+            return f"There is no candidate for the {whole}"
         # claims with a count are repetitions of the same object
         number = len({id(one) for one in wanted[: unplaced.number + 1]})
+        beside = f" in addition to {unplaced.number} that fit" if unplaced.number else ""
         return (
-            f"There is no candidate for claim {number} of the reservation, as number {unplaced.number + 1} of"
-            f" {len(wanted)} with all counts"
+            f"There is no candidate for claim {number} of the {whole}{beside}, of {len(wanted)} with counts"
         )
     which = f"claim {unplaced.number + 1} of {len(wanted)}, " if len(wanted) > 1 else ""
     return f"There is no candidate for {which}consumer {each.consumer}"

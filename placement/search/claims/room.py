@@ -1,4 +1,4 @@
-"""The room of a provider: the amounts of a resource class that the provider can give to one guest."""
+"""The amounts of a resource class that a provider can give to one guest (its *room*)."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class ZoneRoom:
 
     @classmethod
     def from_inventory(cls, provider: int, inventory: Inventory, free: int, taken: int = 0) -> "ZoneRoom":
-        """Return the room of a provider with this free amount.
+        """Return the possible amounts of a provider with this free amount.
 
         :param taken: the amount of the class that other groups of the same consumer take from the provider.
         """

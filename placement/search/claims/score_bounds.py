@@ -7,8 +7,8 @@ criterion that depends on the chosen providers, the bound is the best possible s
 Sums are added in the same order as in :mod:`placement.search.claims.scores`, so that no rounding error puts
 the bound below the score of the best choice.
 
-Only :mod:`placement.search.claims.placement` uses this module. The module is separate from ``scores`` because
-it reads sums of hosts and no candidates.
+Only :mod:`placement.search.claims.placement` uses this module. The module is separate from ``scores``,
+because it reads sums of hosts instead of candidates.
 """
 
 from collections import Counter
@@ -86,7 +86,7 @@ class ScoreUpperBounds:
         self._budget.spend(1 + len(self._roots) // 16)
 
     def _with_room(self, roots: Sequence[int]) -> Sequence[int]:
-        """Return the hosts with enough free, at one provider, of each class that is not shared."""
+        """Return the hosts where, for each class without sharing providers, one provider has enough free."""
         least: dict[str, int] = {}
         for need in self._needs:
             for name, amount in need.resources:
@@ -175,7 +175,7 @@ class ScoreUpperBounds:
 
     @cached_property
     def _via_aggregates(self) -> Mapping[int, tuple[str, ...]]:
-        """The aggregates through which sharing providers serve a host, by the root of the host."""
+        """The aggregates that connect a host with sharing providers, by the root of the host."""
         return self._sharing.by_root()
 
     @cached_property
@@ -207,7 +207,7 @@ class ScoreUpperBounds:
     def _liking_bounds(self) -> Iterable[float]:
         """Return the best score that each host can have for the group.
 
-        Also for a choice of sharing providers alone.
+        A choice of sharing providers alone is also taken into account.
         """
         group, beside = self._wanted.group, self._world.members_beside(self._wanted.group)
         if group is None:

@@ -1,7 +1,7 @@
 """Scores choices by criteria, and yields choices in the order of their scores.
 
-The criteria read the resources of a choice through :class:`_TakenAmounts`. If a candidate uses no sharing
-providers, most of its values are the same for all equivalent trees, and are computed once for these trees.
+The criteria read the resources of a choice through :class:`_TakenAmounts`. For a candidate without sharing
+providers, most of these values are equal for all equivalent trees, and are computed once.
 
 A branch-and-bound search finds the best choices without searching all hosts.
 """
@@ -38,11 +38,11 @@ Asked = Mapping[str, tuple[Sums, int]]
 requested amount."""
 
 Rank = tuple[bool, float]
-"""A sort key of a choice, less is better: whether it lacks a compared attribute, and its negative score."""
+"""A sort key of a choice: whether it lacks a compared attribute, and its negative score. Less is better."""
 
 
 class ChoiceScorer:
-    """Scores choices for one wanted claim, in a scenario in which the claim holds nothing yet."""
+    """Scores choices for one wanted claim, in a scenario in which the claim has no allocations yet."""
 
     def __init__(self, world: ClaimScenario, wanted: WantedClaim) -> None:
         self._world = world
@@ -59,7 +59,7 @@ class ChoiceScorer:
 
     @property
     def equal_devices_score_equally(self) -> bool:
-        """Return whether devices that are equal for the request always have equal scores, too.
+        """Return whether devices that are equal for the request also always have equal scores.
 
         Devices that are equal for the request may still differ in attributes, and in free amounts above the
         requested amounts. NUMA nodes that are equal for the request may have different distances.
@@ -272,7 +272,7 @@ class _ChoiceTaking:
 
 
 def pack_score(taking: _TakenAmounts) -> float:
-    """Return the used share of the host after the claim, as the mean over all resource classes of the choice.
+    """Return the used share of the host after the claim: the mean over all resource classes of the choice.
 
     A sharing provider counts as a part of the host for the classes that the choice takes from it.
     """
@@ -325,7 +325,7 @@ def nearness_score(taking: _TakenAmounts) -> float:
 
 
 def fit_score(taking: _TakenAmounts) -> float:
-    """Return the largest share of a provider's free amount that the choice takes; 1 means all of it."""
+    """Return the largest share of a provider's free amount that the choice takes; 1 is the whole amount."""
     return max(taking.fit_shares())
 
 
@@ -337,9 +337,9 @@ def group_score(taking: _TakenAmounts) -> float:
 def attribute_score(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *, low: bool) -> float | None:
     """Return the position of the choice's attribute in the range of all providers, from 0 to 1 (the best).
 
-    A provider without a number for the attribute counts with the number of its nearest ancestor that has one.
-    If several providers give amounts, the score is computed from the mean of their numbers. The result is
-    None if neither a provider nor its ancestors have a number for the attribute.
+    A provider without a number for the attribute counts with the number of its nearest ancestor that has a
+    number. If several providers give amounts, the score is computed from the mean of their numbers. The
+    result is None if neither a provider nor its ancestors have a number for the attribute.
 
     :param low: whether the lowest number of the attribute is the best.
     """

@@ -6,7 +6,7 @@ If another client takes the same resources first (a lost race), the service repe
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from time import thread_time
@@ -43,7 +43,7 @@ from placement.search.claims.claim_context import (
     possible_providers,
     wanted_classes,
 )
-from placement.search.claims.host_times import Skylines
+from placement.search.claims.host_rooms import Skylines
 from placement.search.claims.joint_windows import place_jointly
 from placement.search.claims.longest_stay import StaySpan, place_longest, prolong_stay
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
@@ -79,12 +79,12 @@ class ClaimService:
         reservation: str | None = None,
         also: Callable[[WriteTransaction], None] | None = None,
     ) -> list[PlacedClaim]:
-        """Place and write all claims, or none of them; with ``dry_run`` only return the choices.
+        """Place and write all claims, or none of them; with ``dry_run``, only return the choices.
 
         :param reservation: the reservation from which the claims take all amounts.
         :param also: a function for further writes, which is called in the transaction that writes the claims.
         :raises NoCandidate: not all claims can be placed together.
-        :raises Conflict: the reservation does not exist, or does not serve the claims.
+        :raises Conflict: the reservation does not exist, or the claims may not use it.
         :raises ConcurrentUpdate: a consumer has another generation than the given one.
         :raises InvalidRequest: a resource class, trait, root or attribute that the claims name does not
             exist, or the search takes too long.
@@ -105,7 +105,7 @@ class ClaimService:
             at_once = False
             moved: MovedPlaces | None = None
             if placed is None:
-                state = self._context.timetable.amounts_state
+                counters = self._read_counters() if makes_room else None
                 try:
                     placed = self._place_now(wanted, end - thread_time(), reservation)
                 except NoCandidate:
@@ -114,15 +114,13 @@ class ClaimService:
                     placed, moved = self._make_room(wanted, end - thread_time())
                     if not placed:
                         # claims may have ended and windows may have moved between the searches for room
-                        is_sure = (
-                            not any(each.only for each in wanted)
-                            and self._context.timetable.amounts_state is state
-                        )
-                        if was_repeated or is_sure:
+                        if was_repeated or self._read_counters() == counters:
                             raise
                         was_repeated, placed = True, None
             if placed is None:
-                LOG.debug("Claim attempt %d is repeated: its groups or windows have changed", attempt)
+                LOG.debug(
+                    "Attempt %d of a claim is repeated, because its groups or windows have changed", attempt
+                )
                 continue
             # a dry run checks generations here, because it never reaches the transaction that checks them
             if dry_run:
@@ -132,14 +130,21 @@ class ClaimService:
                 return self._write_claims(placed, reservation, also, moved)
             # nothing was written, so the next attempt decides everything again from the current state
             except claim_commit.LostRace as error:
-                LOG.debug("Claim attempt %d lost a race: %s", attempt, error)
+                LOG.debug(
+                    "Attempt %d of a claim failed, because another write came first: %s", attempt, error
+                )
         raise Unavailable(
             f"The claim lost a race against other writes in each of {attempt} attempts"
             " ([placement] allocation_conflict_retry_count). Please try again."
         )
 
+    def _read_counters(self) -> tuple[int, Mapping[int, int]]:
+        """Return numbers that differ after a change of any provider or of its timed amounts."""
+        with self._context.model.fresh_view() as view:
+            return view.reread, view.bucket_counters()
+
     def _describe_windows(self, wanted: Sequence[WantedClaim], members: Members) -> str:
-        """Return a sentence that names some windows which prevent claims without an end.
+        """Return a sentence that names some windows which prevent claims without an end time.
 
         The sentence is empty if there are no such windows.
         """
@@ -162,7 +167,7 @@ class ClaimService:
         return name_amounts(schedule, providers, wanted, TimeWindow(AT_ONCE, math.inf))
 
     def _as_if_now(self, placed: list[PlacedClaim]) -> list[PlacedClaim]:
-        """Return the placed claims with the expiry times that they would get if they were written at once."""
+        """Return the placed claims with the expiry times that they would get if they were written now."""
         # the clock of the database is read only if some claim expires
         if all(each.wanted.expires_in is None for each in placed):
             return placed
@@ -222,7 +227,7 @@ class ClaimService:
     def _place_at_once(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:
         """Return choices from a recent snapshot, or None.
 
-        After None the current state may still have choices.
+        Even if the result is None, the current state may have choices.
         """
         # reading a recent view mostly sends no query; if it is outdated, the transaction refuses the choice
         with self._context.model.recent_view(RECENT) as view:
@@ -260,7 +265,7 @@ class ClaimService:
             # certain
             if self._group_members(wanted) != members:
                 return None
-            LOG.info("%s", error.detail)
+            LOG.info("The search for a claim found no host: %s", error.detail)
             raise
 
     def _search_fresh(
@@ -280,7 +285,7 @@ class ClaimService:
         window = None if span is None else span.shortest_window
         # within a reservation nothing depends on other windows
         is_timed = window is not None and reserved is None
-        # a hold grows when a claim that ends gets no end
+        # a hold grows when a claim loses its end time
         loses_end = window is None and reserved is None and self._has_ends(held)
         own = self._skylines_without(wanted, held) if is_timed or loses_end else {}
         concerned = possible_providers(self._context.model, wanted) if is_timed else ()
@@ -337,7 +342,7 @@ class ClaimService:
     def _make_room(
         self, wanted: Sequence[WantedClaim], seconds: float
     ) -> tuple[list[PlacedClaim], MovedPlaces | None]:
-        """Return the place of a window that others make room for, and the moves; no place if none is found.
+        """Return places for which windows move or preemptible claims end, and the moves; empty if none fit.
 
         :raises InvalidRequest: the search takes too long.
         """
@@ -358,7 +363,7 @@ class ClaimService:
             raise self._too_long() from None
 
     def _span_ahead(self, wanted: Sequence[WantedClaim]) -> StaySpan | None:
-        """Return the possible times of the claims, from now on; None if the claims have no end."""
+        """Return the possible times of the claims, from now on; None if the claims have no end time."""
         # all claims of a call have the same times
         if wanted[0].window is None:
             return None
@@ -386,7 +391,7 @@ class ClaimService:
         span: StaySpan,
         seconds: float,
     ) -> list[PlacedClaim]:
-        """Return the place of a claim, or of a reservation's claims, for which only their time matters.
+        """Return a place for a claim, or for a reservation's claims, on any host with room at that time.
 
         The result is empty if the caller has to compare hosts.
 
@@ -460,15 +465,16 @@ class ClaimService:
     def _reserved_amounts(
         self, reservation: str, wanted: Sequence[WantedClaim]
     ) -> tuple[reservations.CapacityReservation, list[allocations.Allocation]]:
-        """Return the reservation from which the claims take their amounts, and its allocations.
+        """Return the reservation from which the claims take their amounts, and these amounts.
 
-        :raises Conflict: the reservation does not serve all owners and groups of the claims.
+        :raises Conflict: the reservation is not for all owners and groups of the claims.
         """
-        found, held = self._find_reserved(reservation)
-        if found is not None and found.is_pending and found.has_begun:
-            # no request has made the planned amounts allocations yet
-            reservations.give_back_expired(self._context.database)
-            found, held = self._find_reserved(reservation)
+        found, held = self._find_reserved(reservation, wanted, may_be_window=False)
+        if found is not None and found.starts_at is not None:
+            # a claim from the window may have ended without a release, and a window may begin just now
+            with self._context.model.fresh_view():
+                pass
+            found, held = self._find_reserved(reservation, wanted)
         for each in wanted:
             group = None if each.group is None else each.group.name
             if found is None or not found.serves_claim(each.owner.project_id, group):
@@ -479,13 +485,18 @@ class ClaimService:
         return found, held
 
     def _find_reserved(
-        self, reservation: str
+        self, reservation: str, wanted: Sequence[WantedClaim], *, may_be_window: bool = True
     ) -> tuple[reservations.CapacityReservation | None, list[allocations.Allocation]]:
+        """Return the reservation with its amounts, and with the amounts that repeated claims give back.
+
+        :param may_be_window: whether to read the amounts of a window, too; it may have thousands of claims.
+        """
         with self._context.database.read() as conn:
-            return (
-                reservations.find_reservation(conn, reservation),
-                allocations.of_consumer(conn, reservation),
-            )
+            found = reservations.find_reservation(conn, reservation)
+            if found is None or not (may_be_window or found.starts_at is None):
+                return found, []
+            known = [each.consumer for each in wanted if each.generation is not None]
+            return found, reservations.amounts_for_claims(conn, found, known)
 
     def _held_amounts(self, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
         """Return the current allocations of the claims' consumers, which the new claims may use again.
@@ -503,7 +514,7 @@ class ClaimService:
         return held
 
     def _has_ends(self, held: Sequence[allocations.Allocation]) -> bool:
-        """Return whether a consumer with these allocations has a claim that ends."""
+        """Return whether a consumer with these allocations has a claim with an end time."""
         if not held:
             return False
         with self._context.database.read() as conn:

@@ -43,7 +43,7 @@ _MAX_SUMS: Final = 256
 def full_amounts(
     snapshot: ModelSnapshot, name: str, topology: TopologyPolicy | None, budget: SearchBudget
 ) -> set[int]:
-    """Return likely values of the largest fitting amount of a class: sums of the providers' maxima.
+    """Return likely values of the largest amount of a class that fits: sums of the providers' maxima.
 
     The caller tests each of these values.
 
@@ -190,7 +190,7 @@ def _free_amount(tree: HostTree, name: str) -> int:
 
 
 def zoned_classes(tree: HostTree, asked: Iterable[str]) -> tuple[str, ...]:
-    """Return those of the requested classes that zones of a tree have."""
+    """Return the requested classes that zones of a tree have."""
     slots = tree.shape.slots
     return tuple(
         name for name in asked if any((at, name) in slots for zone in tree.kind.zone_positions for at in zone)
@@ -201,8 +201,8 @@ def zoned_classes(tree: HostTree, asked: Iterable[str]) -> tuple[str, ...]:
 class _ZoneLayout:
     """The positions and slots at which each NUMA node of a class of trees has the requested classes.
 
-    ``zones`` has the positions of the NUMA nodes. ``is_complete`` tells whether some zone has each requested
-    class. ``apart`` has the default distances of the zones.
+    ``zones`` has the positions of the NUMA nodes. ``is_complete`` tells whether each requested
+    class is in at least one zone. ``apart`` has the default distances of the zones.
     """
 
     zones: tuple[int, ...]
@@ -362,7 +362,7 @@ class _SplitSearch:
     def _rooms_now(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice | None) -> list[Zone]:
         """Return the rooms of each zone after a choice for the other resources.
 
-        The result is None stands for an empty host.
+        If ``others`` is None, return the rooms of the host without any usage.
         """
         taken = {provider.id: amounts for provider, amounts in others.resources} if others else {}
         zones: list[Zone] = []

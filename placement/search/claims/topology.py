@@ -129,7 +129,7 @@ def _of_sizes(
     *,
     even: bool = False,
 ) -> Ranked | None:
-    """Return the splits over the nearest zones, for the first of these numbers of zones that has any."""
+    """Return the splits over the nearest zones, for the first of these numbers of zones that has a split."""
     for size in sizes:
         if not all(_may_hold(amount, name, zones, size) for name, amount in asked.items()):
             continue
@@ -249,7 +249,7 @@ def _unique_divisions(divisions: Iterable[list[int] | None]) -> list[list[int]]:
 def _splits_of_way(
     way: Sequence[Sequence[int]], asked: Iterable[str], zones: Sequence[Zone], budget: SearchBudget
 ) -> Iterator[tuple[tuple[int, ...], Split]]:
-    """Yield splits with the given divisions of each class, in which each zone gives a part of some class."""
+    """Yield splits with the given divisions of each class, if each zone gives a part of some class."""
     if not all(any(divided[number] for divided in way) for number in range(len(zones))):
         return
     parts = [
@@ -263,7 +263,7 @@ def _splits_of_way(
 
 
 def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: SearchBudget) -> Iterator[Split]:
-    """Yield all combinations of providers for these amounts, each from its own tuple of rooms."""
+    """Yield all combinations of providers for these amounts, one from each tuple of rooms."""
     if not parts:
         yield ()
         return
@@ -323,7 +323,7 @@ def _divide_sets(amount: int, rooms: Sequence[ZoneRoom], budget: SearchBudget) -
 
 
 def divide_amount(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
-    """Divide an amount as equally as possible over the largest possible number of rooms; all others give 0.
+    """Divide an amount as equally as possible over as many rooms as possible; all other rooms give 0.
 
     The result is None if the rooms cannot give the amount.
     """

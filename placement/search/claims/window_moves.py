@@ -1,18 +1,18 @@
-"""Moves windows that have not begun to hosts that are alike, so that a further window has room.
+"""Moves windows that have not begun to equivalent hosts, so that a further window has room.
 
-A *movable* window is bound to no host before it begins. If no host has room for a booking, a host may have it
-without some movable windows, which move to hosts that are alike. Hosts are *alike* if their trees have the
-same structure, traits, aggregates and attributes. So the search needs no request of the moved windows:
-whatever they required, an alike host has it.
+A *movable* window is bound to no host before it begins. If no host has room for a booking, a host may have
+room after some movable windows have moved to equivalent hosts. Hosts are *equivalent* if their trees have the
+same structure, traits, aggregates and attributes. So the search need not know the requests of the moved
+windows: an equivalent host satisfies them, too.
 
 The search is limited: it reads the windows of some random hosts, and then tries to move each of their windows
 alone, and all of them together. So the search may miss a possible place. A move never changes the amounts or
-the time of a window, and the transaction that books checks all of them again.
+the time of a window, and the transaction of the booking checks all moves again.
 
 A worked example
-    Hosts ``a`` and ``b`` are alike, with 8 VCPU each. Each has a window of 4 VCPU from 9:00 to 10:00. A
-    booking of 8 VCPU from 9:00 to 10:00 has no place. Without its window, ``a`` has room, and ``b`` has 4
-    VCPU left for this window. So the window of ``a`` moves to ``b``, and the booking gets ``a``.
+    Hosts ``a`` and ``b`` are equivalent, with 8 VCPU each. Each host has a window of 4 VCPU from 9:00 to
+    10:00. A booking of 8 VCPU from 9:00 to 10:00 has no place. Without its window, ``a`` has room, and ``b``
+    has 4 VCPU left for this window. So the window of ``a`` moves to ``b``, and the booking gets ``a``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from placement.search.claims.availability import (
 )
 from placement.search.claims.claim import ClaimScenario, WantedClaim
 from placement.search.claims.claim_context import ClaimContext
-from placement.search.claims.host_times import NO_SKYLINES, Skylines
+from placement.search.claims.host_rooms import NO_SKYLINES, Skylines
 from placement.search.claims.longest_stay import StaySpan
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.store.holds import TimeSchedule, read_schedule
@@ -108,7 +108,7 @@ class WindowMover:
         self._rng = rng
 
     def find_moves(self, roots: Sequence[int], wanted: WantedClaim, window: TimeWindow) -> MovedPlaces | None:
-        """Return the place of a claim at one of some hosts, with the moves that make room; None without any.
+        """Return the place of a claim at one of some hosts, with the moves that make room; None if not found.
 
         :raises BudgetExhausted: the budget is spent.
         """
@@ -200,7 +200,7 @@ class WindowMover:
 def _moving_sets(
     here: Sequence[TimedAmount], movable: Collection[str], window: TimeWindow
 ) -> Iterator[Sequence[str]]:
-    """Yield sets of windows of a host to move: single ones with small amounts first, then all together."""
+    """Yield sets of windows of a host to move: single windows by ascending amounts, then all together."""
     totals: Counter[str] = Counter()
     for each in here:
         if not each.has_begun and each.consumer in movable and each.window.has_overlap(window):
@@ -219,7 +219,7 @@ def place_by_moves(
     span: StaySpan,
     seconds: float,
 ) -> MovedPlaces | None:
-    """Return the place of a window that other windows make room for by moves; None if none is found.
+    """Return a place of a window for which moves of other windows make room; None if no place is found.
 
     :param concerned: the uuids of the providers that the claim may use; None for all.
     :param span: the time of the window from now on.

@@ -1,8 +1,8 @@
 """Finds places of windows for which preemptible claims end early (:mod:`placement.store.preemptions`).
 
-This search follows a search without a place, so a booking with free room never pays for it. It reads the
-claims between two views of the read model, so that no other request waits for the database. The transaction
-that books checks all of them again.
+This search runs only if the usual search has found no place. It reads the preemptible claims between two
+views of the read model, so that no other request waits for the database. The transaction of the booking
+checks all these claims again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from time import thread_time
 from placement.search.claims.availability import allowed_roots, during_window, members_of, skylines_in
 from placement.search.claims.claim import ClaimScenario, WantedClaim, taken_amounts
 from placement.search.claims.claim_context import ClaimContext, wanted_classes
-from placement.search.claims.host_times import NO_SKYLINES
+from placement.search.claims.host_rooms import NO_SKYLINES
 from placement.search.claims.longest_stay import StaySpan
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.store.preemptions import choose_preempted, read_preemptible
@@ -24,7 +24,7 @@ from placement.store.time_skyline import make_skylines
 def place_preempting(
     context: ClaimContext, wanted: Sequence[WantedClaim], span: StaySpan, seconds: float
 ) -> list[PlacedClaim]:
-    """Return the places of a window's claims, of which the first has the preemptible claims that have to end.
+    """Return places of a window's claims; the first place has the preemptible claims that have to end.
 
     The result is empty if there are no places.
 

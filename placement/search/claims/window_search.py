@@ -27,7 +27,8 @@ from placement.search.claims.claim_context import (
     overlapping_providers,
     possible_providers,
 )
-from placement.search.claims.host_times import HostTimes, Skylines
+from placement.search.claims.host_rooms import Skylines
+from placement.search.claims.host_times import HostTimes
 from placement.search.claims.joint_windows import JointWindow, find_joint
 from placement.search.claims.placement import UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal
@@ -72,7 +73,7 @@ class WantedTime:
 
 @dataclass(frozen=True, slots=True)
 class FoundWindows:
-    """The free windows that a search has found; without any window, ``refusal`` has the reason.
+    """The free windows that a search has found; if there are no windows, ``refusal`` has the reason.
 
     ``is_complete`` is False if the search ran out of time.
     """
@@ -83,7 +84,7 @@ class FoundWindows:
 
 
 class WindowSearch:
-    """Finds windows for claims; without any window, it explains the reason."""
+    """Finds windows for claims; if there are no windows, explains the reason."""
 
     def __init__(self, context: ClaimContext) -> None:
         self._context = context
@@ -98,7 +99,7 @@ class WindowSearch:
         explain: bool = False,
         is_repeated: bool = False,
     ) -> FoundWindows:
-        """Return the earliest windows in which the claims of new consumers fit together.
+        """Return the earliest windows in which the claims of new consumers fit at the same time.
 
         :param limits: the limits on reservations, of which only duration and horizon apply, because the
             search has no project.
@@ -129,9 +130,13 @@ class WindowSearch:
                 found += islice(_find_each(snapshot, skylines, wanted, span, budget, ways), limit)
                 if found:
                     return FoundWindows(found)
-                refusal = self._explain_times(view, skylines, wanted, span, ways, explain=explain)
+                refusal, depends_on_time = self._explain_times(
+                    view, skylines, wanted, span, ways, explain=explain
+                )
                 ahead = TimeWindow(span.begin, span.last + span.duration)
-                some = overlapping_providers(view.snapshot, skylines, wanted, ahead)
+                some = (
+                    overlapping_providers(view.snapshot, skylines, wanted, ahead) if depends_on_time else []
+                )
         except BudgetExhausted:
             if not found:
                 raise InvalidRequest.too_long(
@@ -144,7 +149,8 @@ class WindowSearch:
         # the answer is only advice, so one repetition suffices
         if not is_repeated and self._context.timetable.has_changed(timed):
             return self.find_windows(wanted, time, limit, limits, explain=explain, is_repeated=True)
-        refusal.add_overlaps(describe_overlaps(self._context.database, some, wanted, ahead))
+        if some:
+            refusal.add_overlaps(describe_overlaps(self._context.database, some, wanted, ahead))
         return FoundWindows(found, refusal=refusal)
 
     def _explain_times(
@@ -156,8 +162,10 @@ class WindowSearch:
         ways: Sequence[HostTimes],
         *,
         explain: bool,
-    ) -> NoCandidate:
-        """Return why no window is free: the claims fit nowhere, or others use all resources.
+    ) -> tuple[NoCandidate, bool]:
+        """Return why no window is free: the claims fit on no host, or other consumers use all resources.
+
+        The second value tells whether windows, or claims that end, use these resources.
 
         :param ways: the host times of a single claim.
         """
@@ -167,18 +175,22 @@ class WindowSearch:
         with suppress(BudgetExhausted):
             unplaced = self._never_placed(view.snapshot, skylines, wanted, ways, budget, explain=explain)
             if isinstance(unplaced, UnplacedClaim):
-                return claim_refusal(wanted, unplaced, budget)
+                refusal = claim_refusal(wanted, unplaced, budget)
+                refusal.detail += " Windows, and claims that end, do not matter."
+                return refusal, False
             if unplaced:
-                return NoCandidate(
+                refusal = NoCandidate(
                     "No host has room for the request at any time, even without all windows and claims"
                     " that end. With 'explain', the answer has the reasons.",
                     None,
                 )
+                return refusal, False
         until = iso_time(span.last + span.duration)
-        return NoCandidate(
+        refusal = NoCandidate(
             f"No window of {span.duration:.0f} seconds is free between {iso_time(span.begin)} and {until}.",
             None,
         )
+        return refusal, True
 
     def _never_placed(
         self,
@@ -190,7 +202,7 @@ class WindowSearch:
         *,
         explain: bool,
     ) -> UnplacedClaim | bool:
-        """Return whether the claims fit nowhere even without timed amounts.
+        """Return whether the claims would fit on no host even without any timed amounts.
 
         :param explain: return the claim without a place, if there is one.
         """

@@ -5,11 +5,10 @@ The package consists of pure functions over the read model.
 Nouns
     A *clause* is one statement of a request; the *condition* of a clause is its kind. Exactly one provider
     serves a *part* of a request: each group with a suffix is a part, and so is each resource class of the
-    group without a suffix. A *host* is a tree of providers, identified by its root. Providers that share with
-    the tree through aggregates count as the host's own. A *check* tests whether a provider meets one clause.
-    The *reason* of a host is the first condition that the host fails. A *near miss* is a host that almost
-    meets the condition that is its reason. A *relaxation* is a minimal set of changes that makes the request
-    fit some host.
+    group without a suffix. A *host* is a tree of providers, identified by its root. Sharing providers of its
+    aggregates count as the host's own. A *check* tests whether a provider meets one clause. The *reason* of a
+    host is the first condition that the host fails. A *near miss* is a host that almost meets the condition
+    that is its reason. A *relaxation* is a minimal set of changes that makes the request fit some host.
 
 The order of conditions
     One provider has to meet all conditions of a part, which are checked in this order:
@@ -28,7 +27,8 @@ The order of conditions
     A host remains after a condition if at least one of its providers meets this condition and all earlier
     ones.
 
-    After the conditions on single providers, the diagnosis checks the conditions on the whole request:
+    After these conditions on single providers, the diagnosis checks conditions on several providers of a
+    host:
 
     - ``group``, for each part: a provider of the host meets all conditions of the part. The remaining hosts
       can serve this part and all earlier parts, each part alone;

@@ -174,7 +174,7 @@ def root_checks(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[Cl
 
 
 def checks_together(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[ClauseCheck, ...]:
-    """Return the checks that the providers of a group have to pass together."""
+    """Return the checks that all providers of a group together have to pass."""
     found = []
     for group in request.groups:
         for condition in group_conditions(group):
@@ -190,7 +190,7 @@ TOGETHER: Final = RequestClause("all_groups")
 
 
 def joint_clauses(request: CandidatesRequest) -> Iterator[tuple[RequestClause, CandidatesRequest]]:
-    """Yield each clause that relates parts, with a request that has this and all earlier clauses."""
+    """Yield each clause about several groups, with a request that has this clause and all earlier clauses."""
     # each request has all earlier clauses, so that a host counts at the first clause that it fails
     yield TOGETHER, replace(request, same_subtrees=(), group_policy=None)
     for number, suffixes in enumerate(request.same_subtrees, start=1):

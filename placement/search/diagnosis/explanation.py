@@ -1,4 +1,4 @@
-"""Explains a request by the hosts that remain after each condition, reasons, and changes that would help."""
+"""Explains a request: the hosts left after each condition, reasons of other hosts, and helpful changes."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ class _WholeFunnel:
         self._failed.setdefault(clause, ([], part))[0].append(host)
 
     def unmet_reasons(self) -> Iterator[UnmetReason]:
-        """Yield the reasons why hosts do not fit; the reason that most hosts have comes first."""
+        """Yield the reasons why hosts do not fit; the most frequent reason comes first."""
         # a stable sort keeps reasons with equal numbers of hosts in the documented order
         by_count = sorted(self._failed.items(), key=lambda item: -_count_hosts(item[1][0]))
         for clause, (hosts, part) in by_count:

@@ -49,8 +49,8 @@ _Tell = Callable[[HostTree, Sequence[Provider]], bool]
 class RequestRelaxation:
     """A minimal set of changes after which a request fits, with the number of hosts on which it then fits.
 
-    ``left_out`` has the clauses to leave out. ``amounts`` maps clauses of resources to reduced amounts, which
-    are the largest that fit together with the other changes.
+    ``left_out`` has the clauses to leave out. ``amounts`` maps clauses of resources to reduced amounts:
+    the largest amounts that fit after the other changes.
     """
 
     left_out: tuple[RequestClause, ...]
@@ -72,6 +72,12 @@ class RequestRelaxation:
         """
         amounts = {resource_clause(each.group, each.names[0]): each.amount or 0 for each in self.amounts}
         return without_clauses(request, self.left_out, amounts)
+
+
+_FEW_SHARE: Final = 1 / 16
+"""Up to this share of all trees, the explained hosts are sorted. Above, an index is read, and other hosts are
+skipped.
+"""
 
 
 class RelaxationSearch:
@@ -132,7 +138,7 @@ class RelaxationSearch:
     def _needed_sets(self) -> frozenset[Bits]:
         """Return minimal sets of clauses.
 
-        On each host the request fits only if one of these sets changes completely.
+        The request fits on a host only if all clauses of one of these sets change.
         """
         found: set[Bits] = set()
         for missing in self._by_missing:
@@ -148,7 +154,7 @@ class RelaxationSearch:
         return minimal_sets(found)
 
     def _find_ways(self, bits: Bits) -> Iterator[Mapping[RequestClause, int]]:
-        """Yield each way to change exactly these clauses so that the request fits, as a dict of amounts.
+        """Yield each possible change of exactly these clauses so that the request fits, as a dict of amounts.
 
         A clause without an amount can only be left out. Only the smallest amounts of each class are tried,
         because larger amounts do not fit if these do not.
@@ -283,8 +289,7 @@ class RelaxationSearch:
     def _most_first(self, name: str) -> Iterator[tuple[int, int]]:
         """Yield the root of each host, with the largest amount of a class that one of its providers can give.
 
-        Pairs with the largest amounts come first. A host comes a second time for the providers that share
-        with it.
+        Pairs with the largest amounts come first. A host comes a second time for its sharing providers.
         """
         # the index has only the providers of each tree, so amounts of sharing providers are added for the
         # hosts that they serve
@@ -304,10 +309,15 @@ class RelaxationSearch:
                     found += [(shared, tree.root.id) for tree in host.alike.trees]
             self._most_shared[name] = sorted(found, reverse=True)
         own = self._found.snapshot.free_index(name).descending_rows()
+        trees, roots = self._found.snapshot.whole_trees(), self._host_by_root
+        # if the request names few hosts, the index has mostly other hosts
+        if len(roots) < _FEW_SHARE * len(trees):
+            amounts = ((trees[root].max_free.get(name, 0), root) for root in roots)
+            own = iter(sorted(amounts, reverse=True))
         return merge(own, self._most_shared[name], reverse=True) if self._most_shared[name] else own
 
     def _could_give(self, clause: RequestClause, alike: LikeTrees, bits: Bits) -> list[int]:
-        """Return the positions of providers with the class that fail no clauses except ``bits``."""
+        """Return the positions of those providers with the class that fail no clauses other than ``bits``."""
         name = clause.names[0]
         number = next(
             number
@@ -362,7 +372,7 @@ class _AmountFitting:
     def largest_at(self, tree: HostTree, alike: LikeTrees, best: int, most: int | None, bits: Bits) -> int:
         """Return the largest amount above ``best`` that fits at the tree.
 
-        If there is none, return ``best``.
+        If no amount above ``best`` fits, return ``best``.
         """
         portions = self._relaxer.given_portions(self._clause, tree, alike, most, bits)
         for lowest, highest, step in sorted(set(portions), key=lambda each: -each[1]):
@@ -481,7 +491,7 @@ class TriedRelaxations:
         return replace(change, hosts=hosts) if hosts else None
 
     def _largest_amount(self, clause: RequestClause, asked: int) -> int:
-        """Return the largest amount of a class that fits, below the requested one; 0 if there is none."""
+        """Return the largest amount of a class that fits, below the requested amount; 0 if no amount fits."""
 
         def amount_fits(amount: int) -> bool:
             changed = without_clauses(self._request, (), {clause: amount})
@@ -513,7 +523,7 @@ class TriedRelaxations:
         return best
 
     def _likely_amounts(self, clause: RequestClause, asked: int) -> list[int]:
-        """Return amounts below the requested one, which mostly include the largest amount that fits."""
+        """Return amounts below the requested amount; mostly, one of them is the largest amount that fits."""
         name = clause.names[0]
         full = set(self._full_amounts(clause))
         others = [
@@ -533,7 +543,7 @@ class TriedRelaxations:
         return sorted((each for each in full if 0 < each < asked), reverse=True)[:_MAX_AMOUNTS]
 
     def _least_portions(self, name: str) -> list[tuple[int, int]]:
-        """Return pairs of the least amount of a class that a provider gives and its step size."""
+        """Return pairs: the least amount of a class that a provider can give, and its step size."""
         having = self._snapshot.by_class.get(name, ())
         self._budget.spend(1 + len(having) // 4)
         inventories = (self._snapshot.providers[each].inventories[name] for each in having)

@@ -57,7 +57,7 @@ def explanation_sentence(explanation: RequestExplanation) -> str:
 
 
 def _topology_sentence(explanation: RequestExplanation, fit: TopologyFit) -> str:
-    """Return the sentence about a request with a topology policy, and about the request without it."""
+    """Return the sentence that compares a request with and without its topology policy."""
     if fit.at_most:
         most = "" if fit.fitting == fit.at_most else f" to {_format_number(fit.at_most)}"
         hosts = f"{_format_number(fit.fitting)}{most} of {counted_noun(explanation.hosts, 'host')}"
@@ -77,7 +77,7 @@ def _topology_sentence(explanation: RequestExplanation, fit: TopologyFit) -> str
 def best_relaxation(relaxations: Sequence[RequestRelaxation]) -> str:
     """Return the text of the relaxation with the fewest changes.
 
-    Among these, the one that fits most hosts.
+    Of several relaxations with the fewest changes, the result is the relaxation that fits most hosts.
     """
     fewest = min(map(_count_changes, relaxations))
     return _relaxation_text(

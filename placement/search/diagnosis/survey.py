@@ -33,7 +33,7 @@ class FilterResult(NamedTuple):
 
 
 class TreeResults(NamedTuple):
-    """The results for one part of all providers of a tree and of the providers that share with it.
+    """The results for one part of a request, of all providers of a tree and of its sharing providers.
 
     ``bare`` has results that do not depend on free amounts of the tree. An entry of ``bare`` has a result,
     the positions of the providers with this result, and the number of these providers in the tree. ``giving``
@@ -71,7 +71,7 @@ class LikeHosts:
 
     @property
     def unmet_filters(self) -> "UnmetFilters":
-        """The clauses to leave out, as a key that groups hosts with the same failing clauses."""
+        """The clauses to leave out; hosts with the same failing clauses have equal values."""
         return UnmetFilters(self.root, self.options, self.traits)
 
 
@@ -250,7 +250,7 @@ class _HostSurveyor:
         )
 
     def _results_of_tree(self, number: int, alike: LikeTrees) -> TreeResults:
-        """Return the results of the providers of a tree, and of the providers that share with it."""
+        """Return the results of the providers of a tree, and of its sharing providers."""
         part, tree, kin = self._found.parts[number], alike.tree, alike.kin
         names, own, providers = part.need.resources, kin.own, kin.providers(tree)
         having = {at for name, _ in names for at, _ in kin.having.get(name, ())}

@@ -8,8 +8,8 @@ import pytest
 from compute_agent.agent import assembly
 from compute_agent.agent.release import ReleaseOptions, open_release
 from compute_agent.drivers import factory
-from compute_agent.loops import guest_claims
-from compute_agent.loops.guest_claims import FILE_NAME
+from compute_agent.loops import guest_claims, note_files
+from compute_agent.loops.note_files import CLAIMS_FILE
 from compute_agent.report.answers import ConcurrentUpdateError, UnavailableError
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.guest_claims import parse_notes
@@ -187,7 +187,7 @@ class TestRoom:
         kind.start(**PINNED)
         rig.wait_for(lambda: rig.agent.reports.report_now() and refusals(rig))
         assert held(rig, kind.uuid) == [{"VCPU": 1}]
-        (note,) = parse_notes((tmp_path / "state" / FILE_NAME).read_bytes()).values()
+        (note,) = parse_notes((tmp_path / "state" / CLAIMS_FILE).read_bytes()).values()
         assert (note.amounts, note.former) == ({"VCPU": 1}, {})
         rig.client.set_allocations(replace(rig.client.get_allocations(UUID), resources={}))
         rig.wait_for(
@@ -308,7 +308,7 @@ class TestFailures:
         def die(*arguments):
             if is_claimed:
                 claim_place(*arguments)
-            killed.append((tmp_path / "state" / FILE_NAME).read_bytes())
+            killed.append((tmp_path / "state" / CLAIMS_FILE).read_bytes())
             raise UnavailableError("POST", "/ext/v1/claims", "killed")
 
         monkeypatch.setattr(PlacementClient, "claim_place", die)
@@ -316,7 +316,7 @@ class TestFailures:
         rig.wait_for(lambda: killed)
         rig.agent.stop()
         monkeypatch.setattr(PlacementClient, "claim_place", claim_place)
-        (tmp_path / "state" / FILE_NAME).write_bytes(killed[0])
+        (tmp_path / "state" / CLAIMS_FILE).write_bytes(killed[0])
         rig.start_again()
         rig.wait_for(lambda: shown(rig, kind.name)["kind"] == "dedicated")
         kind.end()
@@ -336,7 +336,7 @@ class TestFailures:
         def die(*arguments):
             if is_changed:
                 claim_place(*arguments)
-            killed.append((tmp_path / "state" / FILE_NAME).read_bytes())
+            killed.append((tmp_path / "state" / CLAIMS_FILE).read_bytes())
             raise UnavailableError("POST", "/ext/v1/claims", "killed")
 
         monkeypatch.setattr(PlacementClient, "claim_place", die)
@@ -345,10 +345,10 @@ class TestFailures:
         rig.wait_for(lambda: rig.agent.reports.report_now() or killed)
         rig.agent.stop()
         monkeypatch.setattr(PlacementClient, "claim_place", claim_place)
-        (tmp_path / "state" / FILE_NAME).write_bytes(killed[0])
+        (tmp_path / "state" / CLAIMS_FILE).write_bytes(killed[0])
         rig.start_again()
         rig.wait_for(lambda: held(rig, kind.uuid) == [{"PCPU": 1, "MEMORY_MB": 64}])
-        (note,) = parse_notes((tmp_path / "state" / FILE_NAME).read_bytes()).values()
+        (note,) = parse_notes((tmp_path / "state" / CLAIMS_FILE).read_bytes()).values()
         assert note.amounts == {"PCPU": 1, "MEMORY_MB": 64}
 
     def test_a_change_at_the_same_time_as_another_program_is_made_later(self, start_agent, kind, monkeypatch):
@@ -384,7 +384,7 @@ class TestFailures:
 
         monkeypatch.setattr(guest_claims, "_FIRST_PAUSE", 0)
         with monkeypatch.context() as full_disk:
-            full_disk.setattr(guest_claims, "write_durably", fail)
+            full_disk.setattr(note_files, "write_durably", fail)
             kind.start(**PINNED)
             rig.wait_for(lambda: refusals(rig))
             for _ in range(2):
@@ -410,8 +410,8 @@ class TestFailures:
         rig.wait_for(lambda: held(rig, kind.uuid))
         rig.agent.stop()
         kind.end()
-        first_host = assembly.read_machine_id
-        monkeypatch.setattr(assembly, "read_machine_id", lambda root: "0" * 32)
+        first_host = assembly.read_host_id
+        monkeypatch.setattr(assembly, "read_host_id", lambda root: "0" * 32)
         rig.start_again()
         assert "The state folder has claims of another host" in caplog.text
         (shown,) = rig.ask("status")["claims_of_another_host"]
@@ -421,7 +421,7 @@ class TestFailures:
         assert held(rig, kind.uuid)
         # The first host still gives its claim back.
         rig.agent.stop()
-        monkeypatch.setattr(assembly, "read_machine_id", first_host)
+        monkeypatch.setattr(assembly, "read_host_id", first_host)
         rig.start_again()
         rig.wait_for(lambda: rig.agent.reports.report_now() and not held(rig, kind.uuid))
         assert rig.ask("status")["claims_of_another_host"] == []
@@ -430,9 +430,9 @@ class TestFailures:
         kind.start(**PINNED)
         rig.wait_for(lambda: held(rig, kind.uuid))
         rig.agent.stop()
-        (tmp_path / "state" / FILE_NAME).write_bytes(b"{")
+        (tmp_path / "state" / CLAIMS_FILE).write_bytes(b"{")
         rig.start_again()
-        assert "The notes of claims cannot be used" in caplog.text
+        assert "The file of notes of claims cannot be used" in caplog.text
         kind.end()
         rig.wait_for(lambda: rig.ask("guest.list") == [])
         rig.wait_for(lambda: rig.agent.reports.report_now())
@@ -452,7 +452,7 @@ class TestFailures:
             with open_release(rig.load_conf(), options, 10.0) as release:
                 assert [one.outcome for one in release.carry_out() if one.kind == "claim"] == [outcome]
             assert bool(held(rig, kind.uuid)) is (outcome != "given back")
-        assert parse_notes((tmp_path / "state" / FILE_NAME).read_bytes()) == {}
+        assert parse_notes((tmp_path / "state" / CLAIMS_FILE).read_bytes()) == {}
         rig.start_again()
 
     def test_a_release_keeps_a_claim_that_another_program_has_changed(self, rig, kind):

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from compute_agent.cmd.main import main
 from tests.compute_agent.agent.running import RunningAgent
 from tests.doc.pages import SITE, blocks
 
@@ -40,7 +41,7 @@ def rig(request, two_cpus, write_ini, client, engine, page_options):
     rig.close()
 
 
-def test_services_of_kolla_are_on_shared_cpus_with_their_class(rig, engine):
+def test_services_of_kolla_are_on_shared_cpus_with_their_class(rig, engine, capsys):
     for name in (*SERVICES, *OTHERS):
         engine.start(name, {}, processes=2)
         (engine.folder_of(engine.named(name)) / "memory.max").write_text(f"{MEM_LIMIT}\n")
@@ -63,3 +64,15 @@ def test_services_of_kolla_are_on_shared_cpus_with_their_class(rig, engine):
     engine.start("nova_api", {})
     rig.wait_for(lambda: os.sched_getaffinity(engine.pids("nova_api")[0]) == {1})
     rig.wait_for(lambda: rig.ask("guest.show", guest="nova_api")["uuid"] == uuid)
+    # The commands of the page
+    capsys.readouterr()
+    assert main(["--config-file", str(rig.ini), "guest", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in SERVICES)
+    rig.agent.stop()
+    assert main(["--config-file", str(rig.ini), "release", "--pins"]) == 0
+    for name in SERVICES:
+        assert {frozenset(os.sched_getaffinity(pid)) for pid in engine.pids(name)} == {frozenset({0, 1})}
+    assert engine.group_file("mariadb", "memory.max") == MEM_LIMIT
+    assert main(["--config-file", str(rig.ini), "release", "--undo"]) == 0
+    rig.start_again()

@@ -256,7 +256,7 @@ def test_a_client_that_does_not_read_the_answer_leaves_no_traceback(path, monkey
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(path))
         connection.sendall(more_than_buffers_take.encode())
-        wait_for(lambda: "ended its connection before the answer" in caplog.text)
+        wait_for(lambda: "ended its connection to the agent before it got the answer" in caplog.text)
     assert capfd.readouterr().err == ""
 
 

@@ -83,7 +83,7 @@ def test_domains_are_not_forgotten_while_libvirtd_is_away_and_that_is_seen(
         agent.start()
         status = agent.status()
         assert status["driver"] == "libvirt"
-        assert status["driver_status"].startswith(f"away: libvirtd at {libvirtd.uri} is away")
+        assert status["driver_status"].startswith(f"away: libvirtd at {libvirtd.uri} does not answer")
         assert status["guests"] is None
         assert "set [guests] drivers = process" in status["warnings"][0]
         assert "set [guests] drivers = process" in agent.log()
@@ -155,7 +155,8 @@ def test_domains_and_processes_are_managed_together_and_processes_without_libvir
         agent.start()
         status = agent.status()
         assert status["drivers_away"].keys() == {"libvirt"}
-        assert status["driver_status"].startswith(f"away: driver libvirt: libvirtd at {libvirtd.uri} is away")
+        outage = f"away: driver libvirt: libvirtd at {libvirtd.uri} does not answer"
+        assert status["driver_status"].startswith(outage)
         assert "Guests of driver process are managed" in status["driver_status"]
         assert status["driver_status"].endswith("start the service of driver libvirt again")
         assert (

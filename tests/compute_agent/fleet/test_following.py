@@ -232,7 +232,7 @@ def test_a_kept_revision_counts_only_if_it_is_signed_and_owned_by_the_agent(host
 
 def test_a_host_starts_with_what_its_source_has_if_it_keeps_nothing_that_fits(host, caplog):
     start(host)
-    assert "The source has no other settings of the fleet" in caplog.text
+    assert "The source has no usable settings of the fleet" in caplog.text
     host.offer(signed(1))
     start(host)
     assert host.ratio == 4.0

@@ -398,8 +398,8 @@ def test_nodes_with_the_same_cpus_give_a_warning_and_the_first_counts(
     assert [topology.node_of(cpu) for cpu in range(4)] == [0, 1, 0, None]
     assert memory_nodes(topology, frozenset({0, 2})) == {0}
     assert [message for message in caplog.messages if "both have" in message] == [
-        "NUMA nodes 0 and 1 both have CPUs 0,2, as emulated nodes do (numa=fake): these CPUs count as those"
-        " of node 0"
+        "The NUMA nodes of the host overlap: NUMA nodes 0 and 1 both have CPUs 0,2, as emulated nodes do"
+        " (numa=fake): these CPUs count as those of node 0"
     ]
 
 

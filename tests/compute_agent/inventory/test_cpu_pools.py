@@ -188,7 +188,7 @@ def test_a_pool_that_is_gone_is_remembered_where_it_was(tmp_path) -> None:  # ty
 def test_a_file_that_tells_no_pools_is_put_aside(tmp_path, content, caplog) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / FILE_NAME).write_text(content, encoding="latin-1")
     assert recall_pools(tmp_path, tree(), TOPOLOGY) == ()
-    assert "former pools are not known" in caplog.text
+    assert "the CPUs of removed pools are not known" in caplog.text
     found = tree(CpuPool("gold", cpuset.parse("6-7")))
     keep_pools(tmp_path, found)
     assert len(recall_pools(tmp_path, tree(), TOPOLOGY)) == 1

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from compute_agent.events.event import EventKind, EventRecorder
-from compute_agent.loops import claim_ends
-from compute_agent.loops.claim_ends import FILE_NAME, ClaimEnds, EndStore, EvictionWithdrawnError
-from compute_agent.loops.guest_claims import ClaimStore, GuestClaims
+from compute_agent.loops import claim_ends, note_files
+from compute_agent.loops.claim_ends import ClaimEnds, EvictionWithdrawnError
+from compute_agent.loops.guest_claims import GuestClaims
+from compute_agent.loops.note_files import ENDS_FILE, ClaimStore, EndStore
 from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.pipeline.events import AllocationsRead, GuestStopped
 from compute_agent.report.answers import NotFoundError, PlacementError, UnavailableError
@@ -191,6 +192,19 @@ class TestEvictions:
         host.go_on(3599)
         assert host.evictor.begun == [WEB]
         assert host.overdue == 0
+
+    @pytest.mark.parametrize(("count", "said"), [(16, ""), (17, "60 s late"), (33, "120 s late")])
+    def test_guests_that_wait_for_others_to_leave_are_announced(self, host, count, said, caplog):
+        uuids = [WEB, *(f"3f1c9a5e-0000-4000-8000-{number:012}" for number in range(1, count))]
+        for uuid in uuids[1:]:
+            host.run(uuid, (0, 0, 1))
+        for uuid in uuids:
+            host.claim(3600, uuid=uuid)
+        host.report()
+        host.go_on(3590)
+        assert host.evictor.begun == uuids
+        assert caplog.text.count("at most 16 are stopped at the same time") == bool(said)
+        assert said in caplog.text
 
     def test_the_grace_period_is_the_option(self, host):
         host.conf.settings.evict_grace = 600.0
@@ -574,6 +588,15 @@ class TestTurns:
         leaving.machine = "b"
         leaving.boot()
         assert not leaving.ends.is_needed()
+        # The other host's note stays beside those of this host.
+        leaving.report()
+        notes = parse_notes((leaving.folder / ENDS_FILE).read_bytes())
+        assert {one.machine for one in notes.values()} == {"b"}
+        leaving.placement.claims.clear()
+        leaving.report()
+        leaving.machine = "a"
+        leaving.boot()
+        assert not leaving.ends.is_needed()
 
 
 class TestOlderDatabase:
@@ -674,10 +697,10 @@ class TestRestarts:
     def test_damaged_notes_are_put_aside_and_the_claims_are_read_again(self, host, content, caplog):
         host.claim(100)
         host.report()
-        (host.folder / FILE_NAME).write_bytes(content)
+        (host.folder / ENDS_FILE).write_bytes(content)
         host.boot()
-        assert "kept as" in caplog.text
-        assert len(list(host.folder.glob(f"{FILE_NAME}.damaged-*"))) == 1
+        assert "cannot be used and is now" in caplog.text
+        assert len(list(host.folder.glob(f"{ENDS_FILE}.damaged-*"))) == 1
         host.report()
         host.go_on(50)
         assert host.evictor.begun == [WEB]
@@ -686,7 +709,7 @@ class TestRestarts:
         def fail(path, content):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(claim_ends, "write_durably", fail)
+        monkeypatch.setattr(note_files, "write_durably", fail)
         host.claim(100)
         host.report()
         host.claim(90, generation=2)
@@ -696,7 +719,7 @@ class TestRestarts:
         assert host.evictor.begun == [WEB]
         monkeypatch.undo()
         host.report()
-        assert parse_notes((host.folder / FILE_NAME).read_bytes())[WEB].claim.generation == 2
+        assert parse_notes((host.folder / ENDS_FILE).read_bytes())[WEB].claim.generation == 2
 
     def test_the_notes_of_guests_that_have_left_go(self, host):
         host.claim(100)
@@ -704,9 +727,9 @@ class TestRestarts:
         host.handle_end()
         host.placement.claims.clear()
         host.report()
-        assert parse_notes((host.folder / FILE_NAME).read_bytes()).keys() == {WEB}
+        assert parse_notes((host.folder / ENDS_FILE).read_bytes()).keys() == {WEB}
         host.report()
-        assert parse_notes((host.folder / FILE_NAME).read_bytes()) == {}
+        assert parse_notes((host.folder / ENDS_FILE).read_bytes()) == {}
         assert not host.ends.is_needed()
 
     def test_the_notes_stay_until_the_running_guests_are_known(self, host, monkeypatch):
@@ -717,7 +740,7 @@ class TestRestarts:
         monkeypatch.setattr(CalledPipeline, "has_taken_over", False)
         for _ in range(3):
             host.report()
-        assert parse_notes((host.folder / FILE_NAME).read_bytes()).keys() == {WEB}
+        assert parse_notes((host.folder / ENDS_FILE).read_bytes()).keys() == {WEB}
 
 
 class TestServices:
@@ -760,7 +783,7 @@ class TestServices:
         host.report()
         host.go_on(100)
         assert host.evictor.begun == []
-        assert not (host.folder / FILE_NAME).exists()
+        assert not (host.folder / ENDS_FILE).exists()
 
     def test_a_guest_that_migrates_away_is_not_evicted(self, host, monkeypatch):
         host.claim(100)
@@ -815,7 +838,7 @@ def test_histories_evict_no_guest_early_and_each_guest_in_time(tmp_path_factory,
     with (
         # A claim of a guest that is known already is otherwise found after minutes.
         mock.patch.object(claim_ends, "_LIST_SECONDS", 0.0),
-        mock.patch.object(claim_ends, "write_durably", lambda path, content: path.write_bytes(content)),
+        mock.patch.object(note_files, "write_durably", lambda path, content: path.write_bytes(content)),
     ):
         check_history(EndingHost(tmp_path_factory.mktemp("ends")), steps)
 

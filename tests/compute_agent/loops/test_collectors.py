@@ -197,7 +197,7 @@ def test_a_broken_collector_is_shown_and_its_classes_are_withheld(rig, collect, 
     assert said in trouble
     assert trouble.isprintable()
     assert len(trouble) < 1200
-    assert caplog.text.count("[capacity] collectors: one: ") == 1  # not every minute
+    assert caplog.text.count("The collector one of [capacity] collectors fails: ") == 1  # not every minute
     if collect is not twice:
         assert rig.withheld()["_NUMA_0", LICENCE] == 90
     assert rig.withheld()["", SLOT] == 1

@@ -119,7 +119,7 @@ def test_ends_of_claims_are_read_after_a_report_that_failed(rig, monkeypatch, er
 def test_an_error_with_ends_of_claims_fails_the_report_only(rig, caplog):
     rig.loop._claim_ends = SimpleNamespace(read_ends=lambda client: 1 / 0)
     assert not rig.loop.report_now()
-    assert "Unexpected error while the claims that have an end were read" in caplog.text
+    assert "Unexpected error while the claims that have an end time were read" in caplog.text
     assert rig.loop.status.last_error == ""
 
 

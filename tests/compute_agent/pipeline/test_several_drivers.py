@@ -184,7 +184,7 @@ class TestAnAgentThatStartsMeanwhile:
         del host.domains.running["d"]
         host.come_back()
         assert host.saved.keys() == {"p"}
-        assert caplog.text.count("ended while the agent was away") == 1
+        assert caplog.text.count("ended while the agent did not run") == 1
         assert host.run("q", (0, 1, 0)).assignment.dedicated == (1,)
 
     def test_a_process_that_ended_meanwhile_is_no_secret_of_the_domains(self, host):

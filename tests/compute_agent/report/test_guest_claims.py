@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent import kept_json
+from compute_agent.host.kernel_files import read_host_id
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings
@@ -20,9 +21,9 @@ from compute_agent.report.guest_claims import (
     dump_notes,
     is_own_claim,
     parse_notes,
-    split_notes,
 )
 from compute_agent.report.history import ConsumerOwner
+from compute_agent.report.host_notes import split_notes
 
 UUID = "6b0c0f5e-54e5-4f2c-8f0e-1a9d5f4f9c11"
 NOTE = ClaimNote(UUID, "db", "podman", "1" * 64, ConsumerOwner("p", "u", CLAIM_TYPE), {"PCPU": 2})
@@ -38,7 +39,7 @@ NOTES = st.builds(
     st.builds(ConsumerOwner, TEXTS, TEXTS, TEXTS),
     AMOUNTS,
     AMOUNTS,
-    TEXTS,
+    machine=TEXTS,
 )
 
 
@@ -116,7 +117,34 @@ def test_notes_of_another_host_are_not_this_hosts(noted, machine, is_own):
     notes = {UUID: replace(NOTE, machine=noted)}
     own, foreign = split_notes(notes, machine)
     assert (set(own), set(foreign)) == (({UUID}, set()) if is_own else (set(), {UUID}))
-    assert not is_own or own[UUID].machine == (machine or noted)
+    assert not is_own or own[UUID] == NOTE
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "are_equal"),
+    [
+        (("a" * 32, "one"), ("a" * 32, "one"), True),
+        (("a" * 32, "one"), ("a" * 32, "two"), False),
+        (("a" * 32, "one"), ("b" * 32, "one"), False),
+        (("", "one"), ("uninitialized", "one"), True),
+        (("", "one"), ("", "two"), False),
+        (("a" * 32, ""), ("b" * 32, ""), False),
+    ],
+)
+def test_hosts_made_from_one_image_are_told_apart_by_their_names(first, second, are_equal, tmp_path):
+    found = []
+    for number, files in enumerate((first, second)):
+        folder = tmp_path / str(number) / "etc"
+        folder.mkdir(parents=True)
+        for name, text in zip(("machine-id", "hostname"), files, strict=True):
+            (folder / name).write_text(f"{text}\n")
+        found.append(read_host_id(folder.parent))
+    assert (found[0] == found[1]) is are_equal
+    assert all(len(one) == 32 for one in found)
+
+
+def test_a_host_without_an_id_and_a_name_is_not_told_apart(tmp_path):
+    assert read_host_id(tmp_path) == ""
 
 
 def test_notes_of_an_older_agent_have_no_host():

@@ -249,7 +249,7 @@ def test_an_agent_that_keeps_its_own_cookie_says_so(controller, host, caplog):
     host.own_problem = OwnCookieError("it stays")
     sync(controller, host)
     sync(controller, host)
-    assert caplog.text.count("share its own core cookie at first: it stays") == 1
+    assert caplog.text.count("share until they get a cookie: it stays") == 1
     assert 0 not in host.cookies_of("a")
 
 
@@ -359,7 +359,7 @@ def test_a_damaged_file_is_put_aside(tmp_path, content, caplog):
     path.chmod(0o600)
     store = RunNotesFile(path)
     assert store.kept_notes == {}
-    assert "guests keep the settings that it recorded" in caplog.text
+    assert "guests keep the settings that the file recorded" in caplog.text
     store.keep_notes({"a": NOTE})
     assert RunNotesFile(path).kept_notes == {"a": NOTE}
 

@@ -155,7 +155,9 @@ def test_missing_file_costs_its_metric_only(tree, missing, series, caplog):
     sampler.take_snapshot(ALL, tree.subjects, 2.0)
     (metric,) = {one.metric for one in series}
     told = [record.message for record in caplog.records]
-    assert told == [f"The host does not report {metric}: its watermarks wait until it does"]
+    assert told == [
+        f"The host does not report the metric {metric}: its watermarks wait until the host reports it"
+    ]
 
 
 def test_a_repeated_reading_of_the_host_is_reported_once(tree, caplog):
@@ -166,8 +168,8 @@ def test_a_repeated_reading_of_the_host_is_reported_once(tree, caplog):
         tree.write("proc/meminfo", "" if second in (1, 2) else MEMINFO)
         sampler.take_snapshot(ALL, tree.subjects, float(second))
     assert [record.message for record in caplog.records] == [
-        "The host does not report memory_usage: its watermarks wait until it does",
-        "The host reports memory_usage again",
+        "The host does not report the metric memory_usage: its watermarks wait until the host reports it",
+        "The host reports the metric memory_usage again",
     ]
 
 

@@ -1,7 +1,10 @@
 """Tests of the expected usage of a host if a guest used other amounts, or had left."""
 
+from dataclasses import replace
+
 import pytest
 
+from compute_agent.model.resource import CPU_QUOTA, ThrottleControl
 from compute_agent.usage.snapshot import GuestAllotment, GuestUsage, MetricSeries, UsageSnapshot
 
 CPU, MEMORY, CACHE = (
@@ -25,6 +28,12 @@ def test_the_host_uses_as_much_more_or_less_as_the_guest_does():
     assert after.guests["a"].usage == {CPU: 1.5, MEMORY: 20.0, CACHE: 2.0}
     assert after.guests["b"] == BEFORE.guests["b"]
     assert (after.time, BEFORE.host[CPU], BEFORE.guests["a"].usage[CPU]) == (5.0, 10.0, 4.0)
+
+
+def test_other_usage_leaves_all_other_facts():
+    allotments = {ThrottleControl(CPU_QUOTA): GuestAllotment(2.0, 1.0)}
+    facts = GuestUsage("a", "BE", 3, 4, True, 5.0, allotments, {CPU: 1.0}, "web")
+    assert facts.with_usage({CPU: 2.0}) == replace(facts, usage={CPU: 2.0})
 
 
 def test_a_guest_that_leaves_takes_its_use_of_these_metrics_with_it():

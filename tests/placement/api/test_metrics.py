@@ -123,6 +123,52 @@ def test_windows_have_numbers_amounts_and_refusals(
     assert ("placement_windows", (("state", "active"),)) not in told
 
 
+def test_a_window_that_claims_use_up_is_active_and_books_again_what_they_give_back(
+    make: Callable[..., Admin],
+) -> None:
+    admin = make()
+    make_provider(admin, "cn", VCPU=8)
+    times = {"starts_at": after(0), "expires_at": after(7200)}
+    body = {"query": "resources=VCPU:4", "project_id": "web", "user_id": "ann", **times}
+    window = admin("POST", "/ext/v1/reservations", json=body).json["reservation"]
+    for amount, until in ((3, window["expires_at"]), (1, after(3600))):
+        claim = new_claim(f"resources=VCPU:{amount}", project_id="web")
+        answer = post_claims(admin, claim, reservation=window["uuid"], ends_at=until)
+        assert answer.status_code == 201, answer.text
+    active, booked = ("placement_windows", (("state", "active"),)), (("resourcetype", "VCPU"),)
+    told = scrape(admin)
+    assert (told[active], told.get(("placement_window_booked_amount", booked), 0)) == (1, 0)
+    assert admin("DELETE", f"/allocations/{claim['consumer_uuid']}").status_code == 204
+    told = scrape(admin)
+    assert (told[active], told["placement_window_booked_amount", booked]) == (1, 1)
+    assert told["placement_windows", (("state", "pending"),)] == 0
+
+
+def test_a_window_still_borrows_the_room_that_a_claim_gives_back(
+    make: Callable[..., Admin], sqlite_url: str
+) -> None:
+    admin = make()
+    make_provider(admin, "cn", VCPU=8)
+
+    def book(begin: float, end: float) -> str:
+        times = {"starts_at": after(begin), "expires_at": after(end)}
+        body = {"query": "resources=VCPU:6", "project_id": "web", "user_id": "ann", **times}
+        uuid: str = admin("POST", "/ext/v1/reservations", json=body).json["reservation"]["uuid"]
+        return uuid
+
+    window, lent = book(0, 10_800), ("placement_window_lent_amount", (("resourcetype", "VCPU"),))
+    book(14_400, 18_000)
+    assert scrape(admin)[lent] == 6
+    claims = [new_claim("resources=VCPU:3", project_id="web") for _ in range(2)]
+    assert post_claims(admin, *claims, reservation=window, ends_at=after(3600)).status_code == 201
+    assert scrape(admin)[lent] == 6
+    assert admin("DELETE", f"/allocations/{claims[0]['consumer_uuid']}").status_code == 204
+    assert scrape(admin)[lent] == 6
+    # the other claim has ended, but is not released yet
+    advance_clock(sqlite_url, 7200)
+    assert scrape(admin)[lent] == 6
+
+
 def test_the_database_is_up_though_the_sums_of_windows_take_too_long(
     make: Callable[..., Admin], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,13 +23,13 @@ EXPIRING: Final[dict[str, Any]] = {
     "project_id": "project",
     "user_id": "user",
     "query": "resources=MEMORY_MB:1024",
+    "allowed_hosts": [ROOT],
     "expires_in": 3600,
 }
 
 ENDING: Final = {
     **{name: value for name, value in EXPIRING.items() if name != "expires_in"},
     "consumer_uuid": "9c0f4f0e-7a52-4a7b-8f63-0d1c2e3f4a5b",
-    "allowed_hosts": [ROOT],
 }
 
 Step = tuple[str, int] | tuple[str, str, Any]
@@ -80,6 +80,7 @@ STORY: Final[list[Step]] = [
     ("listChanges", 200),
     ("reserve", 201),
     ("listReservations", 200),
+    ("showReservationLimits", 200),
     ("showReservation", 200),
     ("updateReservation", 200),
     ("deleteReservation", 204),

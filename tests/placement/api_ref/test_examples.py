@@ -72,6 +72,7 @@ PARSERS = {
     "listAllocationCandidates": queries.parse_candidates,
     "showUsages": queries.parse_usages,
     "listReservations": reservation.parse_list,
+    "showReservationLimits": reservation.parse_limits,
     "listClaims": claim.parse_ending,
     "listTimeEvents": time_events.parse_events,
     "listChanges": changes.parse_following,

@@ -464,7 +464,7 @@ def walk_reservations(shell: Shell) -> None:
     (row,) = shell("resource reservation list --project-id web")
     assert (row["uuid"], row["group"], row["resources"]) == (RESERVED, None, "LLC=3")
     assert shell("resource reservation list --group nobody") == []
-    with pytest.raises(CommandFailed, match="Nothing to change: give --until, --for or --on-end"):
+    with pytest.raises(CommandFailed, match="Nothing to change: give --until, --for, --on-end or --keep"):
         shell(f"resource reservation set {RESERVED}")
     later = shell(f"resource reservation set {RESERVED} --until 2126-01-01T00:00:00Z --on-end notify")
     assert later["on_end"] == "notify"
@@ -492,7 +492,7 @@ def walk_reservations(shell: Shell) -> None:
     assert (several["allocations"], several["movable"]) == ({NODE: {"resources": {"LLC": 4}}}, False)
     assert len(several["claims"]) == 3
     shell(f"resource reservation delete {several['uuid']}")
-    with pytest.raises(CommandFailed, match="There is no candidate for the reservation"):
+    with pytest.raises(CommandFailed, match="There is no candidate for the request"):
         shell("resource availability list resources=LLC:99 --for 3600 --limit 2")
     root = HOST if shell.version >= (1, 14) else NODE  # which is in no tree before
     walk_maintenances(shell, f"resource reservation create {whose} --maintenance-of {root}")
@@ -527,7 +527,30 @@ def walk_reservations(shell: Shell) -> None:
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     (row,) = shell(f"{lent} --ends-at {tomorrow:%FT%TZ}")
     assert (row["resources"], row["expires_at"]) == ("LLC=2", f"{tomorrow:%FT%T}.000Z")
+    walk_time_lists(shell, root, tomorrow)
+    later = f"{tomorrow + timedelta(hours=1):%FT%T}.000Z"
+    changed = shell(f"allocation claim set {CLAIMANT} --ends-at {later} --on-end notify")
+    shown = shell(f"allocation claim show {CLAIMANT}")
+    assert (shown["ends_at"], shown["reservation"]) == (later, None)
+    assert shown["allocations"] == {NODE: {"resources": {"LLC": 2}}}
+    assert changed == {"consumer": CLAIMANT, "generation": 2, "ends_at": later, "on_end": "notify"}
+    with pytest.raises(CommandFailed, match="generation conflict"):
+        shell(f"allocation claim set {CLAIMANT} --ends-at {later} --generation 1")
+    with pytest.raises(CommandFailed, match="give --ends-at or --on-end"):
+        shell(f"allocation claim set {CLAIMANT}")
     assert shell(f"{ALLOCATION} delete {CLAIMANT}") is None
+
+
+def walk_time_lists(shell: Shell, root: str, end: datetime) -> None:
+    """Test the lists of a preemptible claim that ends at a time, of its events, and of limits."""
+    (row,) = shell(f"allocation claim list --root {root} --preemptible")
+    assert (row["consumer"], row["ends_at"], row["on_end"]) == (CLAIMANT, f"{end:%FT%T}.000Z", "evict")
+    assert [each["consumer"] for each in shell("allocation claim list")] == [CLAIMANT]
+    since, until = (f"{end + timedelta(seconds=seconds):%FT%TZ}" for seconds in (-30, 60))
+    (event,) = shell(f"resource time event list --since {since} --until {until} --notice 60 --project-id web")
+    assert (event["kind"], event["consumer"]) == ("claim.ended", CLAIMANT)
+    limits = shell("resource reservation limit list --project-id web")
+    assert ("reservations", None, 0) in [(each["limit"], each["maximum"], each["used"]) for each in limits]
 
 
 def walk_maintenances(shell: Shell, create: str) -> None:

@@ -205,6 +205,12 @@ def slashes(play: Play, names: Names) -> None:
     assert statuses(play.differ("GET", "//resource_classes")) == (404, 200)
 
 
+def type_of_holds(play: Play, names: Names) -> None:
+    (host,) = make(play, names, VCPU=8)
+    hold = {**claim_body({host: {"VCPU": 1}}), "consumer_type": "WINDOW_HOLD"}
+    assert statuses(play.differ("PUT", f"/allocations/{names.consumers[0]}", hold)) == (204, 400)
+
+
 def unknown_names(play: Play, names: Names) -> None:
     nowhere = names.providers[4]
     for path in (
@@ -403,7 +409,7 @@ SHOWN: Final[dict[str, Callable[[Play, Names], None]]] = {
     story.__name__.replace("_", "-"): story
     for story in (
         sentences, order, status_500, unauthenticated, method_of_older_versions, vary,
-        uuids, not_uuids, texts, numbers, classes, mappings, slashes,
+        uuids, not_uuids, texts, type_of_holds, numbers, classes, mappings, slashes,
         unknown_names, repeated_parameters, form_of_trait_names, case_of_trait_names, last_modified,
         additional_classes, sums, sharing_children, sharing_alone, tree_of_groups_without_resources,
         forbidding_without_resources, capacity,

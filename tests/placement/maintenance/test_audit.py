@@ -297,6 +297,36 @@ def test_planned_allocations_without_a_window_are_cancelled(damage, window, worl
     assert used_of_other(world) == 0
 
 
+@pytest.fixture
+def used_window(window, world, database_url):
+    """The window after its start, of which a claim uses all amounts."""
+    advance_clock(database_url, 3601)
+    claim = {"consumer_uuid": uuid("c", 7), "consumer_generation": None, "query": "resources=VCPU:3"}
+    claim |= {"project_id": "red", "user_id": "ann", "consumer_type": "INSTANCE"}
+    body = {"claims": [claim], "reservation": window, "ends_at": after(600)}
+    assert world.post("/ext/v1/claims", body) == 201
+    return window
+
+
+def test_a_window_of_which_claims_use_all_is_no_finding(damage, used_window, world, database):
+    assert findings(database) == []
+    assert heal_database(database, OWNER).repaired == []
+    # the hold keeps what a deleted claim gives back
+    assert world.delete(f"/allocations/{uuid('c', 7)}") == 204
+    assert findings(database) == []
+    damage("UPDATE allocations SET used = 1 WHERE used = 3")
+    assert shown(findings(database)) == [(AuditProblem.WRONG_HOLD, OTHER, "VCPU: 1 held, windows need 3")]
+    assert heal_database(database, OWNER).remaining == []
+    assert used_of_other(world) == 3
+
+
+def test_promises_without_a_window_are_deleted(damage, used_window, world, database):
+    damage("DELETE FROM reservations")
+    assert shown(findings(database)) == [(AuditProblem.NO_WINDOW, used_window, "1 without a time")]
+    assert heal_database(database, OWNER).remaining == []
+    assert used_of_other(world) == 3
+
+
 def test_a_repaired_hold_is_above_the_capacity_if_its_room_is_taken(damage, window, world, database):
     damage("UPDATE allocations SET used = 1 WHERE used = 3")
     taken = claim_body({OTHER: {"VCPU": 7}}, project_id="red", user_id="ann")

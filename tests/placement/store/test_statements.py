@@ -4,10 +4,19 @@ import time
 from collections.abc import Callable
 
 import pytest
+import sqlalchemy as sa
 
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.exceptions import InvalidRequest
-from placement.store import aggregates, allocations, inventories, providers, reservations, traits
+from placement.store import (
+    aggregates,
+    allocations,
+    inventories,
+    project_usages,
+    providers,
+    reservations,
+    traits,
+)
 from placement.store.claims import ConsumerClaim
 from placement.store.consumers import ConsumerOwnership
 from placement.store.time_profile import TimeWindow
@@ -126,3 +135,15 @@ def test_replacing_parts_of_a_provider_takes_at_most_two_batches(
 ) -> None:
     at_once = database.write(lambda tx: tx.sends_at_once)
     assert len(counted(lambda tx: write(tx, host))) == (most if at_once else 2)
+
+
+def test_the_usage_of_a_project_without_reservations_takes_two_statements(
+    database: ServiceDatabase, host: str
+) -> None:
+    database.write(claiming(host))
+    sent: list[str] = []
+    with database.read() as conn:
+        sa.event.listen(conn, "before_cursor_execute", lambda *args: sent.append(args[2]))
+        usage = project_usages.read_usage(conn, "project", None)
+    assert sum(usage.consumer_counts.values()) == 1
+    assert len(sent) == 2

@@ -16,16 +16,26 @@ _NOW = {
 }
 _AMOUNTS = """
 SELECT p.uuid, r.name, c.uuid, c.consumer_type, a.used, 0 AS is_planned, w.starts_at, w.expires_at,
-       CASE WHEN e.generation = c.generation THEN e.expires_at END AS ends_at
+       CASE WHEN e.generation = c.generation THEN e.expires_at END AS ends_at,
+       CASE WHEN e.generation = c.generation THEN s.uuid END AS taken_from
 FROM allocations a
 JOIN consumers c ON c.id = a.consumer_id
 JOIN resource_providers p ON p.id = a.provider_id
 JOIN resource_classes r ON r.id = a.resource_class_id
 LEFT JOIN reservations w ON w.consumer_id = c.id
 LEFT JOIN claim_expiries e ON e.consumer_id = c.id AND e.is_final
+LEFT JOIN consumers s ON s.id = e.window_id
 UNION ALL
-SELECT p.uuid, r.name, c.uuid, NULL, a.used, 1, w.starts_at, w.expires_at, NULL
+SELECT p.uuid, r.name, c.uuid, NULL, a.used, 1, w.starts_at, w.expires_at, NULL, NULL
 FROM planned_allocations a
+JOIN consumers c ON c.id = a.consumer_id
+JOIN resource_providers p ON p.id = a.provider_id
+JOIN resource_classes r ON r.id = a.resource_class_id
+JOIN reservations w ON w.consumer_id = c.id
+"""
+_PROMISES = """
+SELECT p.uuid, r.name, c.uuid, a.used, w.expires_at
+FROM window_promises a
 JOIN consumers c ON c.id = a.consumer_id
 JOIN resource_providers p ON p.id = a.provider_id
 JOIN resource_classes r ON r.id = a.resource_class_id
@@ -69,6 +79,7 @@ def find_broken_promises(url: str, capacity: dict[str, int] | None = None) -> li
             # the driver begins no transaction for a query
             conn.exec_driver_sql("BEGIN")
         rows = conn.exec_driver_sql(_AMOUNTS).all()
+        promises = conn.exec_driver_sql(_PROMISES).all()
         capacities = {(uuid, name): float(most) for uuid, name, most in conn.exec_driver_sql(_CAPACITIES)}
         cut = conn.exec_driver_sql(
             "SELECT consumer_id FROM claim_expiries WHERE kept_until > expires_at"
@@ -77,8 +88,30 @@ def find_broken_promises(url: str, capacity: dict[str, int] | None = None) -> li
     held: dict[tuple[str, str], int] = defaultdict(int)
     timed, endless = defaultdict(list), defaultdict(int)
     begun: dict[tuple[str, str], int] = defaultdict(int)
-    for provider, name, _, consumer_type, used, is_planned, starts_at, expires_at, ends_at in rows:
+    # what a window has is what was promised to it: its claims use a part of that as long as it lasts
+    promised = {(provider, name, window): float(end) for provider, name, window, _, end in promises}
+    parts: dict[tuple[str, str, str], int] = defaultdict(int)
+    for provider, name, _, used, end in promises:
+        timed[provider, name].append(HeldAmount(used, -math.inf, float(end)))
+    for (
+        provider,
+        name,
+        consumer,
+        consumer_type,
+        used,
+        is_planned,
+        starts_at,
+        expires_at,
+        ends_at,
+        window,
+    ) in rows:
         key = (provider, name)
+        if (part := (provider, name, window or consumer)) in promised:
+            parts[part] += used
+            begun[key] += used
+            if window:
+                timed[key].append(HeldAmount(used, promised[part], float(ends_at)))
+            continue
         if consumer_type == "WINDOW_HOLD":
             held[key] += used
         elif is_planned:
@@ -88,7 +121,12 @@ def find_broken_promises(url: str, capacity: dict[str, int] | None = None) -> li
             begun[key] += used
         else:
             endless[key] += used
-    wrong = [f"preemptible claim of consumer {consumer} ends too early" for (consumer,) in cut]
+    wrong = [
+        f"window {window} and its claims have {parts[provider, name, window]} of {used} {name} of {provider}"
+        for provider, name, window, used, _ in promises
+        if parts[provider, name, window] > used
+    ]
+    wrong += [f"preemptible claim of consumer {consumer} ends too early" for (consumer,) in cut]
     for key in {*held, *timed, *endless}:
         most = (capacity or {}).get(key[0], capacities.get(key, 0.0))
         busiest = endless[key] + busiest_sum(timed[key], now)

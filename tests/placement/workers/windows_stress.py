@@ -42,6 +42,10 @@ class WindowClient(threading.Thread):
     accepted: int = 0
     windows: list[str] = field(default_factory=list)
     guests: list[str] = field(default_factory=list)
+    # windows that began at once
+    begun: list[str] = field(default_factory=list)
+    # claims from windows, with their windows
+    drawn: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__(daemon=True)
@@ -54,7 +58,7 @@ class WindowClient(threading.Thread):
 
     def run(self) -> None:
         steps = [self.book] * 5 + [self.claim] * 3 + [self.lend, self.hold, self.draw, self.move, self.resize]
-        steps += [self.release] * 3
+        steps += [self.release] * 3 + [self.draw, self.leave] * 3 + [self.redraw]
         try:
             while not self.stopped.is_set():
                 self.rng.choice(steps)()
@@ -91,6 +95,8 @@ class WindowClient(threading.Thread):
         body |= {"starts_at": after(start), "expires_at": after(start + self.any_length())}
         if self.send("book", "POST", "/ext/v1/reservations", body):
             self.windows.append(key)
+            if not start:
+                self.begun.append(key)
 
     def claim(self, said: str = "claim", **fields: Any) -> None:
         key = str(uuid.uuid4())
@@ -106,7 +112,28 @@ class WindowClient(threading.Thread):
 
     def draw(self) -> None:
         if self.windows:
-            self.claim("draw", reservation=self.rng.choice(self.windows))
+            window = self.rng.choice(self.begun[-3:] or self.windows)
+            self.draw_from(window, "draw", str(uuid.uuid4()), None)
+
+    def redraw(self) -> None:
+        """Repeat a claim from its window, with other amounts and another end."""
+        if self.drawn:
+            key, window = self.rng.choice(self.drawn)
+            self.draw_from(window, "redraw", key, 1)
+
+    def draw_from(self, window: str, said: str, key: str, generation: int | None) -> None:
+        wanted = {"consumer_uuid": key, "consumer_generation": generation, **OWNER}
+        wanted["query"] = f"resources=VCPU:{self.rng.randint(1, 3)}"
+        length = self.rng.choice([self.rng.uniform(0.3, 3), 1800.0])
+        body = {"claims": [wanted], "ends_at": after(length), "reservation": window}
+        if self.send(said, "POST", "/ext/v1/claims", body) and generation is None:
+            self.drawn.append((key, window))
+
+    def leave(self) -> None:
+        """Delete a claim from a window before its end."""
+        if self.drawn:
+            key, _ = self.drawn.pop(self.rng.randrange(len(self.drawn)))
+            self.send("leave", "DELETE", f"/allocations/{key}")
 
     def hold(self) -> None:
         key, host = str(uuid.uuid4()), self.rng.choice(self.hosts)

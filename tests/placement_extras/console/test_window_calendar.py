@@ -1,6 +1,7 @@
 """Tests of the calendar: rows of hosts, bars of windows and claims that end, and free room over time."""
 
 import uuid
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -33,6 +34,14 @@ def test_free_room_is_that_of_the_busiest_instant_of_the_shown_time() -> None:
     assert row.least_free == 8
     assert [step.used for step in row.steps] == [3, 6, 8, 2]
     assert [(bar.consumer, bar.lane) for bar in row.bars] == [("c", 0), ("a", 0), ("b", 0)]
+
+
+def test_a_window_has_a_bar_of_its_own_for_what_a_claim_gives_back() -> None:
+    back = replace(amount("window", 4, 2, 5), is_return=True)
+    some = [amount("window", 1, 0, 5, has_begun=True), amount("claim", 4, 0, 2, has_begun=True), back]
+    row = calendar_host(ROOT, (5, 16), some, 0, {}, WEEK)
+    assert [(bar.consumer, bar.used) for bar in row.bars] == [("claim", 4), ("window", 1), ("window", 4)]
+    assert [step.used for step in row.steps] == [5, 0]
 
 
 def test_only_bars_of_the_shown_time_and_project_are_drawn() -> None:

@@ -169,7 +169,7 @@ def test_ignored_parts_of_a_flavor_are_logged(admin, caplog):
         assert post_claims(admin, asks(**{"resources:vgpu": "1"})).status_code == 201
     warnings = [record.getMessage() for record in caplog.records if record.name == logger]
     assert warnings == [
-        "A part of a flavor was ignored, as Nova does: "
+        "A part of a flavor was ignored, as in Nova: "
         "resources:vgpu names no resource class: did you mean VGPU?"
     ]
 

@@ -259,6 +259,30 @@ def test_windows_that_have_not_begun_are_lost_and_leave_no_holds(stock):
     assert read_scalar(stock.url, "SELECT COUNT(*) FROM consumer_types WHERE name = 'WINDOW_HOLD'") == 0
 
 
+def test_a_window_that_claims_use_up_is_lost_and_its_claims_stay(stock):
+    adopted(stock)
+    service = MaintainedService(stock.url)
+    write(service)
+    body = {"query": "resources=VCPU:1", "project_id": "green", "user_id": "green"}
+    window = "7d9f3a52-1c64-4f0e-9a7e-000000000001"
+    times = {"starts_at": after(0), "expires_at": after(7200)}
+    assert service.post("/ext/v1/reservations", {"uuid": window, **body, **times}) == 201
+    guest = "0b5d0a34-6bb5-4a2f-9d6e-000000000001"
+    claim = {"consumer_uuid": guest, "consumer_generation": None, "consumer_type": "INSTANCE", **body}
+    claims = {"claims": [claim], "reservation": window, "ends_at": after(3600)}
+    assert service.post("/ext/v1/claims", claims) == 201
+    notes = abandon_adoption(stock.url, OWNER, AbandonWay.CARRY_BACK).notes
+    assert (
+        "reservations in use: OpenStack Placement has none, so up to 1 amounts are free for all when claims"
+        " give them back" in notes
+    )
+    adopted(stock)
+    service = MaintainedService(stock.url)
+    assert service.get(f"/allocations/{window}")["allocations"] == {}
+    (held,) = service.get(f"/allocations/{guest}")["allocations"].values()
+    assert held["resources"] == {"VCPU": 1}
+
+
 def test_rows_that_refer_to_missing_rows_are_refused_and_nothing_is_changed(stock):
     stock.execute("INSERT INTO inventories VALUES (NULL, NULL, 99, 4711, 0, 1, 0, 1, 1, 1, 1.0)")
     before, named = contents(stock.url), names(stock.url)

@@ -2,10 +2,8 @@
 messages.
 """
 
-import io
 import json
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,57 +13,18 @@ from osc_lib import exceptions
 from osc_lib.command import command
 
 from placement.search.claims.topology import TopologyPolicy
-from placement_extras.openstack.claims import (
+from placement_extras.openstack.claims import ConfirmClaim, CreateClaim, SetClaim, ShowClaim
+from placement_extras.openstack.commands import ExplainAllocationCandidates, ShowCapacity
+from placement_extras.openstack.flavors import TOPOLOGIES
+from placement_extras.openstack.reservations import (
     RESERVATION_COLUMNS,
-    ConfirmClaim,
-    CreateClaim,
     CreateReservation,
     ShowReservation,
 )
-from placement_extras.openstack.commands import ExplainAllocationCandidates, ShowCapacity
-from placement_extras.openstack.flavors import TOPOLOGIES
+from tests.placement_extras.openstack.command_client import FIRST, GUEST, NODE, SECOND, CommandClient, run
 
-FIRST = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
-SECOND = "542df8ed-9be2-49b9-b4db-6d3183ff8ec8"
-GUEST = "67a82c9a-4a12-4b0a-8b5b-6e5d0b2a9b11"
-NODE = "d1ad1c8f-3cd9-4a36-9c8d-1c4a3b3f4e55"
-TREES = {FIRST: {FIRST: "web1"}, SECOND: {SECOND: "web2", NODE: "web2_NUMA_0"}}
-"""Names of providers by the root of their tree."""
+UNKNOWN = "0b5d0a34-6bb5-4a2f-9d6e-2f8a4c1b7e90"
 OWNER = ("--project-id", "web", "--user-id", "ann")
-
-
-class CommandClient:
-    """A client like that of osc-placement with prepared answers. It records the requests."""
-
-    def __init__(self, *answers: str) -> None:
-        self.answers = list(answers)
-        self.asked: list[tuple[str, str, Any]] = []
-
-    def request(self, method: str, path: str, **options: Any) -> Any:
-        if path == "/resource_providers":
-            return self.providers(**options["params"])
-        self.asked.append((method, path, options.get("json")))
-        text = self.answers.pop(0)
-        return SimpleNamespace(content=text.encode(), json=lambda: json.loads(text))
-
-    @staticmethod
-    def providers(in_tree: str = "", name: str = "") -> Any:
-        """Return the tree of a provider, or the providers with a name. Each host has one NUMA node."""
-        found = [
-            {"uuid": uuid, "name": called, "root_provider_uuid": root}
-            for root, tree in TREES.items()
-            for uuid, called in tree.items()
-            if in_tree in tree or name == called
-        ]
-        return SimpleNamespace(content=b"some", json=lambda: {"resource_providers": found})
-
-
-def run(kind: type[command.Command], client: CommandClient, *arguments: str) -> tuple[Any, str]:
-    """Run a command; return its table and its standard error."""
-    app = SimpleNamespace(client_manager=SimpleNamespace(placement=client), stderr=io.StringIO())
-    made = kind(app, None)
-    parsed_args = made.get_parser("command").parse_args([*arguments])
-    return made.take_action(parsed_args), app.stderr.getvalue()
 
 
 def choice(provider: str, score: float | None) -> dict[str, Any]:
@@ -180,6 +139,55 @@ def test_a_claim_is_confirmed_with_the_current_generation_of_its_consumer() -> N
     assert client.asked[0][2] == {"consumer_generation": 2, "expires_in": 60.0}
 
 
+def test_the_end_of_a_claim_is_changed_with_the_current_generation_of_its_consumer() -> None:
+    end = "2026-12-24T18:00:00.000Z"
+    claim = {
+        "consumer_uuid": GUEST,
+        "consumer_generation": 6,
+        "expires_at": end,
+        "ends_at": end,
+        "on_end": "evict",
+    }
+    client = CommandClient(json.dumps({"consumer_generation": 5}), json.dumps({"claim": claim}))
+    table, _ = run(SetClaim, client, GUEST, "--ends-at", end)
+    assert table == (("consumer", "generation", "ends_at", "on_end"), (GUEST, 6, end, "evict"))
+    body = {"consumer_generation": 5, "ends_at": end}
+    assert client.asked[1] == ("PUT", f"/ext/v1/claims/{GUEST}", body)
+    with pytest.raises(exceptions.CommandError, match="give --ends-at or --on-end"):
+        run(SetClaim, CommandClient(), GUEST)
+
+
+def test_a_claim_is_shown_with_its_reservation_and_its_amounts() -> None:
+    end = "2026-12-24T18:00:00.000Z"
+    held = {NODE: {"resources": {"VCPU": 2, "MEMORY_MB": 512}}, UNKNOWN: {"resources": {"DISK_GB": 1}}}
+    claim = {
+        "consumer_uuid": GUEST,
+        "consumer_generation": 3,
+        "expires_at": end,
+        "ends_at": end,
+        "on_end": "evict",
+        "kept_until": None,
+        "reservation": SECOND,
+        "allocations": held,
+    }
+    client = CommandClient(json.dumps({"claim": claim}))
+    (columns, row), _ = run(ShowClaim, client, GUEST)
+    assert client.asked == [("GET", f"/ext/v1/claims/{GUEST}", None)]
+    assert dict(zip(columns[:-1], row[:-1], strict=True)) == {
+        "consumer": GUEST,
+        "generation": 3,
+        "expires_at": end,
+        "ends_at": end,
+        "on_end": "evict",
+        "kept_until": None,
+        "reservation": SECOND,
+        "hosts": ["web2"],
+    }
+    # names for people, the answer itself for programs
+    assert row[-1].human_readable() == f"web2_NUMA_0: MEMORY_MB=512,VCPU=2\n{UNKNOWN}: DISK_GB=1"
+    assert row[-1].machine_readable() == held
+
+
 def test_an_endpoint_without_a_placement_service_is_named() -> None:
     with pytest.raises(exceptions.CommandError, match=r"Check that the endpoint .* is its address"):
         run(CreateClaim, CommandClient("<html>"), "resources=VCPU:2", *OWNER)
@@ -245,7 +253,8 @@ def test_hosts_can_be_given_by_name() -> None:
 
 
 def test_a_reservation_is_shown_with_the_names_of_its_hosts() -> None:
-    reservation = dict.fromkeys(RESERVATION_COLUMNS) | {"allocations": {NODE: {}, FIRST: {}}}
+    # claims may use all that a window has on a host
+    reservation = dict.fromkeys(RESERVATION_COLUMNS) | {"allocations": {NODE: {}}, "claimed": {FIRST: {}}}
     (columns, row), _ = run(ShowReservation, CommandClient(json.dumps({"reservation": reservation})), GUEST)
     assert dict(zip(columns, row, strict=True))["hosts"] == ["web1", "web2"]
 
@@ -315,3 +324,27 @@ def test_the_reason_why_a_service_is_unavailable_is_shown(body: dict[str, Any], 
         with pytest.raises((exceptions.CommandError, http.ServiceUnavailable)) as refused:
             run(kind, Unavailable(), "resources=VCPU:2", *OWNER, *more)
         assert str(refused.value).endswith(told)
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (1, ("1 further consumer ends before.", "1 reservation there begins later, and needs another place")),
+        (2, ("2 further consumers end before.", "2 reservations there begin later, and need another place")),
+    ],
+)
+def test_a_drain_counts_in_the_singular_and_the_plural(number: int, told: tuple[str, str]) -> None:
+    bounds = {"lower_bound": 0, "upper_bound": 0}
+    drain = {"consumers": 0, "ending_before": number, "pending": number, "unplaced": [], **bounds}
+    client = CommandClient(json.dumps({"flavors": [], "combined": None, "drain": drain}))
+    _, said = run(ShowCapacity, client, "resources=VCPU:2", "--maintenance", GUEST)
+    assert all(each in said for each in told)
+
+
+def test_a_drain_without_a_flavor_says_that_it_needs_one() -> None:
+    for options, told in (
+        (("--maintenance", GUEST), "--maintenance and --drain need a flavor, too. Give a query"),
+        ((), "no flavor is given. Give a query"),
+    ):
+        with pytest.raises(exceptions.CommandError, match=told):
+            run(ShowCapacity, CommandClient(), *options)

@@ -316,6 +316,18 @@ class TestSetting:
         compare_everything()
         assert readings == []
 
+    def test_comparisons_of_a_round_share_what_they_read_of_the_host(self, rig, monkeypatch):
+        driver, guest = rig
+        readings = []
+        monkeypatch.setattr(editor, "read_online", lambda root: readings.append(root) or ALL)
+        for seconds, wanted in ((60.0, 1), (-1.0, 6)):
+            monkeypatch.setattr(editor, "SETS_SECONDS", seconds)
+            readings.clear()
+            for _ in range(2):
+                driver.misplaced_threads(guest, PINNED)
+                driver.memory_nodes(guest, frozenset({0}))
+            assert len(readings) == wanted
+
     def test_drift_of_a_file_is_seen_and_corrected(self, engine, rig, monkeypatch):
         driver, guest = rig
         # Each comparison is one of a later round.
@@ -867,7 +879,7 @@ class TestAway:
         wait_for(lambda: engine.calls[calls:].count(f"GET {path}") > 2)
         assert driver.guests() == guests
         assert driver.outage_reason == ""
-        assert caplog.text.count("is looked at again") == 1
+        assert caplog.text.count("cannot be read, and the agent tries again") == 1
         engine.start(DB)
         wait_for(lambda: len(driver.guests()) == 2)
         engine.answers.clear()

@@ -110,7 +110,7 @@ def test_a_request_that_never_fits_is_explained(admin: Admin, host: str) -> None
         "No host has room for the request at any time, even without all windows"
     )
     found = find(admin, 9, 1, explain=True)
-    assert found["reason"].startswith("There is no candidate for the reservation")
+    assert found["reason"].startswith("There is no candidate for the request: ")
     assert found["explanation"]["hosts"] == 2
 
 

@@ -55,7 +55,9 @@ def test_a_claim_from_a_reservation_makes_no_new_room_in_the_limit(url: str) -> 
     claim = new_claim("resources=VCPU:8", project_id="web")
     assert post_claims(admin, claim, reservation=window, ends_at=after(0.5 * HOUR)).status_code == 201
     assert "it holds 8" in refusal(book(admin, 1, 0.1, 0.2))
-    assert book(admin, 8, 0.6, 1).status_code == 201
+    # the window gets its room back when the claim ends
+    assert "it holds 8" in refusal(book(admin, 1, 0.6, 0.9))
+    assert book(admin, 8, 1.1, 2).status_code == 201
 
 
 def test_reservations_without_a_start_count(url: str) -> None:
@@ -152,3 +154,33 @@ def test_a_booking_is_refused_exactly_if_an_hour_or_a_period_gets_above_its_limi
     else:
         with pytest.raises(Conflict):
             limits.check_amounts("project", others, own, 0.0)
+
+
+def test_a_project_reads_its_limits_and_what_it_uses_of_them(url: str) -> None:
+    options = {"max_project_amounts": "VCPU:8,rich/VCPU:16,rich/DISK_GB:3", "max_project_hours": "VCPU:500"}
+    admin = limited(url, **options, max_project_reservations=9, max_ahead=86_400)
+    for begin, end in ((1, 3), (3, 4)):
+        assert book(admin, 5, begin, end).status_code == 201
+    member = {"X-Auth-Token": "ann:web", "X-Roles": "reader"}
+    path = f"{PATH}/limits"
+    shown = admin("GET", path, headers=member).json["limits"]
+    assert shown == {
+        "project_id": "web",
+        "max_duration": None,
+        "max_ahead": 86_400,
+        "reservations": {"limit": 9, "used": 2},
+        "amounts": {"VCPU": {"limit": 8, "used": 5}},
+        "hours": {"VCPU": {"limit": 500, "used": 15.0}},
+        "hours_period": 2_592_000,
+    }
+    assert admin("GET", f"{path}?project_id=web").json["limits"] == shown
+    assert admin("GET", f"{path}?project_id=rich", headers=member).status_code == 403
+    rich = admin("GET", f"{path}?project_id=rich").json["limits"]
+    assert rich["amounts"] == {"DISK_GB": {"limit": 3, "used": 0}, "VCPU": {"limit": 16, "used": 0}}
+    assert admin("GET", f"{path}?project=rich").status_code == 400
+
+
+def test_without_limits_only_the_number_of_reservations_is_shown(url: str) -> None:
+    admin = limited(url)
+    shown = admin("GET", f"{PATH}/limits?project_id=web").json["limits"]
+    assert (shown["reservations"], shown["amounts"], shown["hours"]) == ({"limit": None, "used": 0}, {}, {})

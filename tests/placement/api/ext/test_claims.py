@@ -36,6 +36,7 @@ def test_a_claim_holds_the_candidate_that_was_found(admin):
             "expires_at": None,
             "ends_at": None,
             "on_end": "none",
+            "kept_until": None,
             "root_provider_uuid": big,
             "allocations": allocations,
             "mappings": {"1": [big]},
@@ -58,7 +59,9 @@ def test_a_claim_without_a_candidate_is_explained_and_holds_nothing(admin, caplo
     why = "0 of 1 host: 1 has less than 9 VCPU free (most: 8 on cn); asking for 8 VCPU would leave 1 host"
     detail = f"There is no candidate for consumer {wanted['consumer_uuid']}: {why}."
     assert read_error(answer) == (409, "placement.ext.no_candidate", detail)
-    assert [line.getMessage() for line in caplog.records if "Refused" in line.msg] == [f"Refused: {detail}"]
+    assert [line.getMessage() for line in caplog.records if "was refused" in line.msg] == [
+        f"A claim or a reservation was refused: {detail}"
+    ]
     explanation = answer.json["errors"][0]["explanation"]
     assert (explanation["summary"], explanation["candidate_hosts"]) == (why, 0)
     assert read_allocations(admin, wanted["consumer_uuid"]) == {"allocations": {}}

@@ -165,6 +165,9 @@ def test_the_list_has_claims_of_the_whole_tree_by_their_end(admin: Admin, url: s
             "consumer_type": "VM",
             "ends_at": each["ends_at"],
             "on_end": "none",
+            "kept_until": None,
+            "reservation": None,
+            "allocations": {zone: {"resources": {"VCPU": 1}}, host: {"resources": {"MEMORY_MB": 1}}},
         }
         for each in order
     ]
@@ -196,9 +199,78 @@ def test_only_roots_have_a_list(admin: Admin, host: str) -> None:
         answer = admin("GET", f"{CLAIMS}?root={unknown}")
         assert read_error(answer)[0] == 404
         assert f"no tree with the root provider {unknown}" in read_error(answer)[2]
-    assert admin("GET", CLAIMS).status_code == 400
-    for wrong in ("root=x", f"root={host}&limit=0", f"root={host}&marker=1_x", f"root={host}&other=1"):
+    for wrong in (
+        "root=x",
+        "preemptible=yes",
+        "marker=1_x",
+        "reservation=x",
+        f"root={host}&limit=0",
+        f"root={host}&marker=1_x",
+        f"root={host}&other=1",
+    ):
         assert admin("GET", f"{CLAIMS}?{wrong}").status_code == 400
+
+
+def test_claims_of_all_hosts_are_listed_by_the_time_of_their_release(admin: Admin, url: str) -> None:
+    hosts = [make_provider(admin, f"cn{number}", VCPU=8) for number in range(3)]
+    asked = [new_claim("resources=VCPU:1", allowed_hosts=[each]) for each in hosts]
+    end, lasting = iso(4_000_000_000), {"preemptible": {"min_duration": 60}}
+    for claim, fields in zip(asked, ({"ends_at": end}, {"ends_at": end}, lasting), strict=True):
+        assert post_claims(admin, claim, **fields).status_code == 201
+    window = booked(admin, 1, 0, 2, cleaning_time=3600)
+    cleaned = {**new_claim("resources=VCPU:1"), "project_id": "project"}
+    assert post_claims(admin, cleaned, reservation=window, ends_at=after(HOUR)).status_code == 201
+    listed: list[dict[str, Any]] = admin("GET", CLAIMS).json["claims"]
+    order = [cleaned, asked[2], *sorted(asked[:2], key=lambda each: str(each["consumer_uuid"]))]
+    assert [each["consumer_uuid"] for each in listed] == [each["consumer_uuid"] for each in order]
+    assert listed[1]["root_provider_uuids"] == [hosts[2]]
+    assert [each["kept_until"] is None for each in listed] == [True, False, True, True]
+    path, pages = f"{CLAIMS}?limit=1", []
+    while path:
+        answer = admin("GET", path).json
+        pages += answer["claims"]
+        path = answer["links"][0]["href"] if "links" in answer else ""
+    assert pages == listed
+    assert admin("GET", f"{CLAIMS}?preemptible=true").json["claims"] == [listed[1]]
+    assert "links" not in admin("GET", f"{CLAIMS}?preemptible=true&limit=1").json
+    (there,) = ending(admin, hosts[2], "&preemptible=true")
+    assert there["kept_until"] == shown_claim(admin, asked[2]["consumer_uuid"])["kept_until"]
+    assert ending(admin, hosts[1], "&preemptible=true") == []
+    assert shown_claim(admin, cleaned["consumer_uuid"])["kept_until"] is None
+
+
+def test_a_claim_names_the_reservation_from_which_it_has_taken_its_amounts(admin: Admin, host: str) -> None:
+    window, elsewhere = booked(admin, 4, 0, 2), booked(admin, 1, 0, 2)
+    first, second = (claimed(admin, amount, reservation=window) for amount in (3, 1))
+    other = claimed(admin, reservation=elsewhere)
+    without = claimed(admin)
+    listed = {each["consumer_uuid"]: each for each in admin("GET", CLAIMS).json["claims"]}
+    amounts = [listed[each["consumer_uuid"]]["allocations"] for each in (first, without)]
+    assert amounts == [{host: {"resources": {"VCPU": each}}} for each in (3, 1)]
+    sources = {consumer: each["reservation"] for consumer, each in listed.items()}
+    assert sources == {
+        **{each["consumer_uuid"]: window for each in (first, second)},
+        other["consumer_uuid"]: elsewhere,
+        without["consumer_uuid"]: None,
+    }
+    shown = shown_claim(admin, first["consumer_uuid"])
+    assert (shown["reservation"], shown["allocations"]) == (window, {host: {"resources": {"VCPU": 3}}})
+    assert shown_claim(admin, without["consumer_uuid"])["reservation"] is None
+    ours = sorted([first["consumer_uuid"], second["consumer_uuid"]])
+    assert sorted(each["consumer_uuid"] for each in ending(admin, host, f"&reservation={window}")) == ours
+    path, pages = f"{CLAIMS}?reservation={window}&limit=1", []
+    while path:
+        answer = admin("GET", path).json
+        pages += [each["consumer_uuid"] for each in answer["claims"]]
+        path = answer["links"][0]["href"] if "links" in answer else ""
+    assert sorted(pages) == ours
+    # a consumer that is no reservation has no claims
+    consumer = without["consumer_uuid"]
+    assert admin("GET", f"{CLAIMS}?reservation={consumer}").json["claims"] == []
+    # the claims outlast their window, which is then unknown
+    assert admin("DELETE", f"{PATH}/{window}").status_code == 204
+    assert shown_claim(admin, first["consumer_uuid"])["reservation"] is None
+    assert admin("GET", f"{CLAIMS}?reservation={window}").json["claims"] == []
 
 
 def test_rows_of_a_worker_of_the_earlier_release_have_no_action(admin: Admin, url: str, host: str) -> None:

@@ -64,6 +64,9 @@ def test_claims_that_never_fit_together_are_explained(admin: Admin, hosts: list[
     assert put_allocation(admin, {hosts[0]: {"VCPU": 1}}).status_code == 204
     found = find(admin, asked(8, count=2), explain=True)
     assert (found["windows"], found["explanation"]["hosts"]) == ([], 2)
+    assert found["reason"].startswith(
+        "There is no candidate for claim 1 of the request in addition to 1 that fit"
+    )
     found = find(admin, asked(8, count=2))
     assert (found["explanation"], "at any time" in found["reason"]) == (None, True)
     window = booked(admin, 8, 1, 9, allowed_hosts=[hosts[1]])
@@ -71,6 +74,13 @@ def test_claims_that_never_fit_together_are_explained(admin: Admin, hosts: list[
     found = find(admin, asked(7), asked(8), **times)
     assert (found["windows"], found["explanation"]) == ([], None)
     assert f"overlap this time: {window} from " in found["reason"]
+    # windows do not matter for too few hosts
+    for explain in (False, True):
+        found = find(admin, asked(1, count=3), different_hosts=True, explain=explain)
+        assert (found["windows"], "overlap" in found["reason"]) == ([], False)
+    assert found["reason"].endswith(
+        "2 hosts are excluded by different_hosts. Windows, and claims that end, do not matter."
+    )
 
 
 def test_hosts_of_each_claim_are_allowed_and_excluded(admin: Admin, hosts: list[str]) -> None:

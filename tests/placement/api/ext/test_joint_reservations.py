@@ -72,11 +72,15 @@ def test_a_refused_claim_is_named_and_nothing_is_booked(admin: Admin, hosts: lis
     status, code, detail = read_error(answer)
     assert (status, code) == (409, "placement.ext.no_candidate")
     assert re.search(
-        "no candidate for claim 2 of the reservation, as number [34] of 4 with all counts", detail
+        "no candidate for claim 2 of the reservation in addition to [23] that fit, of 4 with counts: ",
+        detail,
     )
     assert f"{window} from " in detail
     listed = admin("GET", PATH).json["reservations"]
     assert [each["uuid"] for each in listed] == [window]
+    # three hosts suffice for three claims
+    answer = book_several(admin, [asked(1, count=4)], different_hosts=True)
+    assert "no host may be chosen: 3 hosts are excluded by different_hosts." in read_error(answer)[2]
     # hosts of their own are no group, so a real group of any name does not matter
     member = new_claim("resources=VCPU:1", group={"name": "different-hosts", "policy": "anti-affinity"})
     assert post_claims(admin, member, ends_at=after(HOUR)).status_code == 201
@@ -106,7 +110,7 @@ def test_claims_on_one_host_may_exceed_its_largest_portion_together(admin: Admin
     advance_clock(url, 1.25 * HOUR)
     taking = [new_claim(f"resources=VCPU:{amount}") for amount in (2, 4)]
     assert post_claims(admin, *taking, reservation=uuid, ends_at=after(60)).status_code == 201
-    assert admin("GET", f"{PATH}/{uuid}").status_code == 404
+    assert show(admin, uuid)["allocations"] == {}
 
 
 def test_claims_are_placed_within_the_amounts_of_each_host(admin: Admin, url: str, hosts: list[str]) -> None:
@@ -131,7 +135,8 @@ def test_claims_are_placed_within_the_amounts_of_each_host(admin: Admin, url: st
     left = show(admin, made["uuid"])
     assert left["allocations"] == {large: {"resources": {"VCPU": 1}}}
     assert take(1) == (201, [large])
-    assert admin("GET", f"{PATH}/{made['uuid']}").status_code == 404
+    used = show(admin, made["uuid"])
+    assert (used["allocations"], amounts_of({"allocations": used["claimed"]})) == ({}, [2, 4, 6])
     assert find_broken_promises(url) == []
 
 

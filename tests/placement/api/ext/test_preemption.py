@@ -1,5 +1,6 @@
 """Windows that end preemptible claims: which ones, when, and what the others keep."""
 
+import re
 from typing import Any
 
 import pytest
@@ -31,6 +32,8 @@ def lend(admin: Admin, amount: int, hours: float = 1, **fields: Any) -> str:
     wanted = new_claim(f"resources=VCPU:{amount}", **fields)
     answer = post_claims(admin, wanted, preemptible={"min_duration": int(hours * HOUR)})
     assert answer.status_code == 201, answer.text
+    (claim,) = answer.json["claims"]
+    assert claim["kept_until"] == shown(admin, claim["consumer_uuid"])["kept_until"]
     return str(wanted["consumer_uuid"])
 
 
@@ -45,7 +48,12 @@ def test_a_window_ends_the_newest_claims_and_only_as_many_as_needed(
     oldest, middle, newest = (lend(admin, 2) for _ in range(3))
     before = shown(admin, oldest)["ends_at"]
     start = after(3 * HOUR)
-    window = booked(admin, 5, 3, 4, starts_at=start)
+    answer = book(admin, 5, 3, 4, starts_at=start).json
+    assert answer["preempted"] == sorted([middle, newest])
+    window = answer["reservation"]["uuid"]
+    # a refusal marks the claims that only have to stay because they would not suffice
+    again = read_error(book(admin, 8, 3, 4))[2]
+    assert (f"{oldest} until {before} (preemptible)" in again, again.count("(preemptible)")) == (True, 1)
     assert [shown(admin, oldest)[name] for name in ("ends_at", "consumer_generation")] == [before, 1]
     for each in (middle, newest):
         document = shown(admin, each)
@@ -66,7 +74,7 @@ def test_free_room_is_used_before_a_claim_has_to_end(admin: Admin, host: str) ->
     window = booked(admin, 8, 3, 4)
     assert list(admin("GET", f"{PATH}/{window}").json["reservation"]["allocations"]) == [other]
     assert shown(admin, kept)["ends_at"] == end
-    booked(admin, 8, 3, 4)
+    assert book(admin, 8, 3, 4).json["preempted"] == [kept]
     assert shown(admin, kept)["ends_at"] < end
 
 
@@ -117,7 +125,7 @@ def test_a_claim_keeps_its_least_duration_and_a_notice(admin: Admin, url: str, h
     consumer = lend(admin, 8, 2)
     refused = book(admin, 1, 1.5, 2)
     assert refused.status_code == 409
-    assert f"overlap this time: {consumer} until " in read_error(refused)[2]
+    assert re.search(rf"overlap this time: {consumer} until \S+ \(preemptible\)\.", read_error(refused)[2])
     advance_clock(url, 3 * HOUR)
     # the least duration is over, but the guest needs some time to stop
     assert book(admin, 1, 200 / HOUR, 2).status_code == 409

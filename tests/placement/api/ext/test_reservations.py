@@ -22,7 +22,10 @@ from tests.placement.sql import read_scalar
 from tests.waits import wait_for
 
 PATH = "/ext/v1/reservations"
-GONE = "it never existed, it has expired, or claims have taken all of it"
+GONE = (
+    "it never existed, it has ended or was cancelled, or claims have taken all of it. The lists with the"
+    " states ended and cancelled have former windows"
+)
 NOBODY = "00000000-0000-4000-8000-00000000dead"
 
 

@@ -59,6 +59,7 @@ def test_a_window_has_its_events_from_its_booking_on(admin: Admin, url: str, hos
         "starts_at": shown["starts_at"],
         "ends_at": shown["expires_at"],
         "on_end": "notify",
+        "root_provider_uuids": [host],
     }
     # the same event has the same id in each answer
     assert feed(admin, -2 * HOUR, 3 * HOUR, f"&notice={NOTICE}")["events"] == answer["events"]
@@ -156,6 +157,29 @@ def test_claims_have_events_if_something_happens_at_their_end(admin: Admin, url:
     assert read_scalar(url, "SELECT COUNT(*) FROM ended_claims") == 1
 
 
+def test_events_name_the_hosts_of_present_claims_and_windows(admin: Admin, url: str, host: str) -> None:
+    make_provider(admin, "node", parent=host, VCPU=8, MEMORY_MB=8)
+    other = make_provider(admin, "other", VCPU=80)
+    one = new_claim("resources=MEMORY_MB:1&resources1=VCPU:1", allowed_hosts=[host])
+    assert post_claims(admin, one, ends_at=after(HOUR), on_end="evict").status_code == 201
+    several = [{"query": "resources=VCPU:60", "count": 2}]
+    times = {"starts_at": after(2 * HOUR), "expires_at": after(3 * HOUR)}
+    body = {"claims": several, "project_id": "project", "user_id": "user", **times}
+    window = admin("POST", PATH, json=body).json["reservation"]["uuid"]
+
+    def places(begin: float, end: float) -> dict[str, list[str]]:
+        events = feed(admin, begin, end, "&notice=0")["events"]
+        return {each["consumer_uuid"]: each["root_provider_uuids"] for each in events}
+
+    assert places(0, 2.5 * HOUR) == {one["consumer_uuid"]: [host], window: sorted([host, other])}
+    advance_clock(url, 1.5 * HOUR)
+    assert admin("GET", PATH).status_code == 200
+    # the consumer has gone to another host since
+    again = new_claim("resources=VCPU:1", allowed_hosts=[other]) | {"consumer_uuid": one["consumer_uuid"]}
+    assert post_claims(admin, again).status_code == 201
+    assert places(-2 * HOUR, HOUR) == {one["consumer_uuid"]: [], window: sorted([host, other])}
+
+
 def test_a_claim_that_is_deleted_or_written_again_does_not_end(admin: Admin, url: str, host: str) -> None:
     one, other = new_claim("resources=VCPU:1"), new_claim("resources=VCPU:1")
     assert post_claims(admin, one, other, ends_at=after(HOUR), on_end="evict").status_code == 201
@@ -180,7 +204,8 @@ def test_a_claim_that_goes_in_its_cleaning_time_has_ended(admin: Admin, url: str
     for uuid, allocations in ((emptied, {}), (replaced, {host: {"resources": {"VCPU": 2}}})):
         body = {**admin("GET", f"/allocations/{uuid}").json, "allocations": allocations}
         assert admin("PUT", f"/allocations/{uuid}", json=body).status_code == 204
-    assert feed(admin, -1.9 * HOUR, None, "&notice=0")["events"] == before["events"]
+    now = feed(admin, -1.9 * HOUR, None, "&notice=0")["events"]
+    assert [each["id"] for each in now] == [each["id"] for each in before["events"]]
     # the release of other claims does not repeat them
     advance_clock(url, HOUR)
     assert admin("GET", PATH).status_code == 200

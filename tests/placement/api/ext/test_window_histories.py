@@ -2,14 +2,14 @@
 
 The model knows the amount of each consumer in each hour, and the capacity, which an operator changes. A
 write is accepted exactly if no hour gets more above the capacity. The used amount is that of the busiest hour
-ahead.
+ahead. A window has what was promised to it, without what its claims use in an hour.
 """
 
 import math
 import re
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -31,6 +31,7 @@ from tests.placement.builders import (
 )
 from tests.placement.moving_clock import advance_clock, iso
 from tests.placement.running import Admin, application
+from tests.placement.workers.window_tables import find_broken_promises
 
 PATH = "/ext/v1/reservations"
 CAPACITY = 4
@@ -46,6 +47,8 @@ steps = st.one_of(
     st.tuples(st.just("keep"), st.integers(0, 9), amounts, st.just(0)),
     st.tuples(st.just("move"), st.integers(0, 9), st.integers(1, 6), st.just(0)),
     st.tuples(st.just("draw"), st.integers(0, 9), amounts, st.integers(1, 4)),
+    st.tuples(st.just("redraw"), st.integers(0, 9), amounts, st.integers(1, 4)),
+    st.tuples(st.just("shrink"), st.integers(0, 9), amounts, st.just(0)),
     st.tuples(st.just("resize"), st.integers(1, 2 * CAPACITY), st.just(0), st.just(0)),
     st.tuples(st.just("wait"), st.integers(1, 2), st.just(0), st.just(0)),
 )
@@ -53,12 +56,16 @@ steps = st.one_of(
 
 @dataclass
 class Guest:
-    """A consumer: its amount in the hours from ``begin`` to ``end``; the kind says how it was made."""
+    """A consumer: its amount in the hours from ``begin`` to ``end``; the kind says how it was made.
+
+    The amount of a window includes that of its claims, which have the window as ``source``.
+    """
 
     kind: str
     amount: int
     begin: float
     end: float
+    source: str | None = None
 
 
 @dataclass
@@ -73,27 +80,33 @@ class World:
     guests: dict[str, Guest] = field(default_factory=dict)
     capacity: int = CAPACITY
 
-    def fits(self, without: str | None, *more: Guest) -> bool:
-        """Return whether no hour gets more above the capacity with other guests instead of one."""
-        present = [each for key, each in self.guests.items() if key != without]
-        before, after = amounts_by_hour(self.guests.values()), amounts_by_hour([*present, *more])
+    def fits(self, key: str, guest: Guest) -> bool:
+        """Return whether no hour gets more above the capacity with this guest, instead of its former self."""
+        before, after = amounts_by_hour(self.guests), amounts_by_hour({**self.guests, key: guest})
         return all(new <= max(self.capacity, old) for old, new in zip(before, after, strict=True))
 
-    def missing_of(self, window: Guest) -> int:
-        """Return the amount that a window lacks in its busiest hour."""
-        used = amounts_by_hour(self.guests.values())[max(0, int(window.begin)) : int(window.end)]
-        return max(0, min(window.amount, max(used) - self.capacity))
+    def held_by(self, key: str) -> int:
+        """Return what a window holds now."""
+        return self.guests[key].amount - sum(self.taken_from(key))
+
+    def taken_from(self, key: str) -> list[int]:
+        return [each.amount for each in self.guests.values() if each.source == key]
+
+    def missing_of(self, key: str) -> int:
+        """Return the part of what a window holds that it lacks in its busiest hour."""
+        window = self.guests[key]
+        used = amounts_by_hour(self.guests)[max(0, int(window.begin)) : int(window.end)]
+        return max(0, min(self.held_by(key), max(used) - self.capacity))
 
     def time_of(self, hour: float) -> str:
         return iso(self.begun_at + hour * HOUR)
 
-    def settle(self, key: str, status: int, *good: Guest, without: str | None = None, said: str) -> None:
+    def settle(self, key: str, status: int, guest: Guest, said: str) -> None:
         """Compare a status with the model, and add the guest to it if it was accepted."""
         accepted = status < 300
-        assert accepted == self.fits(without, *good), (said, status, self.guests)
+        assert accepted == self.fits(key, guest), (said, status, self.guests)
         if accepted:
-            for each in good:
-                self.guests[key] = each
+            self.guests[key] = guest
 
     def generation_of(self, key: str) -> int:
         generation: int = self.admin("GET", f"/allocations/{key}").json["consumer_generation"]
@@ -131,7 +144,7 @@ class World:
             key = one[0]
             amounts = {self.host: {"VCPU": amount}}
             status = put_allocation(self.admin, amounts, key, self.generation_of(key)).status_code
-            self.settle(key, status, Guest("guest", amount, 0, math.inf), without=key, said="keep")
+            self.settle(key, status, Guest("guest", amount, 0, math.inf), said="keep")
 
     def move(self, number: int, end: int, _: int) -> None:
         """Change the end of a window."""
@@ -141,7 +154,7 @@ class World:
             body = {"generation": shown["generation"], "expires_at": self.time_of(end)}
             answer = self.admin("PUT", f"{PATH}/{key}", json=body)
             moved = Guest("window", window.amount, window.begin, end)
-            self.settle(key, answer.status_code, moved, without=key, said="move")
+            self.settle(key, answer.status_code, moved, said="move")
             if answer.status_code == 409:
                 latest = max(
                     hour
@@ -161,13 +174,37 @@ class World:
         wanted = new_claim(f"resources=VCPU:{amount}")
         fields = {"ends_at": self.time_of(length), "reservation": key}
         status = post_claims(self.admin, wanted, **fields).status_code
-        may = window.begin <= 0 and length <= window.end and amount <= window.amount
+        may = window.begin <= 0 and length <= window.end and amount <= self.held_by(key)
         assert (status < 300) == may, ("draw", status, self.guests)
         if may:
-            self.guests[wanted["consumer_uuid"]] = Guest("timed", amount, 0, length)
-            window.amount -= amount
-            if not window.amount:
-                del self.guests[key]
+            self.guests[wanted["consumer_uuid"]] = Guest("timed", amount, 0, length, key)
+
+    def redraw(self, number: int, amount: int, length: int) -> None:
+        """Repeat a claim from the same window, with another amount and end."""
+        if (one := self.chosen(number, "timed")) is None or one[1].source not in self.guests:
+            return
+        key, source = one[0], one[1].source
+        generation = self.generation_of(key)
+        wanted = new_claim(f"resources=VCPU:{amount}", consumer_uuid=key, consumer_generation=generation)
+        answer = post_claims(self.admin, wanted, ends_at=self.time_of(length), reservation=source)
+        window = self.guests[source]
+        may = length <= window.end and amount <= self.held_by(source) + one[1].amount
+        assert (answer.status_code < 300) == may, ("redraw", answer.text, self.guests)
+        if may:
+            self.guests[key] = Guest("timed", amount, 0, length, source)
+
+    def shrink(self, number: int, amount: int, _: int) -> None:
+        """Give back a part of what a window holds."""
+        if (one := self.chosen(number, "window")) is None or amount > self.held_by(one[0]):
+            return
+        key, window = one
+        shown = self.admin("GET", f"{PATH}/{key}").json["reservation"]
+        kept = {self.host: {"resources": {"VCPU": amount}}}
+        answer = self.admin(
+            "PUT", f"{PATH}/{key}", json={"generation": shown["generation"], "allocations": kept}
+        )
+        assert answer.status_code == 200, answer.text
+        window.amount -= self.held_by(key) - amount
 
     def resize(self, capacity: int, _: int, __: int) -> None:
         generation = self.admin("GET", provider_path(self.host)).json["generation"]
@@ -182,11 +219,17 @@ class World:
                 del self.guests[key]
 
 
-def amounts_by_hour(guests: Iterable[Guest]) -> list[int]:
+def amounts_by_hour(guests: Mapping[str, Guest]) -> list[int]:
     """Return the used amount of each hour, from the present one on."""
-    every = list(guests)
     return [
-        sum(each.amount for each in every if each.begin <= hour < each.end) for hour in range(HORIZON + 1)
+        sum(
+            each.amount
+            for each in guests.values()
+            # a claim uses a part of its window, as long as there is one
+            if each.begin <= hour < each.end
+            and not ((window := guests.get(each.source or "")) is not None and hour < window.end)
+        )
+        for hour in range(HORIZON + 1)
     ]
 
 
@@ -211,9 +254,18 @@ def test_a_write_is_accepted_exactly_if_no_hour_is_above_the_capacity(
         for kind, *numbers in history:
             getattr(world, kind)(*numbers)
             note(f"{kind} {numbers}: {world.guests}")
-            assert read_usages(admin, world.host)["VCPU"] == max(amounts_by_hour(world.guests.values()))
+            assert read_usages(admin, world.host)["VCPU"] == max(amounts_by_hour(world.guests))
             for shown in admin("GET", PATH).json["reservations"]:
                 missing = [cause["missing"] for cause in shown["degraded"]]
-                assert sum(missing) == world.missing_of(world.guests[shown["uuid"]])
+                assert sum(missing) == world.missing_of(shown["uuid"])
+                for name, amount in (
+                    ("allocations", world.held_by(shown["uuid"])),
+                    ("claimed", sum(world.taken_from(shown["uuid"]))),
+                ):
+                    there = {world.host: {"resources": {"VCPU": amount}}} if amount else {}
+                    assert shown[name] == there
+            assert find_broken_promises(url, {world.host: 2 * CAPACITY}) == []
+            shown_uuids = {each["uuid"] for each in admin("GET", PATH).json["reservations"]}
+            assert shown_uuids == {key for key, each in world.guests.items() if each.kind == "window"}
     finally:
         database_server.drop_database(url)

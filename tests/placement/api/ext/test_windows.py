@@ -8,6 +8,7 @@ import pytest
 
 from tests.placement.api.ext.windows import HOUR, PATH, book, booked, show
 from tests.placement.builders import (
+    claim_body,
     make_provider,
     new_claim,
     post_claims,
@@ -215,9 +216,12 @@ def test_claims_take_from_a_window_during_its_time(admin: Admin, url: str, host:
         taken = post_claims(admin, new_claim(f"resources=VCPU:{amount}"), reservation=window, ends_at=until)
         assert taken.status_code == 201, taken.text
         assert read_usages(admin, host) == {"VCPU": 6}
-    assert admin("GET", f"{PATH}/{window}").status_code == 404
+    shown = show(admin, window)
+    assert (shown["state"], shown["allocations"]) == ("active", {})
+    assert shown["claimed"] == {host: {"resources": {"VCPU": 6}}}
     advance_clock(url, 2 * HOUR)
     assert read_usages(admin, host) == {"VCPU": 0}
+    assert admin("GET", f"{PATH}/{window}").status_code == 404
 
 
 def test_the_first_request_after_the_start_may_claim(admin: Admin, url: str, host: str) -> None:
@@ -253,10 +257,13 @@ def test_a_refused_extension_names_the_latest_end_and_what_follows(admin: Admin,
     window = booked(admin, 6, 1, 2)
     following = booked(admin, 6, 3, 4)
     body = {"generation": 1, "expires_at": after(3.5 * HOUR)}
-    status, _, detail = read_error(admin("PUT", f"{PATH}/{window}", json=body))
+    refused = admin("PUT", f"{PATH}/{window}", json=body)
+    status, _, detail = read_error(refused)
     latest = show(admin, following)["starts_at"]
     assert status == 409
     assert f"{window} is not free until then: it may end at {latest} at the latest" in detail
+    (error,) = refused.json["errors"]
+    assert (error["code"], error["latest_end"]) == ("placement.ext.end_too_late", latest)
     assert f"overlap this time: {following} from {latest}" in detail
     assert admin("PUT", f"{PATH}/{window}", json=body | {"expires_at": latest}).status_code == 200
 
@@ -275,7 +282,7 @@ def test_an_extension_into_a_full_hour_is_refused_even_if_a_later_hour_is_fuller
 @pytest.mark.parametrize(
     ("begin", "end", "message"),
     [
-        (-1, 1, "cannot begin in the past"),
+        (-1, 1, "cannot begin in the past by more than 60 seconds"),
         (2, 1, "has to end after its start"),
         (2, 2, "has to end after its start"),
         (24 * 400, 24 * 401, "within 366 days"),
@@ -324,6 +331,22 @@ def test_clients_change_neither_a_pending_window_nor_a_hold(admin: Admin, host: 
     assert admin("DELETE", f"/allocations/{hold}").status_code == 409
     assert read_usages(admin, host) == {"VCPU": 6}
     assert admin("DELETE", provider_path(host)).status_code == 409
+
+
+def test_clients_make_no_consumer_that_looks_like_a_hold(admin: Admin, host: str) -> None:
+    wanted = new_claim("resources=VCPU:1", consumer_type="WINDOW_HOLD")
+    consumer, body = wanted["consumer_uuid"], claim_body({host: {"VCPU": 1}}, consumer_type="WINDOW_HOLD")
+    shape = {"inventories": {host: {"resource_provider_generation": 1, "inventories": {}}}}
+    for answer in (
+        post_claims(admin, wanted),
+        post_claims(admin, wanted, ends_at=after(HOUR)),
+        admin("PUT", f"/allocations/{consumer}", json=body),
+        admin("POST", "/allocations", json={consumer: body}),
+        admin("POST", "/reshaper", json={**shape, "allocations": {consumer: body}}),
+    ):
+        status, _, detail = read_error(answer)
+        assert (status, "only the service makes consumers of this type" in detail) == (400, True), detail
+    assert read_usages(admin, host) == {"VCPU": 0}
 
 
 def test_a_consumer_with_the_uuid_of_a_hold_is_reported(admin: Admin, host: str) -> None:

@@ -17,6 +17,7 @@ from placement.search.claims.availability import (
     times_by_way,
 )
 from placement.search.claims.claim import WantedClaim
+from placement.search.claims.host_rooms import KeptSkylines, Skylines
 from placement.search.claims.host_times import HostTimes
 from placement.search.claims.topology import TopologyPolicy
 from placement.store.time_profile import TimedAmount, TimeWindow, largest_sum, needed_holds
@@ -208,3 +209,28 @@ def test_a_skyline_answers_like_the_amounts(
     assert until == next(
         (t for t in range(first, 4 * LAST) if largest_sum(amounts, TimeWindow(t, t + 1)) > most), math.inf
     )
+
+
+def test_kept_rooms_are_dropped_with_the_skylines_of_their_hosts() -> None:
+    snapshot = build(*(Spec(name, inventories={"VCPU": 4}, used={"VCPU": 4}) for name in ("a", "b")))
+    a, b = (snapshot.by_uuid[name_to_uuid(name)] for name in ("a", "b"))
+
+    def skylines_until(end: float) -> Skylines:
+        window = TimeWindow(0, end)
+        return skylines_of(
+            snapshot,
+            [TimedAmount("w", name_to_uuid(name), "VCPU", 4, window, has_begun=False) for name in ("a", "b")],
+        )
+
+    def first_starts(skylines: Skylines) -> list[float]:
+        times = HostTimes(snapshot, skylines, make_wanted("resources=VCPU:1"), 1.0, SearchBudget())
+        return [times.first_start(root, 1.0, math.inf) for root in (a, b)]
+
+    before = KeptSkylines().with_changes(skylines_until(3), (), ())
+    assert first_starts(before) == [3, 3]
+    # the trees are the same objects, so only the timetable knows that a host has other windows
+    after = before.with_changes({a: skylines_until(5)[a]}, (), {a})
+    assert after.rooms["VCPU"].keys() == {b}
+    assert first_starts(after) == [5, 3]
+    assert first_starts(after.with_changes({}, {b}, {b})) == [5, math.inf]
+    assert first_starts(before) == [3, 3]

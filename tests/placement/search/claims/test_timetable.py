@@ -1,5 +1,6 @@
 """A timetable that follows the writes of two workers, compared with one that is read again."""
 
+import math
 import random
 import time
 import uuid
@@ -12,10 +13,13 @@ from typing import Any, Final
 
 import pytest
 
+from placement.db.buckets import bucket_of
 from placement.db.database import ServiceDatabase
 from placement.exceptions import Unavailable
 from placement.read_model.feed import ReadModel
+from placement.search.budget import SearchBudget
 from placement.search.claims.availability import skylines_in
+from placement.search.claims.host_times import HostTimes
 from placement.search.claims.timetable import WindowTimetable
 from placement.store import holds, reservations
 from placement.store.holds import read_schedule
@@ -32,6 +36,7 @@ from tests.placement.builders import (
 )
 from tests.placement.moving_clock import advance_clock, after, iso
 from tests.placement.running import Admin, application
+from tests.placement.search.claims.timed_worlds import make_wanted
 
 PATH: Final = "/ext/v1/reservations"
 HOUR: Final = 3600.0
@@ -139,6 +144,15 @@ def check_equal(database: ServiceDatabase, timetable: WindowTimetable, said: obj
         for provider_id, here in skylines.items():
             for name, skyline in here.items():
                 assert skyline.counted <= view.snapshot.providers[provider_id].used.get(name, 0), said
+        # searches add rooms to the skylines, and these rooms must follow the writes, too
+        for query in ("resources=VCPU:1", "resources=VCPU:3,DISK_GB:1"):
+            kept, new = (
+                HostTimes(view.snapshot, each, make_wanted(query), HOUR, SearchBudget())
+                for each in (skylines, fresh)
+            )
+            for root in view.snapshot.roots():
+                starts = [each.first_start(root, schedule.now, math.inf) for each in (kept, new)]
+                assert starts[0] == starts[1], said
 
 
 @pytest.mark.parametrize("seed", range(examples(20)))
@@ -277,6 +291,47 @@ def test_a_client_that_has_left_waits_for_no_other_reader(database_url: str) -> 
             pass
         with timetable.fresh_view() as timed:
             assert not timed.doubtful
+
+
+def test_a_view_that_takes_too_long_leaves_the_rest_to_the_next_one(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = Admin(application(database_url))
+    hosts = [make_provider(admin, f"cn{number}", VCPU=8) for number in range(3)]
+    # the hosts are in different buckets
+    count = len({bucket_of(each) for each in hosts})
+    assert admin("POST", PATH, json=booking(1)).status_code == 201
+    monkeypatch.setattr("placement.search.claims.timetable._CHUNK", 1)
+    with kept_timetable(database_url) as (database, timetable):
+        for _ in range(count - 1):
+            with pytest.raises(Unavailable, match="still reading"), timetable.fresh_view(max_wait=-1.0):
+                pass
+        with timetable.fresh_view(max_wait=-1.0):
+            pass
+        check_equal(database, timetable, "after the last step")
+
+
+@pytest.mark.parametrize("has_window", [True, False])
+def test_a_worker_that_starts_reads_the_windows_that_exist(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, has_window: bool
+) -> None:
+    admin = Admin(application(database_url))
+    make_provider(admin, "cn", VCPU=8)
+    if has_window:
+        assert admin("POST", PATH, json=booking(1)).status_code == 201
+    with kept_timetable(database_url) as (_, timetable):
+        read: list[str] = []
+
+        def noted(*args: Any, **keywords: Any) -> holds.TimeSchedule:
+            read.extend(keywords["of_providers"])
+            return read_schedule(*args, **keywords)
+
+        monkeypatch.setattr("placement.search.claims.timetable.read_schedule", noted)
+        timetable.read_ahead()
+        assert len(read) == has_window
+        with timetable.fresh_view(max_wait=-1.0) as timed:
+            assert len(timed.skylines) == has_window
+        assert len(read) == 1
 
 
 def test_later_views_read_only_the_providers_that_have_changed(

@@ -1,0 +1,150 @@
+"""Files in the state folder with notes: about claims of the agent, claims that end, and evictions by hand.
+
+A file keeps the notes of another host, because its folder may be a copy, or the host may get its former id
+back. Such notes have no effect.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final, Generic
+
+from compute_agent import kept_json
+from compute_agent.files import write_durably
+from compute_agent.report import claim_ends, eviction_notes, guest_claims
+from compute_agent.report.claim_ends import EndNote
+from compute_agent.report.eviction_notes import EvictionNote
+from compute_agent.report.guest_claims import ClaimNote
+from compute_agent.report.host_notes import NoteT, split_notes
+
+LOG = logging.getLogger(__name__)
+
+CLAIMS_FILE: Final = "claims.json"
+ENDS_FILE: Final = "claim_ends.json"
+EVICTIONS_FILE: Final = "evictions.json"
+
+
+class NoteFile(Generic[NoteT]):
+    """A file with notes by uuid of the guest. Only one thread at a time may use the object."""
+
+    def __init__(
+        self,
+        path: Path,
+        machine: str,
+        parse: Callable[[bytes], Mapping[str, NoteT]],
+        dump: Callable[[Iterable[NoteT], str], bytes],
+        report_loss: Callable[[Path, Exception], None],
+    ) -> None:
+        """Read the notes. A file that cannot be used is renamed.
+
+        :param machine: this host, as ``read_host_id()`` has it.
+        :param dump: returns the content of the file for some notes and this host.
+        :param report_loss: logs the new path of a file that cannot be used, and the error.
+        :raises UnsafeFileError: another user may have made the file.
+        :raises OSError: the file cannot be renamed.
+        """
+        self._path, self._machine, self._dump = path, machine, dump
+        nothing: Mapping[str, NoteT] = {}
+        found = kept_json.load_state(path, parse, nothing, report_loss)
+        self.notes: Mapping[str, NoteT]
+        """The notes of this host."""
+        self.foreign: Mapping[str, NoteT]
+        """The notes of other hosts."""
+        self.notes, self.foreign = split_notes(found, machine)
+        # The first change is written in any case, because the notes of an older agent are without this host.
+        self._saved = b"" if self.notes else dump(self.foreign.values(), machine)
+
+    def keep_notes(self, notes: Mapping[str, NoteT]) -> None:
+        """Store the notes, which are on disk when this returns.
+
+        :raises OSError: they cannot be written.
+        """
+        # A guest with the uuid of another host's guest gets a note of its own.
+        foreign = {uuid: note for uuid, note in self.foreign.items() if uuid not in notes}
+        content = self._dump([*notes.values(), *foreign.values()], self._machine)
+        if content != self._saved:
+            write_durably(self._path, content)
+        self.notes, self.foreign, self._saved = dict(notes), foreign, content
+
+
+class ClaimStore(NoteFile[ClaimNote]):
+    """The notes about claims that the agent has made."""
+
+    def __init__(self, folder: Path, machine: str) -> None:
+        """Read the notes; see :class:`NoteFile` for the parameter and the exceptions."""
+        super().__init__(
+            folder / CLAIMS_FILE,
+            machine,
+            guest_claims.parse_notes,
+            guest_claims.dump_notes,
+            _report_lost_claims,
+        )
+
+
+class EndStore(NoteFile[EndNote]):
+    """The notes about ends of claims."""
+
+    def __init__(self, folder: Path, machine: str) -> None:
+        """Read the notes; see :class:`NoteFile` for the parameter and the exceptions."""
+        self._failure = ""
+        super().__init__(
+            folder / ENDS_FILE,
+            machine,
+            claim_ends.parse_notes,
+            claim_ends.dump_notes,
+            _report_lost_ends,
+        )
+
+    def keep_notes(self, notes: Mapping[str, EndNote]) -> None:
+        """Store the notes in the file. A failure is logged once; the notes then stay in memory only."""
+        try:
+            super().keep_notes(notes)
+            self._failure = ""
+        except OSError as error:
+            self.notes = dict(notes)
+            if str(error) != self._failure:
+                LOG.error("The end times of claims cannot be written: %s; the agent tries again", error)
+            self._failure = str(error)
+
+
+class EvictionStore(NoteFile[EvictionNote]):
+    """The notes about evictions that operators have ordered."""
+
+    def __init__(self, folder: Path, machine: str) -> None:
+        """Read the notes; see :class:`NoteFile` for the parameter and the exceptions."""
+        super().__init__(
+            folder / EVICTIONS_FILE,
+            machine,
+            eviction_notes.parse_notes,
+            eviction_notes.dump_notes,
+            _report_lost_evictions,
+        )
+
+
+def _report_lost_claims(path: Path, error: Exception) -> None:
+    LOG.error(
+        "The file of notes of claims cannot be used and is now %s: %s. The agent does not give back the"
+        " allocations that it has claimed before",
+        path,
+        error,
+    )
+
+
+def _report_lost_ends(path: Path, error: Exception) -> None:
+    LOG.error(
+        "The file of end times of claims cannot be used and is now %s: %s. The agent does not evict guests"
+        " whose claims ended while no agent ran",
+        path,
+        error,
+    )
+
+
+def _report_lost_evictions(path: Path, error: Exception) -> None:
+    LOG.error(
+        "The file of notes of evictions cannot be used and is now %s: %s. The agent does not continue"
+        " evictions that operators have ordered before",
+        path,
+        error,
+    )

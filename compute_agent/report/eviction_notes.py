@@ -1,0 +1,77 @@
+"""Notes about evictions that operators have ordered. The next agent continues them after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from compute_agent import kept_json
+from compute_agent.model.messages import full_name, is_uuid
+from compute_agent.report.host_notes import HostNote
+
+_VERSION: Final = 1
+_MAX_PID: Final = 1 << 22
+"""The kernel's limit of process ids on 64-bit hosts."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionNote(HostNote):
+    """An eviction by an operator's command that has not ended.
+
+    :ivar pid: the main process of the guest, and ``boot`` the id of the boot in which it ran. Another run of
+        the guest is not evicted.
+    """
+
+    uuid: str
+    name: str
+    driver: str
+    pid: int
+    boot: str
+
+    def __str__(self) -> str:
+        return full_name(self.name, self.uuid)
+
+
+def dump_notes(notes: Iterable[EvictionNote], machine: str = "") -> bytes:
+    """The content of the file of notes.
+
+    :param machine: this host, as ``read_host_id()`` has it.
+    """
+    rows = [
+        {
+            "uuid": note.uuid,
+            "name": note.name,
+            "driver": note.driver,
+            "pid": note.pid,
+            "boot": note.boot,
+            "machine": note.machine or machine,
+        }
+        for note in notes
+    ]
+    return kept_json.dump(_VERSION, kept_json.checked_content(rows))
+
+
+def parse_notes(content: bytes) -> Mapping[str, EvictionNote]:
+    """The notes in a file, by uuid of the guest.
+
+    :raises ValueError: the content is damaged, or of another version.
+    """
+    return kept_json.parse(_VERSION, content, _read_notes)
+
+
+def _read_notes(document: Any) -> Mapping[str, EvictionNote]:
+    found = {}
+    for row in kept_json.checked_data(document):
+        guest_uuid = kept_json.text(row["uuid"])
+        if not is_uuid(guest_uuid):
+            raise ValueError(f"{guest_uuid!r} is not a uuid")
+        found[guest_uuid] = EvictionNote(
+            guest_uuid,
+            kept_json.text(row["name"]),
+            kept_json.text(row["driver"]),
+            int(kept_json.read_number(row["pid"], _MAX_PID)),
+            kept_json.text(row["boot"]),
+            machine=kept_json.text(row["machine"]),
+        )
+    return found

@@ -1,0 +1,111 @@
+"""Changes of the end times of claims in place: consumer, providers and amounts stay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from placement.db.database import ServiceDatabase, WriteTransaction
+from placement.exceptions import ConcurrentUpdate, Conflict
+from placement.store import allocations, claimants, expiries, reservations, window_promises
+from placement.store import consumers as consumer_store
+from placement.store.claims import CapacityExceeded
+from placement.store.expiries import ClaimEnd
+from placement.store.reservations import CapacityReservation
+from placement.store.time_profile import AT_ONCE, EndAction, TimeWindow, check_window, iso_time
+
+
+@dataclass(frozen=True, slots=True)
+class EndChange:
+    """A change of a claim with a fixed end time: the new end time, and the action on the guest at this time.
+
+    None keeps the present value.
+    """
+
+    ends_at: float | None
+    on_end: EndAction | None
+
+
+def change_end(database: ServiceDatabase, consumer: str, generation: int, change: EndChange) -> ClaimEnd:
+    """Change the end time of a claim; return the new end. The generation of the consumer increases by one.
+
+    :raises NotFound: the consumer has no claim with a future end time.
+    :raises ConcurrentUpdate: ``generation`` is not the current generation.
+    :raises InvalidRequest: the new end time is not in the future.
+    :raises Conflict: the claim has no fixed end time, or its resources are not free until the new end time.
+        Also if the new end time is later than both the present one and the end of the claim's window.
+    """
+    try:
+        return reservations.write_with_room(
+            database, lambda tx: _change_locked(tx, consumer, generation, change)
+        )
+    except CapacityExceeded as refusal:
+        refused = Conflict(f"The claim of consumer {consumer} cannot last until then. {refusal.detail}")
+        refused.has_overlaps = refusal.has_overlaps
+        raise refused from refusal
+
+
+def _change_locked(tx: WriteTransaction, consumer: str, generation: int, change: EndChange) -> ClaimEnd:
+    before = _source_window(tx, consumer)
+    # one call locks both consumers, so that locks are taken in the usual order
+    locked = claimants.lock_consumers(tx, [consumer, *([] if before is None else [before.uuid])])
+    row, found = locked.consumers.get(consumer), expiries.find_expiry(tx.conn, consumer)
+    consumer_store.check_generation(row, generation)
+    # this line is for the type checker: a consumer with this generation exists
+    assert row is not None
+    if not found.is_final:
+        raise Conflict(
+            f"The claim of consumer {consumer} has no fixed end: confirm it with expires_in, or claim again"
+            " with ends_at."
+        )
+    if found.seconds <= found.cleaning_time:
+        # it is over, and its guest may be gone
+        raise expiries.no_expiry(consumer)
+    source = _source_window(tx, consumer)
+    if (before and before.uuid) != (source and source.uuid):
+        raise ConcurrentUpdate("The reservation of the claim has changed just now. Please try again.")
+    present_end = found.expires_at - found.cleaning_time
+    guest_end = present_end if change.ends_at is None else change.ends_at
+    check_window(TimeWindow(AT_ONCE, guest_end), expiries.server_time(tx.conn))
+    # the end of the window may have moved before the end of the claim, which may become earlier even then
+    if source is not None and guest_end > max(source.usable.ends_at, present_end):
+        raise Conflict(
+            f"The claim of consumer {consumer} is from the reservation {source.uuid}, which ends at"
+            f" {iso_time(source.usable.ends_at)}: move the end of the reservation first."
+        )
+    end = _later_end(expiries.read_ends(tx, [consumer])[consumer], guest_end, change.on_end)
+    tx.lock(locked.providers)
+    claims = [
+        replace(
+            reservations.window_claim(tx, row, locked, TimeWindow(AT_ONCE, end.expires_at)),
+            taken_from=None if source is None else source.uuid,
+        )
+    ]
+    if source is not None and source.starts_at is not None:
+        # what is left of the window depends on its claims
+        time = TimeWindow(source.starts_at, source.expires_at)
+        claims.append(reservations.window_claim(tx, locked.consumers[source.uuid], locked, time))
+    allocations.write_claims(tx, claims, locked)
+    expiries.write_ends(tx, {consumer: end if source is not None else replace(end, window_id=None)}, [row.id])
+    return end
+
+
+def _later_end(end: ClaimEnd, guest_end: float, on_end: EndAction | None) -> ClaimEnd:
+    expires_at = guest_end + end.cleaning_time
+    return replace(
+        end,
+        expires_at=expires_at,
+        on_end=on_end or end.on_end,
+        # a preemptible claim cannot keep its room for longer than it lasts
+        kept_until=None if end.kept_until is None else min(end.kept_until, expires_at),
+        # events of the new end count from now on
+        booked_at=None,
+    )
+
+
+def _source_window(tx: WriteTransaction, consumer: str) -> CapacityReservation | None:
+    """Return the window from which a claim was made.
+
+    The result is None if the claim is from no window, or the window is over.
+    """
+    uuid = window_promises.source_windows(tx.conn, [consumer]).get(consumer)
+    return None if uuid is None else reservations.find_reservation(tx.conn, uuid)

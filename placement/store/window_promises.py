@@ -1,0 +1,153 @@
+"""Reads the promises of windows from which claims have taken amounts.
+
+The module :mod:`placement.store.time_profile` explains promises and returns. Every transaction that writes a
+window locks the window's consumer, so promises only change under this lock. But claims from the window end
+without this lock. So the unused part of a promise is only certain while the transaction has also locked the
+buckets of the providers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from placement.db.batch import split_rows
+from placement.db.tables import (
+    RESERVATION,
+    allocations,
+    claim_expiries,
+    consumers,
+    reservations,
+    resource_classes,
+    resource_providers,
+    window_promises,
+)
+from placement.store.allocations import Allocation
+from placement.store.expired import EXPIRES
+
+
+@dataclass(frozen=True, slots=True)
+class PromisedAmount:
+    """An amount that a window has promised, and the part of this amount that claims use at present."""
+
+    window: str
+    window_generation: int
+    provider: str
+    provider_generation: int
+    resource_class: str
+    used: int
+    updated_at: float
+    claimed: int
+
+    @property
+    def held_part(self) -> Allocation:
+        """The part that belongs to the window itself, even if it is not an allocation again yet."""
+        return self._amount_of(max(0, self.used - self.claimed))
+
+    @property
+    def claimed_part(self) -> Allocation:
+        """The part that claims use."""
+        return self._amount_of(self.claimed)
+
+    def _amount_of(self, used: int) -> Allocation:
+        return Allocation(
+            self.window,
+            self.window_generation,
+            self.provider,
+            self.provider_generation,
+            self.resource_class,
+            used,
+            self.updated_at,
+        )
+
+
+def promised_amounts(conn: sa.Connection, windows: Collection[str]) -> list[PromisedAmount]:
+    """Return the promises of these windows by uuid, if claims have taken amounts from the window."""
+    return [
+        PromisedAmount(*row[:5], int(row[5]), float(row[6]), int(row[7]))
+        for chunk in split_rows(sorted(windows))
+        for row in conn.execute(_PROMISED, {"windows": chunk})
+    ]
+
+
+ClassAmount = tuple[str, str]
+"""The uuid of a provider, and the name of a resource class."""
+
+
+def taken_by(conn: sa.Connection, window: str, claims: Collection[str]) -> Counter[ClassAmount]:
+    """Return the amounts that these consumers have from a window, and give back with another claim."""
+    found: Counter[ClassAmount] = Counter()
+    for provider, name, used in conn.execute(_TAKEN, {"window": window, "claims": sorted(claims)}):
+        found[provider, name] += used
+    return found
+
+
+def source_windows(conn: sa.Connection, claims: Sequence[str]) -> dict[str, str]:
+    """Return the windows from which the present claims of these consumers have taken amounts, by consumer."""
+    return {
+        consumer: window
+        for chunk in split_rows(claims)
+        for consumer, window in conn.execute(_SOURCES, {"claims": chunk})
+    }
+
+
+def claimed_sum(*conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect[Any]:
+    """Return a correlated query for the part of a promise that claims with these conditions use."""
+    return (
+        sa.select(sa.func.coalesce(sa.func.sum(allocations.c.used), 0))
+        .select_from(claim_expiries.join(consumers, EXPIRES))
+        .join(allocations, allocations.c.consumer_id == consumers.c.id)
+        .where(
+            claim_expiries.c.is_final,
+            claim_expiries.c.window_id == window_promises.c.consumer_id,
+            allocations.c.provider_id == window_promises.c.provider_id,
+            allocations.c.resource_class_id == window_promises.c.resource_class_id,
+            *conditions,
+        )
+        .correlate(window_promises)
+        .scalar_subquery()
+    )
+
+
+_window: Final = consumers.alias("window_consumers")
+_PROMISED: Final = (
+    sa.select(
+        _window.c.uuid,
+        _window.c.generation,
+        resource_providers.c.uuid,
+        resource_providers.c.generation,
+        resource_classes.c.name,
+        window_promises.c.used,
+        _window.c.updated_at,
+        claimed_sum(),
+    )
+    .select_from(window_promises)
+    .join(_window, _window.c.id == window_promises.c.consumer_id)
+    .join(resource_providers, resource_providers.c.id == window_promises.c.provider_id)
+    .join(resource_classes, resource_classes.c.id == window_promises.c.resource_class_id)
+    .where(_window.c.uuid.in_(sa.bindparam("windows", expanding=True)))
+    .order_by(_window.c.id, resource_providers.c.id, resource_classes.c.id)
+)
+_from_windows: Final = claim_expiries.join(consumers, EXPIRES).join(
+    _window, _window.c.id == claim_expiries.c.window_id
+)
+_of_claims: Final = consumers.c.uuid.in_(sa.bindparam("claims", expanding=True))
+_TAKEN: Final = (
+    sa.select(resource_providers.c.uuid, resource_classes.c.name, allocations.c.used)
+    .select_from(_from_windows)
+    .join(allocations, allocations.c.consumer_id == consumers.c.id)
+    .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
+    .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
+    .where(claim_expiries.c.is_final, _window.c.uuid == sa.bindparam("window"), _of_claims)
+)
+_SOURCES: Final = (
+    sa.select(consumers.c.uuid, _window.c.uuid.label("window"))
+    .select_from(_from_windows)
+    # a consumer that has got another type is no window any more
+    .join(reservations, reservations.c.consumer_id == _window.c.id)
+    .where(claim_expiries.c.is_final, _window.c.consumer_type == RESERVATION, _of_claims)
+)

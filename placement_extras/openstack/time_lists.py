@@ -1,0 +1,158 @@
+"""Commands of ``openstack`` that list events, claims with an end time, and limits on reservations."""
+
+import argparse
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from osc_lib.command import command
+
+from placement_extras.openstack.requests import (
+    HostNames,
+    amounts_text,
+    read_pages,
+    request_extension,
+    root_uuids,
+    sum_amounts,
+)
+
+EVENT_COLUMNS: Final = ("time", "kind", "consumer", "project_id", "starts_at", "ends_at", "on_end", "hosts")
+"""The columns of a time event."""
+ENDING_COLUMNS: Final = (
+    *("consumer", "generation", "project_id", "consumer_type"),
+    *("ends_at", "on_end", "kept_until", "hosts", "reservation", "resources"),
+)
+"""The columns of a claim with an end time."""
+LIMIT_COLUMNS: Final = ("limit", "resource_class", "maximum", "used")
+"""The columns of a limit on the reservations of a project."""
+
+TableRow = tuple[Any, ...]
+
+
+class ListTimeEvents(command.Lister):
+    """List starts and ends of reservations and of claims, by time.
+
+    If --until is in the future, the list has the events that will happen if nothing changes. The column
+    "hosts" is empty for reservations and claims that are over.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of the arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--since",
+            metavar="<time>",
+            required=True,
+            help="Start of the interval, such as 2026-12-24T18:00:00Z (UTC)",
+        )
+        parser.add_argument(
+            "--until",
+            metavar="<time>",
+            help="End of the interval, at most seven days after its start (UTC; default: now)",
+        )
+        parser.add_argument(
+            "--notice",
+            metavar="<seconds>",
+            type=int,
+            help="Seconds between the announcement of a time and this time (default: 3600)",
+        )
+        parser.add_argument("--project-id", metavar="<project>", help="List events of this project only")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[TableRow]]:
+        """List events, page by page."""
+        given = {name: getattr(parsed_args, name) for name in ("since", "until", "notice", "project_id")}
+        asked = {name: value for name, value in given.items() if value is not None}
+        names = HostNames(self)
+        return EVENT_COLUMNS, (
+            (
+                *(each[name] for name in ("time", "kind", "consumer_uuid", "project_id")),
+                *(each[name] for name in ("starts_at", "ends_at", "on_end")),
+                _host_names(names, each),
+            )
+            for each in read_pages(self, "/ext/v1/time_events", asked, "events")
+        )
+
+
+class ListEndingClaims(command.Lister):
+    """List the claims that end, on a host or on all hosts.
+
+    The column "kept_until" is the time until which a preemptible claim keeps its resources. A reservation
+    that begins later may end the claim. The column "reservation" has the reservation from which the claim has
+    taken its resources.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of the arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--root",
+            metavar="<host>",
+            help="Host: its name, or the UUID of its root provider (default: all hosts)",
+        )
+        parser.add_argument(
+            "--reservation", metavar="<uuid>", help="List claims from the reservation with this UUID only"
+        )
+        parser.add_argument("--preemptible", action="store_true", help="List preemptible claims only")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[TableRow]]:
+        """List claims, page by page."""
+        asked, roots = dict[str, Any](), list[str]()
+        if parsed_args.root is not None:
+            roots = root_uuids(self, [parsed_args.root])
+            asked["root"] = roots[0]
+        if parsed_args.preemptible:
+            asked["preemptible"] = "true"
+        if parsed_args.reservation is not None:
+            asked["reservation"] = parsed_args.reservation
+        names = HostNames(self)
+        return ENDING_COLUMNS, (
+            (
+                *(each[name] for name in ("consumer_uuid", "consumer_generation", "project_id")),
+                *(each[name] for name in ("consumer_type", "ends_at", "on_end")),
+                # an earlier service shows no preemptible claims, reservations and resources
+                each.get("kept_until"),
+                _host_names(names, {"root_provider_uuids": roots, **each}),
+                each.get("reservation"),
+                amounts_text(sum_amounts(some["resources"] for some in each.get("allocations", {}).values())),
+            )
+            for each in read_pages(self, "/ext/v1/claims", asked, "claims")
+        )
+
+
+class ListReservationLimits(command.Lister):
+    """List the limits on the reservations of a project, and how much the project uses of them.
+
+    The used amount is the largest at any time from now on. An empty maximum means that there is no limit.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of the arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--project-id", metavar="<project>", help="Project of the reservations (default: your project)"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
+        """List the limits."""
+        asked = {} if parsed_args.project_id is None else {"project_id": parsed_args.project_id}
+        found = request_extension(self, "GET", "/ext/v1/reservations/limits", params=asked)["limits"]
+        period = f"hours within {found['hours_period'] / 86_400:g} days"
+        return LIMIT_COLUMNS, [
+            ("seconds of a reservation", None, found["max_duration"], None),
+            ("seconds until its start", None, found["max_ahead"], None),
+            ("reservations", None, found["reservations"]["limit"], found["reservations"]["used"]),
+            *(("amount at once", name, *each) for name, each in _limit_uses(found["amounts"])),
+            *((period, name, *each) for name, each in _limit_uses(found["hours"])),
+        ]
+
+
+def _limit_uses(by_class: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    return ((name, (each["limit"], each["used"])) for name, each in by_class.items())
+
+
+def _host_names(names: HostNames, document: Mapping[str, Any]) -> str:
+    """Return the names of the hosts in an answer; a host without a readable name has its uuid."""
+    # an earlier service has no hosts
+    return ",".join(names.host_name(each) or each for each in document.get("root_provider_uuids", ()))
