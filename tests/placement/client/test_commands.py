@@ -374,7 +374,7 @@ def walk_flavor_files(shell: Shell, folder: Path) -> None:
         shell(f"allocation candidate explain --flavor-file {folder}/none.json")
     with pytest.raises(CommandFailed, match="No such file"):
         shell(f"allocation candidate explain --flavor-file {folder}/nowhere.json")
-    with pytest.raises(CommandFailed, match="give a query, --flavor, --flavor-file, or"):
+    with pytest.raises(CommandFailed, match="Give a query, --flavor, --flavor-file, or"):
         shell("resource capacity show")
 
 
