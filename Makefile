@@ -101,9 +101,10 @@ check: $(INSTALLED)
 generated-tests: $(INSTALLED)
 	$(BIN)/python -m pytest -q $(GENERATED)
 
-# Compiles the test modules; otherwise each of the processes that run them compiles them all.
+# Compiles the test modules; otherwise each of the processes that run them compiles them all. Those processes
+# report what fails here.
 compiled-tests: $(INSTALLED)
-	@$(BIN)/python -m pytest -qqq --disable-warnings --collect-only $(REST)
+	@$(BIN)/python -m pytest -q --collect-only $(REST) > /dev/null || true
 
 quick-tests: $(INSTALLED)
 	$(BIN)/python -m pytest -q $(BRIEF) $(PARALLEL) -p no:schemathesis $(PYTEST_ARGS)

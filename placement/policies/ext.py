@@ -53,7 +53,7 @@ RULES: Final = [
         LIST_RESERVATIONS,
         "List reservations, and show the limits of a project on them.",
         ("GET", _RESERVATIONS),
-        ("GET", f"{_RESERVATIONS}/limits"),
+        ("GET", "/ext/v1/reservation_limits"),
         check=ADMIN_OR_PROJECT_READER_OR_SERVICE,
     ),
     define_rule(

@@ -103,13 +103,13 @@ class _ListQuery(StrictSchema):
 
 
 class _LimitsQuery(StrictSchema):
-    """The parameters of ``GET /ext/v1/reservations/limits``."""
+    """The parameters of ``GET /ext/v1/reservation_limits``."""
 
     project_id = StringField(min_length=1, max_length=255, metadata=since_version(microversion.INITIAL))
 
 
 def parse_limits(params: Params, version: Microversion) -> str | None:
-    """Return the project that a query string of ``GET /ext/v1/reservations/limits`` names, or None.
+    """Return the project that a query string of ``GET /ext/v1/reservation_limits`` names, or None.
 
     :raises InvalidRequest: the query string is wrong; the message names the error.
     """

@@ -137,7 +137,7 @@ class ListReservationLimits(command.Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
         """List the limits."""
         asked = {} if parsed_args.project_id is None else {"project_id": parsed_args.project_id}
-        found = request_extension(self, "GET", "/ext/v1/reservations/limits", params=asked)["limits"]
+        found = request_extension(self, "GET", "/ext/v1/reservation_limits", params=asked)["limits"]
         period = f"hours within {found['hours_period'] / 86_400:g} days"
         return LIMIT_COLUMNS, [
             ("seconds of a reservation", None, found["max_duration"], None),

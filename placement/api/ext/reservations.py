@@ -40,6 +40,8 @@ blueprint = Blueprint("ext_reservations", __name__)
 
 PATH: Final = f"{EXT}/reservations"
 _ONE: Final = f"{PATH}/<reservation_uuid>"
+# not below PATH, where the path of a reservation would answer other methods
+_LIMITS: Final = f"{EXT}/reservation_limits"
 _ANY_PROJECT: Final = str(uuids.uuid4())
 """The id of a project that does not exist; a rule that allows this project allows every project."""
 _CREATE: Final = schemas.ReservationCreation()
@@ -151,7 +153,7 @@ def _page_document(
     return document
 
 
-@api_operation(blueprint, "GET", f"{PATH}/limits", None, writes_json=True)
+@api_operation(blueprint, "GET", _LIMITS, None, writes_json=True)
 def show_limits(call: ApiRequest) -> Response:
     """Show the limits on the reservations of a project, and how much of each limit the project uses."""
     project_id = schemas.parse_limits(call.query_parameters, call.version) or call.project_id

@@ -15,6 +15,7 @@ from tests.placement.moving_clock import advance_clock, after
 from tests.placement.running import Admin, application
 
 PATH = "/ext/v1/reservations"
+LIMITS_PATH = "/ext/v1/reservation_limits"
 HOUR = 3600.0
 LAST = 6
 
@@ -162,7 +163,7 @@ def test_a_project_reads_its_limits_and_what_it_uses_of_them(url: str) -> None:
     for begin, end in ((1, 3), (3, 4)):
         assert book(admin, 5, begin, end).status_code == 201
     member = {"X-Auth-Token": "ann:web", "X-Roles": "reader"}
-    path = f"{PATH}/limits"
+    path = LIMITS_PATH
     shown = admin("GET", path, headers=member).json["limits"]
     assert shown == {
         "project_id": "web",
@@ -182,5 +183,5 @@ def test_a_project_reads_its_limits_and_what_it_uses_of_them(url: str) -> None:
 
 def test_without_limits_only_the_number_of_reservations_is_shown(url: str) -> None:
     admin = limited(url)
-    shown = admin("GET", f"{PATH}/limits?project_id=web").json["limits"]
+    shown = admin("GET", f"{LIMITS_PATH}?project_id=web").json["limits"]
     assert (shown["reservations"], shown["amounts"], shown["hours"]) == ({"limit": None, "used": 0}, {}, {})
