@@ -35,7 +35,7 @@ from placement.search.diagnosis.explanation import explain_request
 from placement.search.diagnosis.sentences import explanation_sentence
 from placement.search.rendering import ProviderSummaries
 from placement.search.request import CandidatesRequest
-from placement.store import classes, reservations
+from placement.store import classes, due_changes
 
 LOG = logging.getLogger(__name__)
 
@@ -192,7 +192,7 @@ class PlacementService:
         # ``threads`` is an option of the command line of placement-api; other servers do not have it
         long_requests = max(1, conf.threads // 2) if "threads" in conf else LONG_REQUESTS
         file = ModelFile(conf.placement.model_file) if conf.placement.model_file else None
-        model = ReadModel(database, long_requests, reservations.give_back_expired, file)
+        model = ReadModel(database, long_requests, due_changes.give_back_expired, file)
         explainer = (
             EmptyAnswerExplainer(model, conf.api.explanations_deadline) if conf.api.explain_empty else None
         )
@@ -213,7 +213,7 @@ class PlacementService:
 
         If ``work`` needs the amounts of expired reservations, release these amounts first.
         """
-        return reservations.write_with_room(self.database, work)
+        return due_changes.write_with_room(self.database, work)
 
     def prepare_database(self) -> None:
         """Migrate the database if the configuration asks for it, and create the standard names.

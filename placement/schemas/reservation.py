@@ -31,7 +31,8 @@ from placement.schemas.request_form import RequestForms
 from placement.schemas.terms import Params, load_query, since_version
 from placement.search.claims.claim import WantedClaim
 from placement.store.consumers import ConsumerOwnership
-from placement.store.reservations import TYPE, ReservationChange, ReservationEnd, ReservationState
+from placement.store.reservation_changes import ReservationChange, ReservationEnd
+from placement.store.reservations import TYPE, ReservationState
 from placement.store.time_profile import TimeWindow
 from placement.store.window_history import PastState
 

@@ -23,11 +23,12 @@ Modules
       generations.
     - ``claim_commit`` writes claims that were placed with the read model, and their groups (``groups``).
     - ``claimants`` locks the consumers of claims, with their holdings.
-    - ``reservations`` and ``expiries`` write allocations with an end time; ``expired`` has queries that leave
-      out ended allocations. ``booking_limits`` checks the limits on reservations of a project, and
-      ``maintenances`` books whole hosts. ``window_history`` records windows that are over, and
-      ``window_usage`` computes sums of windows for metrics. ``time_profile`` computes the amounts that later
-      windows need, and ``holds`` keeps these amounts free.
+    - ``reservations`` reads reservations, and divides them between claims; ``reservation_changes`` writes
+      them. ``expiries`` writes the end times of claims; ``expired`` has queries that leave out ended
+      allocations, and ``due_changes`` releases these and begins windows. ``booking_limits`` checks the
+      limits on reservations of a project, and ``maintenances`` books whole hosts. ``window_history`` records
+      windows that are over, and ``window_usage`` computes sums of windows for metrics. ``time_profile``
+      computes the amounts that later windows need, and ``holds`` keeps these amounts free.
     - ``providers``, ``inventories``, ``traits``, ``aggregates`` and ``attributes`` write one part of a
       provider each; ``trees`` writes all parts of a tree, ``reshaper`` moves inventories with allocations.
     - ``optimistic_write`` writes inventories, traits or aggregates without reading first. ``names`` and

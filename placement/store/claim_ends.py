@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.exceptions import ConcurrentUpdate, Conflict
-from placement.store import allocations, claimants, expiries, reservations, window_promises
+from placement.store import allocations, claimants, due_changes, expiries, reservations, window_promises
 from placement.store import consumers as consumer_store
 from placement.store.claims import CapacityExceeded
 from placement.store.expiries import ClaimEnd
@@ -35,7 +35,7 @@ def change_end(database: ServiceDatabase, consumer: str, generation: int, change
         Also if the new end time is later than both the present one and the end of the claim's window.
     """
     try:
-        return reservations.write_with_room(
+        return due_changes.write_with_room(
             database, lambda tx: _change_locked(tx, consumer, generation, change)
         )
     except CapacityExceeded as refusal:

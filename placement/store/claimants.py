@@ -93,7 +93,7 @@ def check_generations(claims: Iterable[ConsumerClaim], locked: LockedConsumers) 
     """Refuse claims with a wrong generation of their consumer.
 
     An expired consumer counts as missing. A claim for the uuid of an expired consumer has to wait until the
-    service has released the expired allocations (:func:`placement.store.reservations.write_with_room`).
+    service has released the expired allocations (:func:`placement.store.due_changes.write_with_room`).
 
     :raises ConcurrentUpdate: a generation is wrong; the message has the wrong and the current generation.
         ConsumerExists if the consumer has to be released first.

@@ -2,7 +2,7 @@
 
 A reservation or an unconfirmed claim expires at its expiry time, even if no worker reads the database at that
 time. Queries that show consumers add the condition :data:`COUNTS`. A writer that needs the amounts of expired
-consumers releases these amounts (:mod:`placement.store.reservations`).
+consumers releases these amounts (:mod:`placement.store.due_changes`).
 """
 
 from typing import Final

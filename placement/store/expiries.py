@@ -4,7 +4,7 @@ A consumer with an expiring claim has a row in ``claim_expiries``, which counts 
 consumer. After any write of its allocations, or after a confirmation, the claim of the consumer does not
 expire any more. A claim with a fixed end time has a row in the same table. No confirmation changes this end
 time, and :mod:`placement.store.time_profile` relies on this. Expired claims are released like reservations
-(:mod:`placement.store.reservations`).
+(:mod:`placement.store.due_changes`).
 """
 
 from collections.abc import Collection, Mapping, Sequence

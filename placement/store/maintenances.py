@@ -37,13 +37,12 @@ from placement.store.consumers import ConsumerOwnership
 from placement.store.expired import COUNTS, EXPIRES
 from placement.store.expiries import server_time
 from placement.store.providers import no_provider
+from placement.store.reservation_changes import ReservationEnd, make_reservation
 from placement.store.reservations import (
     CapacityReservation,
-    ReservationEnd,
     WrittenReservation,
     find_reservation,
     held_amounts,
-    make_reservation,
     no_reservation,
 )
 from placement.store.time_profile import TimeWindow, check_window

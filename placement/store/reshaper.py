@@ -11,6 +11,7 @@ from placement.exceptions import ConcurrentUpdate, InvalidRequest
 from placement.store import (
     allocations,
     claimants,
+    due_changes,
     expiries,
     inventories,
     names,
@@ -36,7 +37,7 @@ def reshape_providers(
 ) -> None:
     """Replace inventories and allocations together in a new transaction; see :func:`reshape_locked`."""
     # a client that has not seen all amounts of a window does not say where these amounts move
-    reservations.write_seen(database, lambda tx: reshape_locked(tx, wanted, claims))
+    due_changes.write_seen(database, lambda tx: reshape_locked(tx, wanted, claims))
 
 
 def reshape_locked(
@@ -126,8 +127,8 @@ def _with_windows(
     sources = window_promises.source_windows(tx.conn, own)
     if not locked.consumers.keys() >= set(sources.values()):
         raise ConcurrentUpdate(_CHANGED)
-    reservations.refuse_returns(tx, locked)
-    times = reservations.window_times(tx.conn, locked.timed.intersection(locked.consumers))
+    due_changes.refuse_returns(tx, locked)
+    times = due_changes.window_times(tx.conn, locked.timed.intersection(locked.consumers))
     windows = [
         reservations.window_claim(tx, row, locked, times[uuid])
         for uuid, row in locked.consumers.items()

@@ -18,6 +18,7 @@ from placement.schemas import reservation as schemas
 from placement.schemas.base import canonical_uuid
 from placement.schemas.claim import parse_end_action
 from placement.search.claims.degradation import DegradationCause, PromisingProviders, find_causes, has_failed
+from placement.store import reservation_changes
 from placement.store import reservations as store
 from placement.store.allocations import Allocation
 from placement.store.booking_limits import BookingLimits
@@ -25,9 +26,9 @@ from placement.store.consumers import ConsumerOwnership
 from placement.store.expiries import server_time
 from placement.store.holds import project_amounts, read_schedule
 from placement.store.maintenances import HostGuest, book_maintenance, find_guests
+from placement.store.reservation_changes import ReservationEnd
 from placement.store.reservations import (
     CapacityReservation,
-    ReservationEnd,
     ReservationState,
     ReservedAmounts,
     WrittenReservation,
@@ -83,7 +84,7 @@ def create_reservation(call: ApiRequest) -> Response:
 
     def make_written(tx: WriteTransaction) -> None:
         made[:] = [
-            store.make_reservation(
+            reservation_changes.make_reservation(
                 tx, uuid, body["group"], end, starts_at, limits, margins, on_end, is_movable=is_movable
             )
         ]
@@ -162,7 +163,7 @@ def show_limits(call: ApiRequest) -> Response:
         raise InvalidRequest("Give a project_id: this caller has no project.")
     limits = booking_limits(call)
     with call.service.database.read() as conn:
-        number, now = store.count_living(conn, project_id), server_time(conn)
+        number, now = reservation_changes.count_living(conn, project_id), server_time(conn)
         held = project_amounts(conn, project_id) if limits.needs_amounts else []
     amounts, hours = limits.uses_of(project_id, held, now)
     shown = {
@@ -217,7 +218,7 @@ def update(call: ApiRequest, reservation_uuid: str) -> Response:
     known = _known_uuid(reservation_uuid)
     body = call.parse_body(_UPDATE)
     change, generation = schemas.change_of(body), body["generation"]
-    written = store.change_reservation(
+    written = reservation_changes.change_reservation(
         call.service.database, known, generation, change, booking_limits(call), may_change
     )
     # the right to change a reservation does not include the right to see it
@@ -231,11 +232,11 @@ def delete(call: ApiRequest, reservation_uuid: str) -> Response:
     """Release all allocations that a reservation still has."""
     may_change = _project_check(call, rules.DELETE_RESERVATION)
     known = _known_uuid(reservation_uuid)
-    call.service.database.write(lambda tx: store.delete(tx, known, may_change))
+    call.service.database.write(lambda tx: reservation_changes.delete_reservation(tx, known, may_change))
     return call.empty_answer()
 
 
-def _project_check(call: ApiRequest, rule: str) -> store.ProjectCheck:
+def _project_check(call: ApiRequest, rule: str) -> reservation_changes.ProjectCheck:
     """Return a function that tells whether a rule lets the caller act on the reservations of a project.
 
     :raises Forbidden: the rule does not even let the caller act on reservations of its own project.

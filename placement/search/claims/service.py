@@ -50,7 +50,7 @@ from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_
 from placement.search.claims.refusal import claim_refusal, reservation_refusal
 from placement.search.claims.window_moves import MovedPlaces, place_by_moves
 from placement.search.claims.window_preemptions import place_preempting
-from placement.store import allocations, claim_commit, consumers, expiries, reservations
+from placement.store import allocations, claim_commit, consumers, due_changes, expiries, reservations
 from placement.store.claims import ConsumerClaim
 from placement.store.groups import Members
 from placement.store.holds import planned_providers, read_schedule
@@ -221,7 +221,7 @@ class ClaimService:
             return times
 
         # expired reservations may occupy amounts that the choice needs
-        times = reservations.write_with_room(self._context.database, write_all)
+        times = due_changes.write_with_room(self._context.database, write_all)
         return [replace(each, expires_at=times.get(each.wanted.consumer)) for each in placed]
 
     def _place_at_once(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:

@@ -27,7 +27,7 @@ from placement.store import (
     consumers,
     inventories,
     providers,
-    reservations,
+    reservation_changes,
     traits,
 )
 from tests.databases import DatabaseServer
@@ -435,7 +435,9 @@ def test_a_server_with_a_slow_clock_is_not_asked_by_every_request_to_release(
     owner = consumers.ConsumerOwnership("project", "user", "RESERVATION")
     writer.write(lambda tx: consumers.create_consumers(tx, {CHILD: owner}))
     writer.write(
-        lambda tx: reservations.make_reservation(tx, CHILD, None, reservations.ReservationEnd(None, 2.0))
+        lambda tx: reservation_changes.make_reservation(
+            tx, CHILD, None, reservation_changes.ReservationEnd(None, 2.0)
+        )
     )
     asked = []
 

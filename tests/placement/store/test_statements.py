@@ -14,6 +14,7 @@ from placement.store import (
     inventories,
     project_usages,
     providers,
+    reservation_changes,
     reservations,
     traits,
 )
@@ -75,8 +76,8 @@ def test_a_window_of_the_provider_adds_no_statement_to_a_claim_without_an_end(
 
     def book(tx: WriteTransaction) -> None:
         allocations.replace(tx, [booked])
-        end = reservations.ReservationEnd(window.ends_at, None)
-        reservations.make_reservation(tx, NEW_HOST, None, end, starts_at)
+        end = reservation_changes.ReservationEnd(window.ends_at, None)
+        reservation_changes.make_reservation(tx, NEW_HOST, None, end, starts_at)
 
     database.write(book)
     assert counted(claiming(host)) == [3, 2]

@@ -312,7 +312,7 @@ def test_a_worker_that_starts_later_knows_expired_reservations(admin: Admin, url
 def test_several_batches_of_expired_reservations_are_released(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("placement.store.reservations._AT_ONCE", 2)
+    monkeypatch.setattr("placement.store.due_changes._AT_ONCE", 2)
     only = make_provider(admin, "cn", VCPU=8)
     for reservation in [reserved(admin, "resources=VCPU:1") for _ in range(7)]:
         let_expire(admin, reservation)

@@ -419,7 +419,7 @@ def test_the_room_of_a_window_stays_held_until_some_worker_begins_it(
     first = booked(admin, 8, 1, 2)
     with monkeypatch.context() as patch:
         # as if each worker died before it begins windows
-        patch.setattr("placement.store.reservations.begin_windows", lambda tx: 0)
+        patch.setattr("placement.store.due_changes.begin_windows", lambda tx: 0)
         advance_clock(url, 1.5 * HOUR)
         assert show(admin, first)["state"] == "active"
         assert put_allocation(admin, {host: {"VCPU": 1}}).status_code == 409

@@ -21,7 +21,7 @@ from placement.search.budget import SearchBudget
 from placement.search.claims.availability import skylines_in
 from placement.search.claims.host_times import HostTimes
 from placement.search.claims.timetable import WindowTimetable
-from placement.store import holds, reservations
+from placement.store import due_changes, holds
 from placement.store.holds import read_schedule
 from placement.store.time_skyline import make_skylines
 from tests.examples import examples
@@ -130,7 +130,7 @@ class History:
 def kept_timetable(url: str) -> Iterator[tuple[ServiceDatabase, WindowTimetable]]:
     """Return a timetable of a worker of its own."""
     with closing(ServiceDatabase(url)) as database:
-        yield database, WindowTimetable(ReadModel(database, 1, reservations.give_back_expired), database)
+        yield database, WindowTimetable(ReadModel(database, 1, due_changes.give_back_expired), database)
 
 
 def check_equal(database: ServiceDatabase, timetable: WindowTimetable, said: object) -> None:
@@ -253,7 +253,7 @@ def test_a_view_reads_once_while_others_write_steadily(
     admin = Admin(application(database_url))
     host = make_provider(admin, "cn", VCPU=8)
     with closing(ServiceDatabase(database_url)) as database:
-        model = ReadModel(database, 1, reservations.give_back_expired)
+        model = ReadModel(database, 1, due_changes.give_back_expired)
         timetable, fresh_view, views = WindowTimetable(model, database), model.fresh_view, []
 
         def interrupted() -> Any:

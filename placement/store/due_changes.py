@@ -1,0 +1,227 @@
+"""Changes that are due by the clock of the database: expired consumers are released, and windows begin.
+
+No process waits for these times. The next worker that needs the amounts makes the changes that are due
+(:func:`write_with_room`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Final, TypeVar
+
+import sqlalchemy as sa
+
+from placement.db import buckets, clock
+from placement.db.database import ServiceDatabase, WriteTransaction
+from placement.db.tables import (
+    consumers,
+    planned_allocations,
+    reservations,
+)
+from placement.exceptions import (
+    ConcurrentUpdate,
+    Conflict,
+    ConsumerExists,
+)
+from placement.store import (
+    allocations,
+    claimants,
+    expired,
+    expiries,
+    holds,
+    time_events,
+    window_promises,
+)
+from placement.store import consumers as consumer_store
+from placement.store.claims import CapacityExceeded
+from placement.store.reservations import RESERVING_CONSUMERS, window_claim
+from placement.store.time_profile import (
+    TimeWindow,
+    overlaps_sentence,
+)
+
+T = TypeVar("T")
+# a release locks buckets, so a long one would make claims wait
+_AT_ONCE: Final = 100
+"""Maximum number of expired consumers that one transaction releases."""
+
+
+def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction], T]) -> T:
+    """Run a write.
+
+    If the write fails while expired allocations exist, release these allocations and run the write again.
+
+    :raises Conflict: the write conflicts with the state after the release.
+    """
+    # ends at some point, because each round releases an allocation or raises an error
+    while True:
+        try:
+            return database.write(work)
+        except Conflict as conflict:
+            if isinstance(conflict, ConcurrentUpdate) and not isinstance(conflict, ConsumerExists):
+                raise  # the claim fails for another reason than missing room
+            # this runs in a new transaction, because the failed transaction holds no locks any more
+            with database.read() as conn:
+                some = any(conn.execute(query.limit(1)).first() for query in expired.UUIDS)
+                overlaps = "" if some else _describe_overlaps(conn, conflict)
+            if some and give_back_expired(database):
+                continue
+            conflict.add_overlaps(overlaps)
+            raise
+
+
+def _describe_overlaps(conn: sa.Connection, conflict: Conflict) -> str:
+    """Return a sentence about the windows that need the amounts of a refused write, or an empty text."""
+    if not isinstance(conflict, CapacityExceeded):
+        return ""
+    schedule = holds.read_schedule(conn, of_providers=[conflict.provider])
+    # the write has no end, so each later window matters
+    some = [each for each in schedule.amounts if each.resource_class == conflict.resource_class]
+    return overlaps_sentence(some, TimeWindow(schedule.now, math.inf))
+
+
+def give_back_expired(database: ServiceDatabase) -> int:
+    """Release expired reservations and claims, and start due windows; return the number of consumers.
+
+    Afterwards all workers read the next expiry from the database.
+    """
+    # two transactions, because each locks its consumers before its providers; a worker that dies in between
+    # leaves the windows to the next one, and their room is held meanwhile
+    return database.write(_give_back_expired) + database.write(begin_windows)
+
+
+_due: Final = (
+    sa.select(consumers.c.uuid)
+    .select_from(RESERVING_CONSUMERS)
+    .where(
+        consumers.c.id.in_(sa.select(planned_allocations.c.consumer_id)),
+        reservations.c.starts_at <= clock.ServerNow(),
+    )
+    .order_by(consumers.c.uuid)
+    .limit(_AT_ONCE)
+)
+_times: Final = (
+    sa.select(consumers.c.uuid, reservations.c.starts_at, reservations.c.expires_at)
+    .select_from(RESERVING_CONSUMERS)
+    .where(consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True)))
+)
+
+
+def window_times(conn: sa.Connection, uuids: Collection[str]) -> dict[str, TimeWindow]:
+    """Return the reserved times of these windows, by uuid, including windows that are over."""
+    return {
+        uuid: TimeWindow(starts_at, ends_at)
+        for uuid, starts_at, ends_at in conn.execute(_times, {"uuids": sorted(uuids)})
+    }
+
+
+def begin_windows(tx: WriteTransaction) -> int:
+    """Turn the planned allocations of windows that have begun into allocations; return their number."""
+    due = sorted(tx.conn.execute(_due).scalars())
+    if not due:
+        return 0
+    locked = claimants.lock_consumers(tx, due)
+    # under the locks of the consumers a window that another worker has begun has no planned allocations
+    begun = _write_held(tx, locked, {each.consumer for each in locked.planned})
+    tx.lock_buckets([buckets.RESERVATIONS])
+    return begun
+
+
+class UnseenReturns(ConcurrentUpdate):
+    """The error for windows that have got amounts back, which are no allocations yet: 409.
+
+    The client cannot have meant these amounts, because the windows have the same generation without them.
+    """
+
+    def __init__(self, windows: Sequence[str]) -> None:
+        super().__init__(
+            f"Claims have given amounts back to the reservations {', '.join(windows)} since the present"
+            " generations. Please read the reservations, and try again with their new generations."
+        )
+        self.windows = windows
+
+
+def refuse_returns(tx: WriteTransaction, locked: claimants.LockedConsumers) -> None:
+    """Refuse a write of locked windows that have got amounts back, which are no allocations yet.
+
+    The caller has locked the buckets of their providers, and calls :func:`write_seen`.
+
+    :raises UnseenReturns: there are such windows.
+    """
+    # each write of a window makes its amounts allocations, and claims end without a write of their window
+    promised, written = Counter[str](), Counter[str]()
+    for each in window_promises.promised_amounts(tx.conn, {each.consumer for each in locked.promised}):
+        promised[each.window] += each.held_part.used
+    for holding in locked.holdings:
+        written[holding.consumer] += holding.used
+    if returned := sorted(uuid for uuid, used in promised.items() if used > written[uuid]):
+        raise UnseenReturns(returned)
+
+
+def write_seen(database: ServiceDatabase, work: Callable[[WriteTransaction], T]) -> T:
+    """Run a write as :func:`write_with_room` does.
+
+    If the write fails because of :class:`UnseenReturns`, turn these amounts into allocations, so that the
+    client sees them.
+    """
+    try:
+        return write_with_room(database, work)
+    except UnseenReturns as refusal:
+        windows = refusal.windows
+        database.write(lambda tx: _write_returns(tx, windows))
+        raise
+
+
+def _write_returns(tx: WriteTransaction, uuids: Collection[str]) -> None:
+    locked = claimants.lock_consumers(tx, uuids)
+    _write_held(tx, locked, {each.consumer for each in locked.promised})
+
+
+def _write_held(tx: WriteTransaction, locked: claimants.LockedConsumers, uuids: Collection[str]) -> int:
+    """Write all that some locked windows hold as their allocations; return the number of these windows."""
+    rows = [row for row in locked.consumers.values() if row.uuid in uuids]
+    chosen = replace(
+        locked,
+        consumers={row.uuid: row for row in rows},
+        holdings=[each for each in locked.holdings if each.consumer in uuids],
+        planned=[each for each in locked.planned if each.consumer in uuids],
+        promised=[each for each in locked.promised if each.consumer in uuids],
+        timed=frozenset(uuids),
+    )
+    if rows:
+        tx.lock(chosen.providers)
+        # under the locks, because another worker may have moved the end of a window meanwhile
+        times = window_times(tx.conn, uuids)
+        claims = [window_claim(tx, row, chosen, times[row.uuid]) for row in rows]
+        # their room is held since the booking, so this write is never refused
+        allocations.write_claims(tx, claims, chosen, are_promised=True)
+    return len(rows)
+
+
+def _give_back_expired(tx: WriteTransaction) -> int:
+    # one call releases at most 100 of each kind; later calls release the rest
+    found = [
+        uuid
+        for query in expired.UUIDS
+        for uuid in tx.conn.execute(query.order_by(consumers.c.uuid).limit(_AT_ONCE)).scalars()
+    ]
+    # removes rows of confirmed claims, so that the query below does not read them each time
+    expiries.forget_confirmed(tx)
+    if found:
+        # the claim is read again under the locks, because it may have been confirmed meanwhile
+        consumer_store.lock(tx, found)
+        found = [
+            uuid
+            for query in expired.UUIDS
+            for uuid in tx.conn.execute(query.where(consumers.c.uuid.in_(found))).scalars()
+        ]
+        allocations.give_back(tx, found)
+    # the counter is incremented in any case, so that workers read the next expiry
+    tx.lock_buckets([buckets.RESERVATIONS])
+    if found:
+        # under the lock of the bucket, so that no two transactions delete the same rows
+        time_events.forget_ended(tx, expiries.server_time(tx.conn))
+    return len(found)
