@@ -113,7 +113,7 @@ def test_debug_lines_report_decisions_and_follow_the_option_at_run_time(agent, w
     for words in (
         f"DEBUG compute_agent.report.transport [-] GET /allocations/{uid}: HTTP 200 in ",
         f"DEBUG compute_agent.pipeline.placer [-] Guest web-1 ({uid}) with allocation 1 PCPU of testhost",
-        f"DEBUG compute_agent.pipeline.enforcer [-] cpuset: guest web-1 ({uid}) was changed",
+        f"The controller cpuset has compared guest web-1 ({uid}) with its settings: the guest was changed",
         "DEBUG compute_agent.pipeline.worker [-] Handling event StartGuest took ",
     ):
         assert words in agent.log()
