@@ -21,7 +21,8 @@ def _sqlite_now(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
 
 @compiles(ServerNow, "postgresql")
 def _postgresql_now(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
-    return "CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)"
+    # a subquery is executed once in a statement, so that comparisons with its result can use an index
+    return "(SELECT CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION))"
 
 
 @compiles(ServerNow, "mysql")

@@ -164,7 +164,11 @@ _shown: Final = (
         reservations.c.claim_group,
         reservations.c.expires_at,
         reservations.c.starts_at,
-        consumers.c.id.in_(sa.select(planned_allocations.c.consumer_id)),
+        # correlated, because PostgreSQL would read the whole table for IN
+        sa.select(sa.literal(1))
+        .where(planned_allocations.c.consumer_id == consumers.c.id)
+        .correlate(consumers)
+        .exists(),
         clock.ServerNow(),
         reservations.c.lead_time,
         reservations.c.cleaning_time,
