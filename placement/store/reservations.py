@@ -164,7 +164,7 @@ _shown: Final = (
         reservations.c.claim_group,
         reservations.c.expires_at,
         reservations.c.starts_at,
-        # correlated, because PostgreSQL would read the whole table for IN
+        # the subquery is correlated, because PostgreSQL would read the whole table for IN
         sa.select(sa.literal(1))
         .where(planned_allocations.c.consumer_id == consumers.c.id)
         .correlate(consumers)
