@@ -35,7 +35,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from compute_agent import kept_json
-from compute_agent.model.messages import full_name, is_uuid
+from compute_agent.model.messages import full_name
+from compute_agent.report import host_notes
 from compute_agent.report.answers import check_shape
 from compute_agent.report.host_notes import HostNote
 
@@ -330,12 +331,12 @@ def parse_claim(row: Mapping[str, Any]) -> TimedClaim:
 
 
 def dump_notes(notes: Iterable[EndNote], machine: str = "") -> bytes:
-    """Return the content of the file for these notes.
-
-    :param machine: this host, as ``read_host_id()`` has it.
-    """
-    rows = [
-        {
+    """Return the content of the file of notes; see :func:`compute_agent.report.host_notes.dump_notes`."""
+    return host_notes.dump_notes(
+        _VERSION,
+        notes,
+        machine,
+        lambda note: {
             "uuid": note.guest_uuid,
             "name": note.name,
             "generation": note.claim.generation,
@@ -343,40 +344,28 @@ def dump_notes(notes: Iterable[EndNote], machine: str = "") -> bytes:
             "on_end": note.claim.on_end,
             "stage": note.stage,
             "doubted": note.doubted,
-            "machine": note.machine or machine,
-        }
-        for note in notes
-    ]
-    return kept_json.dump(_VERSION, kept_json.checked_content(rows))
+        },
+    )
 
 
 def parse_notes(content: bytes) -> Notes:
-    """Return the notes in the content of a file, by uuid of the guest.
-
-    :raises ValueError: the content is damaged, or of another version.
-    """
-    return kept_json.parse(_VERSION, content, _read_notes)
+    """Return the notes in a file; see :func:`compute_agent.report.host_notes.parse_notes`."""
+    return host_notes.parse_notes(_VERSION, content, _read_row)
 
 
-def _read_notes(document: Any) -> Notes:
-    found = {}
-    for row in kept_json.checked_data(document):
-        uuid = kept_json.text(row["uuid"])
-        if not is_uuid(uuid):
-            raise ValueError(f"{uuid!r} is not a uuid")
-        claim = TimedClaim(
-            int(kept_json.read_number(row["generation"], 1 << 31)),
-            kept_json.read_number(row["ends_at"], _MAX_TIME),
-            OnEnd(row["on_end"]),
-        )
-        doubted = row.get("doubted")
-        found[uuid] = EndNote(
-            uuid,
-            kept_json.text(row["name"]),
-            claim,
-            EndStage(row["stage"]),
-            doubted=None if doubted is None else int(kept_json.read_number(doubted, 1 << 31)),
-            # An older agent has noted no host.
-            machine=kept_json.text(row.get("machine", "")),
-        )
-    return found
+def _read_row(guest_uuid: str, row: Any) -> EndNote:
+    claim = TimedClaim(
+        int(kept_json.read_number(row["generation"], 1 << 31)),
+        kept_json.read_number(row["ends_at"], _MAX_TIME),
+        OnEnd(row["on_end"]),
+    )
+    doubted = row.get("doubted")
+    return EndNote(
+        guest_uuid,
+        kept_json.text(row["name"]),
+        claim,
+        EndStage(row["stage"]),
+        doubted=None if doubted is None else int(kept_json.read_number(doubted, 1 << 31)),
+        # An older agent has noted no host.
+        machine=kept_json.text(row.get("machine", "")),
+    )

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from compute_agent import kept_json
-from compute_agent.model.messages import full_name, is_uuid
+from compute_agent.model.messages import full_name
+from compute_agent.report import host_notes
 from compute_agent.report.host_notes import HostNote
 
 _VERSION: Final = 1
@@ -34,44 +35,32 @@ class EvictionNote(HostNote):
 
 
 def dump_notes(notes: Iterable[EvictionNote], machine: str = "") -> bytes:
-    """The content of the file of notes.
-
-    :param machine: this host, as ``read_host_id()`` has it.
-    """
-    rows = [
-        {
+    """The content of the file of notes; see :func:`compute_agent.report.host_notes.dump_notes`."""
+    return host_notes.dump_notes(
+        _VERSION,
+        notes,
+        machine,
+        lambda note: {
             "uuid": note.uuid,
             "name": note.name,
             "driver": note.driver,
             "pid": note.pid,
             "boot": note.boot,
-            "machine": note.machine or machine,
-        }
-        for note in notes
-    ]
-    return kept_json.dump(_VERSION, kept_json.checked_content(rows))
+        },
+    )
 
 
 def parse_notes(content: bytes) -> Mapping[str, EvictionNote]:
-    """The notes in a file, by uuid of the guest.
-
-    :raises ValueError: the content is damaged, or of another version.
-    """
-    return kept_json.parse(_VERSION, content, _read_notes)
+    """The notes in a file; see :func:`compute_agent.report.host_notes.parse_notes`."""
+    return host_notes.parse_notes(_VERSION, content, _read_row)
 
 
-def _read_notes(document: Any) -> Mapping[str, EvictionNote]:
-    found = {}
-    for row in kept_json.checked_data(document):
-        guest_uuid = kept_json.text(row["uuid"])
-        if not is_uuid(guest_uuid):
-            raise ValueError(f"{guest_uuid!r} is not a uuid")
-        found[guest_uuid] = EvictionNote(
-            guest_uuid,
-            kept_json.text(row["name"]),
-            kept_json.text(row["driver"]),
-            int(kept_json.read_number(row["pid"], _MAX_PID)),
-            kept_json.text(row["boot"]),
-            machine=kept_json.text(row["machine"]),
-        )
-    return found
+def _read_row(guest_uuid: str, row: Any) -> EvictionNote:
+    return EvictionNote(
+        guest_uuid,
+        kept_json.text(row["name"]),
+        kept_json.text(row["driver"]),
+        int(kept_json.read_number(row["pid"], _MAX_PID)),
+        kept_json.text(row["boot"]),
+        machine=kept_json.text(row["machine"]),
+    )

@@ -17,7 +17,8 @@ from compute_agent import kept_json
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.model.guest import Allocation, ConsumerAllocations
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings
-from compute_agent.model.messages import full_name, is_uuid
+from compute_agent.model.messages import full_name
+from compute_agent.report import host_notes
 from compute_agent.report.history import ConsumerOwner
 from compute_agent.report.host_notes import HostNote
 
@@ -101,12 +102,12 @@ def is_own_claim(note: ClaimNote, record: ConsumerAllocations, own_part: Allocat
 
 
 def dump_notes(notes: Iterable[ClaimNote], machine: str = "") -> bytes:
-    """The content of the file of notes.
-
-    :param machine: this host, as ``read_host_id()`` has it.
-    """
-    rows = [
-        {
+    """The content of the file of notes; see :func:`compute_agent.report.host_notes.dump_notes`."""
+    return host_notes.dump_notes(
+        _VERSION,
+        notes,
+        machine,
+        lambda note: {
             "uuid": note.guest_uuid,
             "name": note.name,
             "driver": note.driver,
@@ -114,39 +115,27 @@ def dump_notes(notes: Iterable[ClaimNote], machine: str = "") -> bytes:
             "owner": [note.owner.project_id, note.owner.user_id, note.owner.consumer_type],
             "amounts": dict(note.amounts),
             "former": dict(note.former),
-            "machine": note.machine or machine,
-        }
-        for note in notes
-    ]
-    return kept_json.dump(_VERSION, kept_json.checked_content(rows))
+        },
+    )
 
 
 def parse_notes(content: bytes) -> Mapping[str, ClaimNote]:
-    """The notes in a file, by uuid of the guest.
-
-    :raises ValueError: the content is damaged, or of another version.
-    """
-    return kept_json.parse(_VERSION, content, _read_notes)
+    """The notes in a file; see :func:`compute_agent.report.host_notes.parse_notes`."""
+    return host_notes.parse_notes(_VERSION, content, _read_row)
 
 
-def _read_notes(document: Any) -> Mapping[str, ClaimNote]:
-    found = {}
-    for row in kept_json.checked_data(document):
-        guest_uuid = kept_json.text(row["uuid"])
-        if not is_uuid(guest_uuid):
-            raise ValueError(f"{guest_uuid!r} is not a uuid")
-        found[guest_uuid] = ClaimNote(
-            guest_uuid,
-            kept_json.text(row["name"]),
-            kept_json.text(row["driver"]),
-            kept_json.text(row["key"]),
-            ConsumerOwner(*map(kept_json.text, row["owner"])),
-            _read_amounts(row["amounts"]),
-            _read_amounts(row["former"]),
-            # An older agent has noted no host.
-            machine=kept_json.text(row.get("machine", "")),
-        )
-    return found
+def _read_row(guest_uuid: str, row: Any) -> ClaimNote:
+    return ClaimNote(
+        guest_uuid,
+        kept_json.text(row["name"]),
+        kept_json.text(row["driver"]),
+        kept_json.text(row["key"]),
+        ConsumerOwner(*map(kept_json.text, row["owner"])),
+        _read_amounts(row["amounts"]),
+        _read_amounts(row["former"]),
+        # An older agent has noted no host.
+        machine=kept_json.text(row.get("machine", "")),
+    )
 
 
 def _read_amounts(row: Any) -> Amounts:

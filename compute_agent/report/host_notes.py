@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from compute_agent import kept_json
+from compute_agent.model.messages import is_uuid
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,37 @@ class HostNote:
 
 
 NoteT = TypeVar("NoteT", bound=HostNote)
+
+
+def dump_notes(
+    version: int, notes: Iterable[NoteT], machine: str, row_of: Callable[[NoteT], Mapping[str, Any]]
+) -> bytes:
+    """The content of a file of notes.
+
+    :param machine: this host, as ``read_host_id()`` has it.
+    :param row_of: returns the fields of a note without the host. Each note has a ``uuid``.
+    """
+    rows = [{**row_of(note), "machine": note.machine or machine} for note in notes]
+    return kept_json.dump(version, kept_json.checked_content(rows))
+
+
+def parse_notes(version: int, content: bytes, read_row: Callable[[str, Any], NoteT]) -> dict[str, NoteT]:
+    """The notes in the content of a file, by uuid of the guest.
+
+    :param read_row: returns a note for the uuid of its guest and its fields, which include the host.
+    :raises ValueError: the content is damaged, or of another version.
+    """
+
+    def read_notes(document: Any) -> dict[str, NoteT]:
+        found = {}
+        for row in kept_json.checked_data(document):
+            guest_uuid = kept_json.text(row["uuid"])
+            if not is_uuid(guest_uuid):
+                raise ValueError(f"{guest_uuid!r} is not a uuid")
+            found[guest_uuid] = read_row(guest_uuid, row)
+        return found
+
+    return kept_json.parse(version, content, read_notes)
 
 
 def split_notes(notes: Mapping[str, NoteT], machine: str) -> tuple[dict[str, NoteT], dict[str, NoteT]]:
