@@ -178,13 +178,7 @@ class GuestEnforcer:
             waiting = [entry for entry in self.cache.pending_for(controller.name) if entry is not but]
             for entry in sorted(waiting, key=lambda entry: _is_pinned(entry, host_state)):
                 try:
-                    changed = controller.apply(self._target_for(entry, host_state))
-                    LOG.debug(
-                        "The controller %s has compared guest %s with its settings: the guest %s",
-                        controller.name,
-                        entry.guest,
-                        _OUTCOMES[changed],
-                    )
+                    self._apply_controller(controller, entry, host_state)
                 except GuestGoneError:
                     pass  # skipped: the guest has ended, and the queue has the event
                 except (DriverError, OSError) as error:
@@ -202,18 +196,23 @@ class GuestEnforcer:
         for controller in self._controllers:
             if controller.name in entry.pending:
                 try:
-                    changed = controller.apply(self._target_for(entry, host_state))
-                    LOG.debug(
-                        "The controller %s has compared guest %s with its settings: the guest %s",
-                        controller.name,
-                        entry.guest,
-                        _OUTCOMES[changed],
-                    )
+                    self._apply_controller(controller, entry, host_state)
                 # Errors of files are raised as DriverError, because senders of requests handle no other
                 # error.
                 except OSError as error:
                     raise DriverError(f"{controller.name}: {error}") from error
                 entry.pending.discard(controller.name)
+
+    def _apply_controller(
+        self, controller: KernelController, entry: CachedGuest, host_state: HostState
+    ) -> None:
+        changed = controller.apply(self._target_for(entry, host_state))
+        LOG.debug(
+            "The controller %s has compared guest %s with its settings: the guest %s",
+            controller.name,
+            entry.guest,
+            _OUTCOMES[changed],
+        )
 
     def lift_limits(self, entry: CachedGuest, host_state: HostState) -> None:
         """Remove the limits of a guest that the agent must leave alone from now on (``preserve``).

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from compute_agent.classes.guest_classes import QosClasses
@@ -313,7 +314,7 @@ class MetricSampler:
         if self._before is not None:
             self._log_missing({one.metric for one in rules.watermarks} - {one.metric for one in host})
         guests = {
-            subject.facts.uuid: subject.facts.with_usage(usage[subject.facts.uuid])
+            subject.facts.uuid: replace(subject.facts, usage=usage[subject.facts.uuid])
             for subject in now.subjects
         }
         return UsageSnapshot(now.time, host, guests, capacity)

@@ -65,21 +65,6 @@ class GuestUsage:
     usage: Mapping[MetricSeries, float] = field(default_factory=dict)
     name: str = ""
 
-    def with_usage(self, usage: Mapping[MetricSeries, float]) -> GuestUsage:
-        """The same facts with another usage."""
-        # replace() of dataclasses takes twice as long, and each round calls this for all guests.
-        return GuestUsage(
-            self.uuid,
-            self.qos_class,
-            self.rank,
-            self.priority,
-            self.protected,
-            self.started,
-            self.allotments,
-            usage,
-            self.name,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class UsageSnapshot:
@@ -106,7 +91,7 @@ class UsageSnapshot:
                 host[series] += amount - before.usage.get(series, 0.0)
         # The mapping is copied, because a plan derives several snapshots from one snapshot.
         guests = dict(self.guests)
-        guests[guest] = before.with_usage({**before.usage, **usage})
+        guests[guest] = replace(before, usage={**before.usage, **usage})
         return replace(self, host=host, guests=guests)
 
     def without_guest(self, guest: str, metrics: Iterable[str]) -> UsageSnapshot:

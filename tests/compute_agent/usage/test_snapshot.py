@@ -33,7 +33,8 @@ def test_the_host_uses_as_much_more_or_less_as_the_guest_does():
 def test_other_usage_leaves_all_other_facts():
     allotments = {ThrottleControl(CPU_QUOTA): GuestAllotment(2.0, 1.0)}
     facts = GuestUsage("a", "BE", 3, 4, True, 5.0, allotments, {CPU: 1.0}, "web")
-    assert facts.with_usage({CPU: 2.0}) == replace(facts, usage={CPU: 2.0})
+    expected = UsageSnapshot(5.0, {}, {"a": facts}).with_usage("a", {CPU: 2.0})
+    assert expected.guests["a"] == replace(facts, usage={CPU: 2.0})
 
 
 def test_a_guest_that_leaves_takes_its_use_of_these_metrics_with_it():
