@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, wraps
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote_to_bytes, urlencode
 
 import orjson
 from flask import Blueprint, Response, abort, current_app, g, request
@@ -214,6 +214,15 @@ def provide_service(app: "WSGIApplication", service: PlacementService) -> "WSGIA
 def mount_prefix() -> str:
     """Return the path at which the web server mounts the API, which is the prefix of all links."""
     return str(request.environ.get("SCRIPT_NAME", ""))
+
+
+def next_links(path: str, following: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the links of a page of a list that has a next page.
+
+    :param following: the query parameters of the next page; those with the value None are left out.
+    """
+    query = urlencode({name: value for name, value in following.items() if value is not None})
+    return [{"rel": "next", "href": f"{mount_prefix()}{path}?{query}"}]
 
 
 def api_operation(

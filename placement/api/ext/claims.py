@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
-from urllib.parse import urlencode
 
 from flask import Blueprint, Response, g
 
-from placement.api.call import ApiRequest, api_operation, mount_prefix
+from placement.api.call import ApiRequest, api_operation, next_links
 from placement.api.paths import EXT
 from placement.policies import ext as rules
 from placement.schemas import claim as schemas
@@ -84,11 +83,14 @@ def list_ending(call: ApiRequest) -> Response:
         last = shown[-1]
         time = last.expires_at if page.root is None else last.ends_at
         # the float as it is, because the text of a time is rounded
-        following = {"limit": page.limit, "marker": f"{time}_{last.consumer}"}
-        following |= {} if page.root is None else {"root": page.root}
-        following |= {"preemptible": "true"} if page.only_preemptible else {}
-        following |= {} if page.reservation is None else {"reservation": page.reservation}
-        document["links"] = [{"rel": "next", "href": f"{mount_prefix()}{PATH}?{urlencode(following)}"}]
+        following = {
+            "limit": page.limit,
+            "marker": f"{time}_{last.consumer}",
+            "root": page.root,
+            "preemptible": "true" if page.only_preemptible else None,
+            "reservation": page.reservation,
+        }
+        document["links"] = next_links(PATH, following)
     return call.json_answer(document)
 
 

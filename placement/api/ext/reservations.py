@@ -4,11 +4,10 @@ import uuid as uuids
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
-from urllib.parse import urlencode
 
 from flask import Blueprint, Response
 
-from placement.api.call import ApiRequest, api_operation, mount_prefix
+from placement.api.call import ApiRequest, api_operation, next_links
 from placement.api.ext.claims import amounts_by_consumer, amounts_document, claim_service, place_document
 from placement.api.paths import EXT
 from placement.db.database import WriteTransaction
@@ -147,10 +146,14 @@ def _page_document(
 ) -> dict[str, Any]:
     document: dict[str, Any] = {"reservations": [each for each in shown if page.has_state(each)]}
     if has_more:
-        asked = {"project_id": page.project_id, "group": page.group, "state": page.state}
-        following = {"limit": page.limit, "marker": shown[-1]["uuid"]}
-        following |= {name: value for name, value in asked.items() if value is not None}
-        document["links"] = [{"rel": "next", "href": f"{mount_prefix()}{PATH}?{urlencode(following)}"}]
+        following = {
+            "limit": page.limit,
+            "marker": shown[-1]["uuid"],
+            "project_id": page.project_id,
+            "group": page.group,
+            "state": page.state,
+        }
+        document["links"] = next_links(PATH, following)
     return document
 
 

@@ -1,11 +1,10 @@
 """The resource ``/ext/v1/time_events``: starts and ends of reservations and of claims."""
 
 from typing import Any, Final
-from urllib.parse import urlencode
 
 from flask import Blueprint, Response
 
-from placement.api.call import ApiRequest, api_operation, mount_prefix
+from placement.api.call import ApiRequest, api_operation, next_links
 from placement.api.ext.reservations import visible_project
 from placement.api.paths import EXT
 from placement.policies import ext as rules
@@ -49,8 +48,7 @@ def list_interval(call: ApiRequest) -> Response:
             "limit": page.limit,
             # the float as it is, because the text of a time is rounded
             "marker": f"{last.instant}_{last.kind}_{last.consumer}",
+            "project_id": page.project_id,
         }
-        if page.project_id is not None:
-            following["project_id"] = page.project_id
-        document["links"] = [{"rel": "next", "href": f"{mount_prefix()}{PATH}?{urlencode(following)}"}]
+        document["links"] = next_links(PATH, following)
     return call.json_answer(document)
