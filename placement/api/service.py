@@ -205,7 +205,7 @@ class PlacementService:
 
     @cached_property
     def window_timetable(self) -> WindowTimetable:
-        """The timed amounts (skylines) of all providers, which the first search for windows reads."""
+        """The timed amounts (skylines) of all providers, read at the start of the worker or by a search."""
         return WindowTimetable(self.model, self.database)
 
     def write(self, work: Callable[[WriteTransaction], T]) -> T:

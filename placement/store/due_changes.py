@@ -16,32 +16,13 @@ import sqlalchemy as sa
 
 from placement.db import buckets, clock
 from placement.db.database import ServiceDatabase, WriteTransaction
-from placement.db.tables import (
-    consumers,
-    planned_allocations,
-    reservations,
-)
-from placement.exceptions import (
-    ConcurrentUpdate,
-    Conflict,
-    ConsumerExists,
-)
-from placement.store import (
-    allocations,
-    claimants,
-    expired,
-    expiries,
-    holds,
-    time_events,
-    window_promises,
-)
+from placement.db.tables import consumers, planned_allocations, reservations
+from placement.exceptions import ConcurrentUpdate, Conflict, ConsumerExists
+from placement.store import allocations, claimants, expired, expiries, holds, time_events, window_promises
 from placement.store import consumers as consumer_store
 from placement.store.claims import CapacityExceeded
 from placement.store.reservations import RESERVING_CONSUMERS, window_claim
-from placement.store.time_profile import (
-    TimeWindow,
-    overlaps_sentence,
-)
+from placement.store.time_profile import TimeWindow, overlaps_sentence
 
 T = TypeVar("T")
 # a release locks buckets, so a long one would make claims wait

@@ -42,8 +42,8 @@ from placement.store.reservations import (
     CapacityReservation,
     WrittenReservation,
     find_reservation,
-    held_amounts,
     no_reservation,
+    reserved_amounts,
 )
 from placement.store.time_profile import TimeWindow, check_window
 
@@ -166,7 +166,7 @@ def read_maintenance(
     # an error of its own would show that the reservation exists
     if found is None or not is_visible(found.project_id):
         raise no_reservation(uuid)
-    providers = sorted({each.provider for each in held_amounts(conn, [found])})
+    providers = sorted({each.provider for each in reserved_amounts(conn, [found]).held})
     roots = {
         root
         for chunk in split_rows(providers)

@@ -12,25 +12,15 @@ import sqlalchemy as sa
 
 from placement.db import buckets, clock
 from placement.db.database import ServiceDatabase, WriteTransaction
-from placement.db.tables import (
-    consumers,
-    reservations,
-)
-from placement.exceptions import (
-    EndTooLate,
-    InvalidRequest,
-)
-from placement.store import (
-    allocations,
-    claimants,
-    holds,
-    window_history,
-)
+from placement.db.tables import consumers, reservations
+from placement.exceptions import EndTooLate, InvalidRequest
+from placement.store import allocations, claimants, holds, window_history
 from placement.store import consumers as consumer_store
 from placement.store.booking_limits import BookingLimits
 from placement.store.claims import CapacityExceeded
 from placement.store.due_changes import refuse_returns, write_seen
 from placement.store.reservations import (
+    RESERVING_CONSUMERS,
     CapacityReservation,
     WrittenReservation,
     find_reservation,
@@ -150,8 +140,7 @@ def count_living(conn: sa.Connection, project_id: str) -> int:
     """Return the number of reservations of a project that have not ended yet."""
     query = (
         sa.select(sa.func.count())
-        .select_from(reservations)
-        .join(consumers, consumers.c.id == reservations.c.consumer_id)
+        .select_from(RESERVING_CONSUMERS)
         .where(consumer_store.is_of_project(project_id), reservations.c.expires_at > clock.ServerNow())
     )
     return conn.execute(query).scalar_one()

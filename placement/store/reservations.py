@@ -20,33 +20,13 @@ import sqlalchemy as sa
 from placement.db import clock
 from placement.db.batch import KEPT_SIZES, PreparedStatement, bind_parameters, bind_values
 from placement.db.database import WriteTransaction
-from placement.db.tables import (
-    RESERVATION,
-    consumers,
-    planned_allocations,
-    reservations,
-    resource_classes,
-)
-from placement.exceptions import (
-    NO_RESERVATION,
-    Conflict,
-    NotFound,
-)
-from placement.store import (
-    allocations,
-    claimants,
-    window_promises,
-)
+from placement.db.tables import RESERVATION, consumers, planned_allocations, reservations, resource_classes
+from placement.exceptions import NO_RESERVATION, Conflict, NotFound
+from placement.store import allocations, claimants, window_promises
 from placement.store import consumers as consumer_store
 from placement.store.claims import ConsumerClaim, claimed_amounts
 from placement.store.consumers import ANY_GENERATION
-from placement.store.time_profile import (
-    AT_ONCE,
-    EndAction,
-    TimeWindow,
-    WindowMargins,
-    iso_time,
-)
+from placement.store.time_profile import AT_ONCE, EndAction, TimeWindow, WindowMargins, iso_time
 
 # the type of reservations: they are consumers, so that usages and allocations show them
 TYPE: Final = RESERVATION
@@ -261,13 +241,6 @@ def window_claim(
         for holding in own:
             resources.setdefault(holding.provider, {})[names[holding.class_id]] = holding.used
     return ConsumerClaim(row.uuid, resources, ANY_GENERATION, owner, in_any_portions=True, window=window)
-
-
-def held_amounts(
-    conn: sa.Connection, found: Collection[CapacityReservation]
-) -> Sequence[allocations.Allocation]:
-    """Return the amounts of these reservations, without the amounts that claims have taken."""
-    return reserved_amounts(conn, found).held
 
 
 def reserved_amounts(conn: sa.Connection, found: Collection[CapacityReservation]) -> ReservedAmounts:

@@ -363,7 +363,6 @@ _ENDING: Final = (
         _claim_end <= clock.ServerNow(),
     )
 )
-# the time is a parameter, because PostgreSQL uses no index to compare with the result of clock_timestamp()
 _OLD: Final = (
     sa.select(ended_claims.c.uuid)
     .where(ended_claims.c.ends_at < sa.bindparam("before", type_=sa.Double))

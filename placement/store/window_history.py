@@ -171,7 +171,6 @@ _mark_deleted: Final = PreparedStatement(
     .where(table.c.uuid == sa.bindparam("uuid"), table.c.ended_at > clock.ServerNow())
     .values(ended_at=clock.ServerNow())
 )
-# times are parameters here, because PostgreSQL uses no index to compare with the result of clock_timestamp()
 _too_old: Final = (
     sa.select(table.c.uuid).where(table.c.ended_at <= sa.bindparam("before", type_=sa.Double)).limit(_AT_ONCE)
 )
