@@ -180,13 +180,12 @@ class ShowClaim(command.ShowOne):
         names = HostNames(self)
         # an earlier service shows no amounts
         amounts = claim.get("allocations", {})
-        hosts = sorted({name for provider in amounts if (name := names.host_name(provider))})
         times = ("expires_at", "ends_at", "on_end", "kept_until", "reservation")
         return ("consumer", "generation", *times, "hosts", "allocations"), (
             claim["consumer_uuid"],
             claim["consumer_generation"],
             *(claim.get(name) for name in times),
-            hosts,
+            names.host_names(amounts),
             ProviderAmounts(amounts, names),
         )
 

@@ -103,6 +103,10 @@ class HostNames:
         """Return the name of the root of a provider's tree."""
         return self._names_of(provider)[0]
 
+    def host_names(self, providers: Iterable[str]) -> list[str]:
+        """Return the sorted names of the roots of these providers' trees, without unreadable names."""
+        return sorted({name for each in providers if (name := self.host_name(each))})
+
     def provider_name(self, provider: str) -> str:
         """Return the name of a provider."""
         return self._names_of(provider)[1]
@@ -158,6 +162,11 @@ def sum_amounts(parts: Iterable[Mapping[str, int]]) -> Mapping[str, int]:
     for each in parts:
         total.update(each)
     return total
+
+
+def total_text(allocations: Mapping[str, Any]) -> str:
+    """Return the sums of the amounts of all providers of an answer, in the format of osc-placement."""
+    return amounts_text(sum_amounts(each["resources"] for each in allocations.values()))
 
 
 class ProviderAmounts(FormattableColumn[Mapping[str, Any]]):

@@ -30,6 +30,7 @@ from placement_extras.openstack.requests import (
     root_uuids,
     send_request,
     sum_amounts,
+    total_text,
 )
 
 _RESERVATIONS: Final = "/ext/v1/reservations"
@@ -291,7 +292,7 @@ class ListAvailability(command.Lister):
                 *(each[name] for name in ("starts_at", "ends_at", "free_until")),
                 names.host_name(choice["root_provider_uuid"]),
                 choice["root_provider_uuid"],
-                amounts_text(sum_amounts(some["resources"] for some in choice["allocations"].values())),
+                total_text(choice["allocations"]),
             )
             for each in answer["windows"]
             for choice in each.get("claims", [each])
@@ -422,7 +423,6 @@ def _reservation_columns(
     names = HostNames(asking)
     # a window that claims use up still has hosts
     providers = (*reservation["allocations"], *(reservation.get("claimed") or ()))
-    hosts = sorted({name for provider in providers if (name := names.host_name(provider))})
     # only administrators see the guests that are in the way of a degraded reservation
     more: dict[str, Any] = {"guests": GuestLines(reservation["guests"])} if "guests" in reservation else {}
     if "claims" in answer:
@@ -432,7 +432,7 @@ def _reservation_columns(
         # an earlier service has no times of a start, no states, no causes and no claimed amounts
         *(reservation.get(name) for name in RESERVATION_COLUMNS[:-2]),
         *(ProviderAmounts(reservation.get(name) or {}, names) for name in RESERVATION_COLUMNS[-2:]),
-        hosts,
+        names.host_names(providers),
         *more.values(),
     )
 

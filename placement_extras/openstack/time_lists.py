@@ -6,13 +6,13 @@ from typing import Any, Final
 
 from osc_lib.command import command
 
+from placement_extras.openstack.arguments import given_fields
 from placement_extras.openstack.requests import (
     HostNames,
-    amounts_text,
     read_pages,
     request_extension,
     root_uuids,
-    sum_amounts,
+    total_text,
 )
 
 EVENT_COLUMNS: Final = ("time", "kind", "consumer", "project_id", "starts_at", "ends_at", "on_end", "hosts")
@@ -60,8 +60,7 @@ class ListTimeEvents(command.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[TableRow]]:
         """List events, page by page."""
-        given = {name: getattr(parsed_args, name) for name in ("since", "until", "notice", "project_id")}
-        asked = {name: value for name, value in given.items() if value is not None}
+        asked = given_fields(parsed_args, "since", "until", "notice", "project_id")
         names = HostNames(self)
         return EVENT_COLUMNS, (
             (
@@ -97,14 +96,12 @@ class ListEndingClaims(command.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[TableRow]]:
         """List claims, page by page."""
-        asked, roots = dict[str, Any](), list[str]()
+        asked, roots = given_fields(parsed_args, "reservation"), list[str]()
         if parsed_args.root is not None:
             roots = root_uuids(self, [parsed_args.root])
             asked["root"] = roots[0]
         if parsed_args.preemptible:
             asked["preemptible"] = "true"
-        if parsed_args.reservation is not None:
-            asked["reservation"] = parsed_args.reservation
         names = HostNames(self)
         return ENDING_COLUMNS, (
             (
@@ -114,7 +111,7 @@ class ListEndingClaims(command.Lister):
                 each.get("kept_until"),
                 _host_names(names, {"root_provider_uuids": roots, **each}),
                 each.get("reservation"),
-                amounts_text(sum_amounts(some["resources"] for some in each.get("allocations", {}).values())),
+                total_text(each.get("allocations", {})),
             )
             for each in read_pages(self, "/ext/v1/claims", asked, "claims")
         )
@@ -136,7 +133,7 @@ class ListReservationLimits(command.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
         """List the limits."""
-        asked = {} if parsed_args.project_id is None else {"project_id": parsed_args.project_id}
+        asked = given_fields(parsed_args, "project_id")
         found = request_extension(self, "GET", "/ext/v1/reservation_limits", params=asked)["limits"]
         period = f"hours within {found['hours_period'] / 86_400:g} days"
         return LIMIT_COLUMNS, [
