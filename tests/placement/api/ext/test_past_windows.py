@@ -39,7 +39,7 @@ def test_a_window_that_ended_is_in_the_history_with_its_promised_amounts(
     untouched = show(admin, window)
     assert past(admin, "ended") == {}
     advance_clock(url, 1.5 * HOUR)
-    # claims take all of it, so the reservation disappears before its end
+    # a claim takes all of it; the window lasts until its end
     claim = {**new_claim("resources=VCPU:4"), "project_id": "project"}
     taken = post_claims(admin, claim, reservation=window, ends_at=after(0.4 * HOUR))
     assert taken.status_code == 201
