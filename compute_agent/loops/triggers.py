@@ -25,7 +25,7 @@ from compute_agent.throttling.samplers import GuestReader, MetricSampler
 from compute_agent.throttling.settings import ThrottlingSettings
 from compute_agent.throttling.state_file import ThrottlingFile
 from compute_agent.throttling.triggers import InterferenceTrigger, WatermarkTrigger
-from compute_agent.throttling.watermarks.breaches import Streaks, lacks_rates, needs_guests
+from compute_agent.throttling.watermarks.breaches import Streaks, find_near_watermarks, lacks_rates
 from compute_agent.throttling.watermarks.schedule import WeekMoment, local_moment
 from compute_agent.throttling.watermarks.sections import WatermarkRules
 from compute_agent.throttling.watermarks.state import WatermarkState
@@ -135,8 +135,9 @@ class WatermarkLoop:
             is_needed=self.is_needed,
             begin=self._renew_sampler,
         )
-        self._latest: tuple[UsageSnapshot | None, Streaks] = (None, {})
         self._guests: Mapping[str, GuestUsage] = {}
+        """The guests in the latest round that measured all their metrics."""
+        self._latest: tuple[UsageSnapshot | None, Streaks, Mapping[str, GuestUsage]] = (None, {}, {})
 
     # Methods for other threads
 
@@ -173,7 +174,10 @@ class WatermarkLoop:
     def status(self) -> WatermarkStatus:
         """The present state, for commands and for other loops."""
         rules = self._settings.rules.at_moment(self._moment())
-        return WatermarkStatus(rules, self._trigger.state, *self._latest)
+        snapshot, streaks, guests = self._latest
+        # Rounds measure only the metrics that decisions need. Commands show the latest values of all metrics.
+        shown = None if snapshot is None else snapshot.with_earlier_usage(guests)
+        return WatermarkStatus(rules, self._trigger.state, shown, streaks)
 
     # The loop
 
@@ -219,38 +223,38 @@ class WatermarkLoop:
             self._resumed = True
         self._keep_limits()
         time = self._clock()
-        if not self._guests_due(rules, time):
+        near = None
+        if not self._guests_due(time):
             host = self._sampler.measure_host(rules, time)
-            if not needs_guests(rules, host):
-                # The snapshot has the latest values of guests, because commands show them.
-                self._finish_round(replace(host, guests=self._guests))
+            near = find_near_watermarks(rules, host)
+            if not near:
+                self._finish_round(host)
                 return
         views = self._pipeline.guest_views()
         # Limits are repaired before measuring, because a guest that was started again has lost its limit, and
         # its use without the limit would lead to a lower limit than necessary.
         self._arbiter.repair_limits(views)
         subjects = self._subjects.build_subjects(views, settings.classes)
-        snapshot = self._sampler.take_snapshot(rules, subjects, time)
+        snapshot = self._sampler.take_snapshot(rules, subjects, time, near)
+        rated = self._sampler.rated_metrics
         # After a jump of the usage, only the next round has the rates of guests, and decides.
-        if not self._sampler.has_rates and lacks_rates(rules, snapshot):
+        if lacks_rates(rules, snapshot, rated):
             return
-        if self._sampler.has_rates or not self._guests:
+        if near is None and (rated >= self._sampler.guest_metrics or not self._guests):
             self._guests = snapshot.guests
         self._finish_round(snapshot)
 
-    def _guests_due(self, rules: WatermarkRules, time: float) -> bool:
-        """Whether this round has to measure guests, even if usage of the host is low."""
+    def _guests_due(self, time: float) -> bool:
+        """Whether this round has to measure all metrics of guests, even if usage of the host is low."""
         if time >= self._look_due:
             self._look_due, self._rounds_due = time + GUEST_SECONDS, 2
         self._rounds_due -= 1
-        # Without any usage, only metrics that are computed from guests need values of guests.
-        return self._rounds_due >= 0 or self._is_owed or needs_guests(rules, UsageSnapshot(time, {}))
+        return self._rounds_due >= 0 or self._is_owed
 
     def _finish_round(self, snapshot: UsageSnapshot) -> None:
         self._trigger.run_round(snapshot)
-        # Both values are assigned as one tuple, so that other threads read values of the same round. The
-        # values of guests are from the latest round that measured rates, which may be an earlier round.
-        self._latest = (replace(snapshot, guests=self._guests), self._trigger.all_streaks)
+        # The values are assigned as one tuple, so that other threads read values of the same round.
+        self._latest = (snapshot, self._trigger.all_streaks, self._guests)
 
 
 class InterferenceLoop:

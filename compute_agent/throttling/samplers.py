@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -18,8 +19,8 @@ from compute_agent.host.cycles import CycleCounters, PerfEvents, ThreadCycles
 from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.throttling.interference.signals import GuestReading, GuestSamples
-from compute_agent.throttling.watermarks.metrics import MetricUsage, WatermarkMetric
-from compute_agent.throttling.watermarks.sections import WatermarkRules
+from compute_agent.throttling.watermarks.metrics import GuestSampling, MetricUsage, WatermarkMetric
+from compute_agent.throttling.watermarks.sections import WatermarkRules, WatermarkSection
 from compute_agent.usage.rounds import (
     CacheReader,
     MeasuredGuest,
@@ -250,54 +251,82 @@ class MetricSampler:
         self._read_oversold = read_oversold
         self._before: MeasuringRound | None = None
         self._present: MeasuringRound | None = None
-        self._has_guests = False
         self._missing: frozenset[str] = frozenset()
-        self.has_rates = False
-        """Whether the previous round measured guests, so that this round can compute their rates."""
+        self._host = UsageSnapshot(-math.inf, {})
+        self.guest_metrics: frozenset[str] = frozenset()
+        """Names of the metrics that this round has measured for guests."""
+        self.rated_metrics: frozenset[str] = frozenset()
+        """Names of the metrics that the previous round measured for guests. This round can compute rates of
+        guests only for these metrics.
+        """
 
     def measure_host(self, rules: WatermarkRules, time: float) -> UsageSnapshot:
         """Measure the host without its guests at ``time`` (monotonic seconds).
 
-        A later call of take_snapshot() with the same time adds the guests to the round.
+        The snapshot has no metrics that are computed from guests. A later call of take_snapshot() with the
+        same time adds the guests to the round.
         """
-        return self._measure_round(rules, self._begin_round(time))
+        metrics = [
+            metric
+            for metric in rules.needed_metrics(rules.watermarks)
+            if metric.guest_sampling is not GuestSampling.ALWAYS
+        ]
+        self._host = self._measure_round(rules, metrics, self._begin_round(time))
+        return self._host
 
     def take_snapshot(
-        self, rules: WatermarkRules, subjects: Sequence[MeasuredGuest], time: float
+        self,
+        rules: WatermarkRules,
+        subjects: Sequence[MeasuredGuest],
+        time: float,
+        near: Sequence[WatermarkSection] | None = None,
     ) -> UsageSnapshot:
         """Measure the host and its guests at ``time`` (monotonic seconds).
 
         Values that cannot be read are left out of the snapshot. A line is logged when a metric becomes
         unreadable, and when it is readable again. Rates are means since the last round, so the first round
         has no rates.
+
+        :param near: the watermarks whose metrics are measured for guests. measure_host() must have measured
+            the host in this round for all other watermarks. None means all watermarks.
         """
         now = self._begin_round(time)
         now.subjects = subjects
-        self._has_guests = True
-        return self._measure_round(rules, now)
+        metrics = rules.needed_metrics(rules.watermarks if near is None else near)
+        self.guest_metrics = frozenset(metric.name for metric in metrics)
+        snapshot = self._measure_round(rules, metrics, now)
+        if near is None:
+            return snapshot
+        host, capacity = (
+            {series: amount for series, amount in known.items() if series.metric not in self.guest_metrics}
+            for known in (self._host.host, self._host.capacity)
+        )
+        return replace(snapshot, host=host | snapshot.host, capacity=capacity | snapshot.capacity)
 
     def _begin_round(self, time: float) -> MeasuringRound:
         """Return the round at ``time``.
 
         If measure_host() has begun the round without guests, continue that round.
         """
-        if self._present is None or self._present.time != time or self._has_guests:
+        if self._present is None or self._present.time != time or self.guest_metrics:
             # This round uses the parsed values of the round before. That round must read nothing more,
             # because its values would be of two moments.
             if self._present is not None:
                 self._present.close()
-            self._before, self.has_rates, self._has_guests = self._present, self._has_guests, False
+            self._before = self._present
+            self.rated_metrics, self.guest_metrics = self.guest_metrics, frozenset()
             self._present = MeasuringRound(
                 time, self._root, (), self._cache, self._read_source, self._read_oversold
             )
         return self._present
 
-    def _measure_round(self, rules: WatermarkRules, now: MeasuringRound) -> UsageSnapshot:
+    def _measure_round(
+        self, rules: WatermarkRules, metrics: Sequence[WatermarkMetric], now: MeasuringRound
+    ) -> UsageSnapshot:
         host: dict[MetricSeries, float] = {}
         capacity: dict[MetricSeries, float] = {}
         usage: dict[str, dict[MetricSeries, float]] = {subject.facts.uuid: {} for subject in now.subjects}
-        # needed_metrics() names a metric once, also if several watermarks have it.
-        for metric in needed_metrics(rules):
+        for metric in metrics:
             measured = _measure_metric(metric, now, self._before)
             host |= {MetricSeries(metric.name, domain): used for domain, used in measured.host.items()}
             capacity |= {
@@ -312,34 +341,28 @@ class MetricSampler:
                     }
         # Missing metrics are not logged in the first round, in which all rates are missing.
         if self._before is not None:
-            self._log_missing({one.metric for one in rules.watermarks} - {one.metric for one in host})
+            watched = {one.metric for one in rules.watermarks}.intersection(metric.name for metric in metrics)
+            self._log_missing(watched, {one.metric for one in host})
         guests = {
             subject.facts.uuid: replace(subject.facts, usage=usage[subject.facts.uuid])
             for subject in now.subjects
         }
         return UsageSnapshot(now.time, host, guests, capacity)
 
-    def _log_missing(self, missing: Collection[str]) -> None:
-        for metric in sorted(set(missing) - self._missing):
+    def _log_missing(self, watched: Set[str], found: Set[str]) -> None:
+        """Log the metrics that have become unreadable, and the metrics that are readable again.
+
+        :param watched: the metrics of watermarks that were measured now.
+        :param found: the metrics that have a value now.
+        """
+        for metric in sorted(watched - found - self._missing):
             LOG.warning(
                 "The host does not report the metric %s: its watermarks wait until the host reports it",
                 metric,
             )
-        for metric in sorted(self._missing - set(missing)):
+        for metric in sorted(watched & found & self._missing):
             LOG.info("The host reports the metric %s again", metric)
-        self._missing = frozenset(missing)
-
-
-def needed_metrics(rules: WatermarkRules) -> list[WatermarkMetric]:
-    """The metrics of the watermarks, and the metrics that their levers limit, without duplicates."""
-    names: dict[str, None] = {}
-    for watermark in rules.watermarks:
-        metric = rules.registry[watermark.metric]
-        # The metrics of an expression are measured, too, so that operators see why the expression holds.
-        names |= dict.fromkeys((metric.name, *metric.inputs))
-        # The lever's own metric is needed, too: the effect of a limit is computed from a guest's use of it.
-        names |= {metric.lever.metric: None} if metric.lever else {}
-    return [rules.registry[name] for name in names if name in rules.registry]
+        self._missing = (self._missing - found) | (watched - found)
 
 
 def _measure_metric(

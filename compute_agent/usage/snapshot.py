@@ -94,6 +94,23 @@ class UsageSnapshot:
         guests[guest] = replace(before, usage={**before.usage, **usage})
         return replace(self, host=host, guests=guests)
 
+    def with_earlier_usage(self, guests: Mapping[str, GuestUsage]) -> UsageSnapshot:
+        """The snapshot with earlier values of all series of guests that it does not have.
+
+        :param guests: the guests of an earlier snapshot. They are in the result if this snapshot has no
+            guests.
+        """
+        if not self.guests:
+            return replace(self, guests=guests)
+        known = {uuid: guest.usage for uuid, guest in guests.items()}
+        return replace(
+            self,
+            guests={
+                uuid: replace(guest, usage={**known.get(uuid, {}), **guest.usage})
+                for uuid, guest in self.guests.items()
+            },
+        )
+
     def without_guest(self, guest: str, metrics: Iterable[str]) -> UsageSnapshot:
         """The expected snapshot without a guest; the host's usage of ``metrics`` falls by the guest's use."""
         # with_usage() subtracts the guest's use from the host's usage if the new use is 0.

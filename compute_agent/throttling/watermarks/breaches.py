@@ -6,7 +6,7 @@ successive rounds with usage above the threshold of the action.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -153,21 +153,27 @@ def is_quiet(streak: ThresholdStreak, watermark: WatermarkSection, time: float, 
     return seen and streak.samples == 0 and time - streak.quiet_since >= cool_down
 
 
-def needs_guests(rules: WatermarkRules, host: UsageSnapshot) -> bool:
-    """Whether decisions of this round, or of one of the next rounds, need values of guests.
+def find_near_watermarks(rules: WatermarkRules, host: UsageSnapshot) -> tuple[WatermarkSection, ...]:
+    """The watermarks whose decisions in this round, or in one of the next rounds, need values of guests.
 
     :param host: the usage of the host, measured without guests.
     """
-    return any(
-        sampling is GuestSampling.ALWAYS or _exceeds_share(watermark, host, sampling.value)
+    return tuple(
+        watermark
         for watermark, sampling in _watermark_samplings(rules)
+        if sampling is GuestSampling.ALWAYS or _exceeds_share(watermark, host, sampling.value)
     )
 
 
-def lacks_rates(rules: WatermarkRules, snapshot: UsageSnapshot) -> bool:
-    """Whether this round needs rates of guests. The first round that measures guests has no rates."""
+def lacks_rates(rules: WatermarkRules, snapshot: UsageSnapshot, rated: Set[str]) -> bool:
+    """Whether this round needs rates of guests that it does not have.
+
+    :param rated: names of the metrics that were measured for guests in the previous round, too.
+    """
     return any(
-        sampling is GuestSampling.NEAR and _exceeds_share(watermark, snapshot, 1.0)
+        sampling is GuestSampling.NEAR
+        and _exceeds_share(watermark, snapshot, 1.0)
+        and not rated.issuperset(metric.name for metric in rules.needed_metrics([watermark]))
         for watermark, sampling in _watermark_samplings(rules)
     )
 

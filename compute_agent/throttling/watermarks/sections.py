@@ -433,6 +433,18 @@ class WatermarkRules:
         """The rules with the thresholds that hold at ``moment``."""
         return replace(self, watermarks=tuple(one.at_moment(moment) for one in self.watermarks))
 
+    def needed_metrics(self, watermarks: Iterable[WatermarkSection]) -> list[WatermarkMetric]:
+        """The metrics of some watermarks, and the metrics that their levers limit, without duplicates."""
+        names: dict[str, None] = {}
+        for watermark in watermarks:
+            metric = self.registry[watermark.metric]
+            # The metrics of an expression are measured, too, so that operators see why the expression holds.
+            names |= dict.fromkeys((metric.name, *metric.inputs))
+            # The lever's own metric is needed, too: the effect of a limit is computed from a guest's use of
+            # it.
+            names |= {metric.lever.metric: None} if metric.lever else {}
+        return [self.registry[name] for name in names if name in self.registry]
+
     def steps_of(self, watermark: WatermarkSection) -> ThrottleSteps:
         """The sizes of steps by which a watermark changes limits."""
         return watermark.steps or self.steps

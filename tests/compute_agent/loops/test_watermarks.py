@@ -13,9 +13,16 @@ from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.events import GuestStarted, LimitGuest
 from compute_agent.throttling.arbiter import limit_differences
-from compute_agent.throttling.watermarks.metrics import GuestSampling, MetricRegistry, host_usage
+from compute_agent.throttling.watermarks.metrics import (
+    GuestSampling,
+    MetricRegistry,
+    MetricUnit,
+    WatermarkMetric,
+    host_usage,
+)
 from compute_agent.throttling.watermarks.schedule import WeekMoment
 from compute_agent.throttling.watermarks.state import ThrottledGuest, WatermarkState
+from compute_agent.usage.snapshot import MetricSeries
 from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.loops.overload import LINES, NODE, QUOTA, Overload
 from tests.waits import wait_for
@@ -402,3 +409,33 @@ def test_guests_are_measured_in_each_round_while_a_limit_is_in_force(measured):
     measured.run_seconds(60)
     assert not measured.limits()
     assert len(measured.run_seconds(30)) <= 4
+
+
+def test_a_round_reads_only_the_metrics_of_guests_near_their_thresholds(tmp_path):
+    class TwoMetrics(Measured):
+        """A host that also measures the memory of guests, far below its threshold."""
+
+        def __init__(self, folder):
+            super().__init__(folder)
+            self.memory_rounds = []
+            (cpu,) = self.registry.values()
+            memory = WatermarkMetric(
+                "held", MetricUnit.OTHER, 3, self._measure_memory, guest_sampling=GuestSampling.ABOVE
+            )
+            self.registry = MetricRegistry([cpu, memory])
+
+        def _measure_memory(self, now, before):
+            if now.subjects:
+                self.memory_rounds.append(now.time)
+            return host_usage(10.0, {one.facts.uuid: now.time for one in now.subjects})
+
+    with TwoMetrics(tmp_path) as host:
+        host.reload(f"{LINES}\n[watermark:held]\nmetric = held\ndisable_scheduling = 50\n")
+        host.run("big", 1.0)
+        host.used = 3.0  # near the threshold, and below it
+        assert host.run_seconds(20) == [*range(101, 121)]
+        assert host.memory_rounds == [101, 102, 116, 117]
+        shown = host.watermarks.status.snapshot
+        assert (shown.time, shown.host[MetricSeries("held")]) == (120, 10.0)
+        usage = {series.metric: used for series, used in shown.guests["big"].usage.items()}
+        assert usage == {"cpu_usage": 1.0, "held": 117}

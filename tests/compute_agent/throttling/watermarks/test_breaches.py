@@ -1,14 +1,16 @@
 """Tests of breaches: usage above a threshold over time."""
 
+from dataclasses import replace
+
 from compute_agent.throttling.actions import SwitchScheduling
 from compute_agent.throttling.watermarks.breaches import (
     ThresholdStreak,
     WatermarkWatch,
+    find_near_watermarks,
     is_confirmed,
     is_overloaded,
     is_quiet,
     lacks_rates,
-    needs_guests,
     observe_usage,
 )
 from compute_agent.throttling.watermarks.plan import plan_switch
@@ -126,22 +128,41 @@ ABOVE_LINES = rules(line("full", "memory_usage", evict=100))
 
 
 def test_guests_are_needed_from_half_of_the_lowest_threshold_on_for_rates():
-    assert [needs_guests(NEAR_LINES, one) for one in host(0.0, 2.0, 2.1, 5.0)] == [0, 0, 1, 1]
-    assert [lacks_rates(NEAR_LINES, one) for one in host(2.1, 4.0, 4.1)] == [0, 0, 1]
+    assert [len(find_near_watermarks(NEAR_LINES, one)) for one in host(0.0, 2.0, 2.1, 5.0)] == [0, 0, 1, 1]
+    assert [lacks_rates(NEAR_LINES, one, frozenset()) for one in host(2.1, 4.0, 4.1)] == [0, 0, 1]
+    assert not lacks_rates(NEAR_LINES, *host(4.1), {"cpu_usage", "memory_usage"})
+
+
+def test_rates_of_other_metrics_do_not_help():
+    assert lacks_rates(NEAR_LINES, *host(4.1), {"memory_usage"})
+
+
+def test_rates_of_the_metric_that_the_lever_limits_are_needed():
+    by = rules(line("thrash", "swap_in", throttle_down=10, throttle_up=1))
+    jump = UsageSnapshot(0.0, {MetricSeries("swap_in"): 11.0})
+    assert lacks_rates(by, jump, {"swap_in"})
+    assert not lacks_rates(by, jump, {"swap_in", "cpu_usage"})
 
 
 def test_guests_are_needed_above_a_threshold_for_amounts():
     found = [UsageSnapshot(0.0, {MEMORY: usage}) for usage in (99.0, 100.0, 101.0)]
-    assert [needs_guests(ABOVE_LINES, one) for one in found] == [0, 0, 1]
-    assert not any(lacks_rates(ABOVE_LINES, one) for one in found)
+    assert [len(find_near_watermarks(ABOVE_LINES, one)) for one in found] == [0, 0, 1]
+    assert not any(lacks_rates(ABOVE_LINES, one, frozenset()) for one in found)
+
+
+def test_only_watermarks_near_their_thresholds_need_guests():
+    both = replace(NEAR_LINES, watermarks=(*NEAR_LINES.watermarks, *ABOVE_LINES.watermarks))
+    snapshot = UsageSnapshot(0.0, {CPU: 3.0, MEMORY: 100.0})
+    assert [one.name for one in find_near_watermarks(both, snapshot)] == ["busy"]
 
 
 def test_guests_are_always_needed_for_metrics_that_are_computed_from_them():
-    assert needs_guests(rules(line("cache", "llc_occupancy", throttle_down=4, throttle_up=1)), *host(0))
-    assert not needs_guests(rules(), *host(0))
+    by = rules(line("cache", "llc_occupancy", throttle_down=4, throttle_up=1))
+    assert find_near_watermarks(by, *host(0)) == by.watermarks
+    assert not find_near_watermarks(rules(), *host(0))
 
 
 def test_usage_or_capacity_that_is_not_known_needs_no_guests():
     share = rules(line("busy", "cpu_usage", throttle_down=WatermarkThreshold(50, True)))
-    assert not needs_guests(share, *host(7))
-    assert not needs_guests(NEAR_LINES, *host(None))
+    assert not find_near_watermarks(share, *host(7))
+    assert not find_near_watermarks(NEAR_LINES, *host(None))
