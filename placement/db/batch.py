@@ -204,6 +204,12 @@ def bind_values(name: str, values: Iterable[Any]) -> dict[str, Any]:
     return {f"{name}_{index}": value for index, value in enumerate(values)}
 
 
+def pad_values(values: Sequence[T]) -> list[T]:
+    """Repeat the first value until the number of values is a power of two, so that few statements differ."""
+    missing = (1 << (len(values) - 1).bit_length()) - len(values)
+    return [*values, *list(values[:1]) * missing]
+
+
 def insertion_statements(
     table: sa.Table, rows: Sequence[Values]
 ) -> Iterator[tuple[PreparedStatement, Values]]:

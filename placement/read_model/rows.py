@@ -8,7 +8,14 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
-from placement.db.batch import PreparedStatement, Rows, StatementBatch, bind_parameters, bind_values
+from placement.db.batch import (
+    PreparedStatement,
+    Rows,
+    StatementBatch,
+    bind_parameters,
+    bind_values,
+    pad_values,
+)
 from placement.db.tables import (
     RESERVATION,
     allocations,
@@ -218,7 +225,7 @@ def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuck
     pairs = list(known.items())
     for start in range(0, len(pairs), _MAX_PAIRS):
         chunk = pairs[start : start + _MAX_PAIRS]
-        buckets, counters = zip(*_pad_values(chunk), strict=True)
+        buckets, counters = zip(*pad_values(chunk), strict=True)
         values = {**bind_values("bucket", buckets), **bind_values("counter", counters)}
         # all chunks are queued before an answer is read, so that they are sent together
         answers.append([batch.add(statement, values) for statement in _stamped_statements(len(chunk))])
@@ -232,11 +239,6 @@ def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuck
             for bucket, count, total in fingerprints.rows
         },
     )
-
-
-def _pad_values(values: list[T]) -> list[T]:
-    """Repeat the first value until the number of values is a power of two, so that few statements differ."""
-    return values + values[:1] * ((1 << (len(values) - 1).bit_length()) - len(values))
 
 
 # statements are cached by the padded number of buckets: 1, 2, 4 and so on up to 64 are seven statements
@@ -278,7 +280,7 @@ def read_some(
     # a query for each table and chunk instead of a join, which would repeat rows for each combination
     for start in range(0, len(rows), _CHUNK):
         chunk = rows[start : start + _CHUNK]
-        ids = _pad_values([row.id for row in chunk])
+        ids = pad_values([row.id for row in chunk])
         batch, chosen = StatementBatch(conn), bind_values("id", ids)
         # all statements are queued before an answer is read, so that they are sent together
         answers = {kind: batch.add(each, chosen) for kind, each in _statements_of_some(len(ids)).items()}

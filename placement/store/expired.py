@@ -22,23 +22,27 @@ EXPIRES: Final = sa.and_(
 After a change of the generation, the row with the expiry time has no effect.
 """
 
-_claims: Final = (
-    sa.select(consumers.c.id)
-    .select_from(claim_expiries.join(consumers, EXPIRES))
-    # the clock of the database, so that all workers agree
-    .where(claim_expiries.c.expires_at <= clock.ServerNow())
+_HAS_EXPIRED: Final = (
+    sa.and_(
+        consumers.c.id == reservations.c.consumer_id,
+        consumers.c.consumer_type == RESERVATION,
+        # the clock of the database, so that all workers agree
+        reservations.c.expires_at <= clock.ServerNow(),
+    ),
+    sa.and_(EXPIRES, claim_expiries.c.expires_at <= clock.ServerNow()),
 )
-_reservations: Final = (
-    sa.select(consumers.c.id)
-    .select_from(reservations.join(consumers, consumers.c.id == reservations.c.consumer_id))
-    .where(consumers.c.consumer_type == RESERVATION, reservations.c.expires_at <= clock.ServerNow())
+
+UUIDS: Final = (
+    sa.select(consumers.c.uuid).select_from(reservations.join(consumers, _HAS_EXPIRED[0])),
+    sa.select(consumers.c.uuid).select_from(claim_expiries.join(consumers, _HAS_EXPIRED[1])),
 )
-UUIDS: Final = tuple(query.with_only_columns(consumers.c.uuid) for query in (_reservations, _claims))
 """Queries for the uuids of expired consumers: reservations, and claims."""
 
-# the condition uses NOT IN with two small sub-queries instead of an outer join, which would change the main
-# query
-COUNTS: Final = consumers.c.id.not_in(_reservations) & consumers.c.id.not_in(_claims)
+# Correlated lookups by primary key. PostgreSQL estimates that a third of all reservations has expired, so it
+# would read the whole table for NOT IN: 50 ms with 500,000 windows, for the allocations of one consumer.
+COUNTS: Final = sa.and_(
+    *(~sa.select(sa.literal(1)).where(expired).correlate(consumers).exists() for expired in _HAS_EXPIRED)
+)
 """SQL condition: the consumer has not expired."""
 
 IS_TIMED: Final = sa.or_(

@@ -30,9 +30,12 @@ from placement.db.batch import (
     KEPT_SIZES,
     PreparedStatement,
     Rows,
+    StatementBatch,
+    Values,
     bind_parameters,
     bind_rows,
     bind_values,
+    pad_values,
     split_rows,
 )
 from placement.db.database import WriteTransaction
@@ -288,7 +291,7 @@ class _HoldState:
 
 def _lock_holds(tx: WriteTransaction, providers: Sequence[str]) -> _HoldState:
     clock_answer = tx.queue(_CLOCK, {})
-    amounts_answer = tx.queue(_amounts_of(len(providers)), bind_values("uuid", providers))
+    amounts_answer = tx.queue(*_amounts_of(providers))
     # the four statements are sent together, because no answer is read before the last one is queued
     locked = lock_consumers(tx, [hold_uuid(each) for each in providers])
     _check_types(locked.consumers.values())
@@ -446,9 +449,26 @@ def _amounts_query(
     return sa.select(*found.c)
 
 
+def _amounts_of(providers: Sequence[str]) -> tuple[PreparedStatement, Values]:
+    """Return a statement, with its values, that reads the timed amounts of providers."""
+    padded = pad_values(providers)
+    return _amounts_statement(len(padded)), bind_values("uuid", padded)
+
+
 @lru_cache(KEPT_SIZES)
-def _amounts_of(count: int) -> PreparedStatement:
+def _amounts_statement(count: int) -> PreparedStatement:
     return PreparedStatement(_amounts_query(resource_providers.c.uuid.in_(bind_parameters("uuid", count))))
+
+
+def _holds_of(providers: Sequence[str]) -> tuple[PreparedStatement, Values]:
+    """Return a statement, with its values, that reads the holds of providers."""
+    padded = pad_values([hold_uuid(each) for each in providers])
+    return _holds_statement(len(padded)), bind_values("uuid", padded)
+
+
+@lru_cache(KEPT_SIZES)
+def _holds_statement(count: int) -> PreparedStatement:
+    return PreparedStatement(_ALL_HOLDS.where(consumers.c.uuid.in_(bind_parameters("uuid", count))))
 
 
 def timed_rows(rows: Rows) -> TimedRows:
@@ -485,22 +505,23 @@ def read_schedule(
     conn: sa.Connection, without: Collection[str] = (), of_providers: Collection[str] | None = None
 ) -> TimeSchedule:
     """Return the timed amounts and holds of some or all providers; leave out the consumers in ``without``."""
-    now = float(conn.execute(sa.select(clock.ServerNow())).scalar_one())
+    batch = StatementBatch(conn)
+    clock_answer = batch.add(_CLOCK, {})
     if of_providers is None:
+        now = float(clock_answer.scalars[0])
         found = timed_rows(conn.execute(_ALL_AMOUNTS).all())
+        # only providers with timed amounts have holds, and their uuids are indexed, unlike the types of
+        # consumers
+        of_providers = {each.provider for each in found.amounts} | {each.provider for each in found.promises}
+        hold_answers = [batch.add(*_holds_of(chunk)) for chunk in split_rows(sorted(of_providers))]
     else:
-        chunks = split_rows(sorted(of_providers))
-        found = timed_rows(
-            [row for chunk in chunks for row in conn.execute(_THEIR_AMOUNTS, {"providers": chunk})]
-        )
-    # only providers with timed amounts have holds, and their uuids are indexed, unlike the types of consumers
-    concerned = {each.provider for each in found.amounts} | {each.provider for each in found.promises}
-    hold_uuids = sorted(map(hold_uuid, concerned))
-    held = [
-        ((provider, name), int(used))
-        for chunk in split_rows(hold_uuids)
-        for provider, name, used in conn.execute(_SOME_HOLDS, {"holds": chunk})
-    ]
+        # all statements are queued before an answer is read, so that they are sent together
+        chunks = list(split_rows(sorted(of_providers)))
+        amounts_answers = [batch.add(*_amounts_of(chunk)) for chunk in chunks]
+        hold_answers = [batch.add(*_holds_of(chunk)) for chunk in chunks]
+        now = float(clock_answer.scalars[0])
+        found = timed_rows([row for answer in amounts_answers for row in answer.rows])
+    held = [((provider, name), int(used)) for answer in hold_answers for provider, name, used in answer.rows]
     rest = found.without_consumers(without) if without else found
     return TimeSchedule(now, rest.all_amounts, held, frozenset(each.window for each in rest.promises))
 
@@ -550,9 +571,6 @@ def find_wrong_holds(conn: sa.Connection) -> dict[HoldKey, tuple[int, int]]:
 
 
 _ALL_AMOUNTS: Final = _amounts_query(sa.true())
-_THEIR_AMOUNTS: Final = _amounts_query(
-    resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True))
-)
 _PROJECT_AMOUNTS: Final = _amounts_query(
     consumer_store.is_of_project(sa.bindparam("project")), consumers.c.consumer_type == RESERVATION
 )
@@ -564,4 +582,3 @@ _ALL_HOLDS: Final = (
     .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
     .where(consumers.c.consumer_type == WINDOW_HOLD)
 )
-_SOME_HOLDS: Final = _ALL_HOLDS.where(consumers.c.uuid.in_(sa.bindparam("holds", expanding=True)))
