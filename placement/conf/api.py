@@ -75,8 +75,9 @@ candidates. A worker sends the answer first, and computes the explanation
 afterwards. A worker computes one explanation at a time, and uses at most 5
 percent of a CPU for explanations. The worker reuses the explanation for
 equal requests until a resource provider changes. After each explanation the
-worker pauses. If an answer needs a new explanation while the worker computes
-another one or pauses, the worker only counts the answer. Its next line has
+worker computes no other one for some time, which keeps it below 5 percent. If an
+answer needs a new explanation in this time, or while the worker computes another
+one, the worker only counts the answer. Its next line has
 the number of these answers.
 
 """,
