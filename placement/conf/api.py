@@ -58,8 +58,8 @@ computed in three parts: the conditions on single providers, then the
 reasons, then the changes that would help. If the first part is not complete
 in time, the answer is 400 with the code placement.ext.search_too_long.
 
-An explanation counts as a long search; [api] candidates_deadline describes
-how many long searches a worker runs at the same time.
+An explanation counts as a long search. The help of [api] candidates_deadline
+says how many long searches a worker runs at the same time.
 
 """,
     ),
