@@ -160,7 +160,8 @@ class ContainerTable(GuestTable):
                 if now[key]:
                     LOG.warning(
                         "Container %s is not in the control group of its pod %s, so the pod's CPUs and"
-                        " limits are not for it: set CgroupsMode=no-conmon in its quadlet",
+                        " limits do not apply to the container: set CgroupsMode=no-conmon in the quadlet of"
+                        " the container",
                         member.name,
                         pod.name,
                     )
