@@ -287,8 +287,8 @@ class MetricSampler:
         unreadable, and when it is readable again. Rates are means since the last round, so the first round
         has no rates.
 
-        :param near: the watermarks with metrics that are measured for guests. measure_host() must have measured
-            the host in this round for all other watermarks. None means all watermarks.
+        :param near: the watermarks with metrics that are measured for guests. measure_host() must have
+            measured the host in this round for all other watermarks. None means all watermarks.
         """
         now = self._begin_round(time)
         now.subjects = subjects
