@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import time
@@ -438,6 +439,12 @@ class GuestCgroup:
                 return
         for folder, _, _ in os.walk(self.path):
             yield folder
+
+
+@functools.lru_cache(maxsize=4096)
+def group_at(folder: str) -> GuestCgroup:
+    """The group with this folder. Rounds of comparisons use the same groups again and again."""
+    return GuestCgroup(Path(folder))
 
 
 def _remove(folder: Path) -> None:

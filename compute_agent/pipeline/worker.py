@@ -177,6 +177,8 @@ class GuestPipeline:
         self._queue: queue.SimpleQueue[tuple[Event, Future[Any], float]] = queue.SimpleQueue()
         # The lock is reentrant, because code that runs within an event also calls guests() and guest_views().
         self._lock = threading.RLock()
+        self._views: tuple[HostTopology | None, Mapping[str, GuestView]] = (None, {})
+        """The last copies of all guests by uuid, and the topology at that time."""
         self._thread = PeriodicTask(
             WORKER_THREAD,
             self._handle_queued,
@@ -199,8 +201,18 @@ class GuestPipeline:
     def guest_views(self) -> list[GuestView]:
         """Copies of all guests with their allocations and assignments, in the order of their uuids."""
         with self._lock:
-            views = (view_guest(entry, self.host_state.topology) for entry in self._cache)
-            return sorted(views, key=lambda one: one.guest.uuid)
+            topology = self.host_state.topology
+            before, known = self._views
+            # Rounds of the watermarks call this each second, and few guests change meanwhile.
+            if before is not topology:
+                known = {}
+            views: dict[str, GuestView] = {}
+            for entry in self._cache:
+                view = known.get(entry.guest.uuid)
+                current = view is not None and view.is_current(entry)
+                views[entry.guest.uuid] = view if view and current else view_guest(entry, topology)
+            self._views = topology, views
+            return [views[uuid] for uuid in sorted(views)]
 
     def guests(self) -> list[Guest]:
         """All guests, without allocations and assignments, at a tenth of the cost of guest_views()."""

@@ -344,7 +344,7 @@ class MetricSampler:
             watched = {one.metric for one in rules.watermarks}.intersection(metric.name for metric in metrics)
             self._log_missing(watched, {one.metric for one in host})
         guests = {
-            subject.facts.uuid: replace(subject.facts, usage=usage[subject.facts.uuid])
+            subject.facts.uuid: subject.facts.with_usage(usage[subject.facts.uuid])
             for subject in now.subjects
         }
         return UsageSnapshot(now.time, host, guests, capacity)
