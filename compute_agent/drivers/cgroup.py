@@ -53,6 +53,10 @@ _REMOVE_ATTEMPTS: Final = 50
 _REMOVE_PAUSE: Final = 0.01
 
 
+MAX_GROUPS: Final = 1000
+"""Maximum number of groups of one guest of which the agent reads the processes. A guest may make any number
+of groups below its own, and the agent would manage no other guest while it reads them."""
+
 IDLE: Final = "cpu.idle"
 BURST: Final = "cpu.max.burst"
 
@@ -232,7 +236,7 @@ class GuestCgroup:
         if source.folder == self.folder:
             return
         for _ in range(_MOVE_PASSES):
-            pids = source.process_ids()
+            pids = source.process_ids(max_groups=None)
             if not pids:
                 return
             for pid in pids:
@@ -240,11 +244,17 @@ class GuestCgroup:
                     self.add(pid)
         raise OSError(errno.EBUSY, "processes are made faster than they can be moved", str(source.folder))
 
-    def process_ids(self) -> list[int]:
-        """The pids of the processes in the group and its subgroups; empty if the group no longer exists."""
+    def process_ids(self, max_groups: int | None = MAX_GROUPS) -> list[int]:
+        """The pids of the processes in the group and its subgroups; empty if the group no longer exists.
+
+        :param max_groups: the number of subgroups after which the agent reads no more; None means no limit.
+        """
         # A guest, such as a container runtime, may make groups of its own below its group.
         found: list[int] = []
-        for folder in self._walk_tree():
+        for number, folder in enumerate(self._walk_tree()):
+            if number == max_groups:
+                _warn_of_groups(self.path)
+                break
             # A group may be removed while the tree is walked.
             with contextlib.suppress(OSError):
                 found.extend(map(int, kernel_files.read(f"{folder}/cgroup.procs").split()))
@@ -437,8 +447,25 @@ class GuestCgroup:
             if os.stat(self.path).st_nlink == _WITHOUT_FOLDERS:
                 yield self.path
                 return
-        for folder, _, _ in os.walk(self.path):
+        # os.walk() of Python 3.11 calls itself for each level, and a guest may nest more groups than Python
+        # has levels of calls.
+        waiting = [self.path]
+        while waiting:
+            folder = waiting.pop()
             yield folder
+            # A group may be removed during the walk, and the path of a deep group may be too long.
+            with contextlib.suppress(OSError), os.scandir(folder) as entries:
+                waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+
+@functools.lru_cache(maxsize=4096)  # once for each group
+def _warn_of_groups(path: str) -> None:
+    LOG.warning(
+        "The control group %s has more than %d groups below it, and the agent reads no processes of the"
+        " others; the CPUs and limits of the group apply to them. Set cgroup.max.descendants of the group",
+        path,
+        MAX_GROUPS,
+    )
 
 
 @functools.lru_cache(maxsize=4096)
