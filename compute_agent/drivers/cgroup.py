@@ -57,6 +57,9 @@ MAX_GROUPS: Final = 1000
 """Maximum number of groups of one guest of which the agent reads the processes. A guest may make any number
 of groups below its own, and the agent would manage no other guest while it reads them."""
 
+MAX_DEPTH: Final = 32
+"""Maximum number of levels of these groups. The kernel takes long to find a deep group by its path."""
+
 IDLE: Final = "cpu.idle"
 BURST: Final = "cpu.max.burst"
 
@@ -236,7 +239,7 @@ class GuestCgroup:
         if source.folder == self.folder:
             return
         for _ in range(_MOVE_PASSES):
-            pids = source.process_ids(max_groups=None)
+            pids = source.process_ids(all_groups=True)
             if not pids:
                 return
             for pid in pids:
@@ -244,15 +247,15 @@ class GuestCgroup:
                     self.add(pid)
         raise OSError(errno.EBUSY, "processes are made faster than they can be moved", str(source.folder))
 
-    def process_ids(self, max_groups: int | None = MAX_GROUPS) -> list[int]:
+    def process_ids(self, all_groups: bool = False) -> list[int]:
         """The pids of the processes in the group and its subgroups; empty if the group no longer exists.
 
-        :param max_groups: the number of subgroups after which the agent reads no more; None means no limit.
+        :param all_groups: whether to read more than ``MAX_GROUPS`` groups and ``MAX_DEPTH`` levels.
         """
         # A guest, such as a container runtime, may make groups of its own below its group.
         found: list[int] = []
-        for number, folder in enumerate(self._walk_tree()):
-            if number == max_groups:
+        for number, folder in enumerate(self._walk_tree(None if all_groups else MAX_DEPTH)):
+            if number == MAX_GROUPS and not all_groups:
                 _warn_of_groups(self.path)
                 break
             # A group may be removed while the tree is walked.
@@ -439,8 +442,11 @@ class GuestCgroup:
         if self._read_numbers(name) not in (None, wanted):
             self._write(name, cpuset.format(wanted))
 
-    def _walk_tree(self) -> Iterator[str]:
-        """The folders of the group and of its subgroups, parents first."""
+    def _walk_tree(self, max_depth: int | None = None) -> Iterator[str]:
+        """The folders of the group and of its subgroups, parents first.
+
+        :param max_depth: the number of levels of subgroups; None means all.
+        """
         # One stat(2) instead of a walk: few groups have subgroups, and the agent reads each guest's group
         # every few seconds.
         with contextlib.suppress(OSError):
@@ -453,6 +459,9 @@ class GuestCgroup:
         while waiting:
             folder = waiting.pop()
             yield folder
+            if max_depth is not None and folder.count("/") - self.path.count("/") >= max_depth:
+                _warn_of_groups(self.path)
+                continue
             # A group may be removed during the walk, and the path of a deep group may be too long.
             with contextlib.suppress(OSError), os.scandir(folder) as entries:
                 waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -461,10 +470,12 @@ class GuestCgroup:
 @functools.lru_cache(maxsize=4096)  # once for each group
 def _warn_of_groups(path: str) -> None:
     LOG.warning(
-        "The control group %s has more than %d groups below it, and the agent reads no processes of the"
-        " others; the CPUs and limits of the group apply to them. Set cgroup.max.descendants of the group",
+        "The control group %s has more than %d groups or %d levels of groups below it, and the agent reads no"
+        " processes of the others; the CPUs and limits of the group apply to them. Set"
+        " cgroup.max.descendants and cgroup.max.depth of the group",
         path,
         MAX_GROUPS,
+        MAX_DEPTH,
     )
 
 

@@ -65,7 +65,7 @@ def group_members(groups: Path, folder: Path, main_pid: int) -> list[int]:
     pids = group.process_ids()
     # A guest must not end its limits by a move of its main process below thousands of other groups.
     if main_pid not in pids:
-        pids = group.process_ids(max_groups=None)
+        pids = group.process_ids(all_groups=True)
     if os.getpid() in pids:
         raise UnfitSubjectError("the agent itself is in it")
     return pids

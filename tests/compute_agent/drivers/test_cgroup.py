@@ -206,9 +206,19 @@ class TestSubgroups:
         try:
             make_nested(tmp_path, 3000)
             assert GuestCgroup(tmp_path).process_ids() == [7]
-            assert GuestCgroup(tmp_path).process_ids(max_groups=None) == [7]
+            assert GuestCgroup(tmp_path).process_ids(all_groups=True) == [7]
         finally:
             subprocess.run(["rm", "-r", tmp_path / "g"], check=True)
+
+    def test_deep_groups_are_left_out_with_a_warning(self, tmp_path, caplog):
+        make_nested(tmp_path, cgroup.MAX_DEPTH + 3)
+        folder = tmp_path
+        for number in range(1, cgroup.MAX_DEPTH + 3):
+            folder = folder / "g"
+            (folder / "cgroup.procs").write_text(f"{number}\n")
+        assert GuestCgroup(tmp_path).process_ids() == list(range(1, cgroup.MAX_DEPTH + 1))
+        assert "levels of groups below it" in caplog.text
+        assert len(GuestCgroup(tmp_path).process_ids(all_groups=True)) == cgroup.MAX_DEPTH + 2
 
     def test_the_agent_reads_a_bounded_number_of_groups_and_warns_once(self, tmp_path, monkeypatch, caplog):
         monkeypatch.setattr(cgroup, "MAX_GROUPS", 3)
@@ -217,10 +227,9 @@ class TestSubgroups:
             (tmp_path / str(number) / "cgroup.procs").write_text(f"{number}\n")
         group = GuestCgroup(tmp_path)
         for _ in range(2):
-            assert len(group.process_ids(max_groups=3)) == 2
-        assert caplog.text.count("has more than 3 groups below it") == 1
+            assert len(group.process_ids()) == 2
+        assert caplog.text.count("has more than 3 groups or 32 levels of groups below it") == 1
         # A main process that is in one of the others is still found.
         (tmp_path / "cgroup.controllers").touch()
-        monkeypatch.setattr(GuestCgroup.process_ids, "__defaults__", (3,))
         for number in range(6):
             assert number in group_members(tmp_path, tmp_path, number)
