@@ -248,3 +248,11 @@ def view_guest(entry: CachedGuest, topology: HostTopology | None = None) -> Gues
         nodes,
         entry.cache_delay,
     )
+
+
+def renew_view(view: GuestView | None, entry: CachedGuest, topology: HostTopology) -> GuestView:
+    """A copy of a cached guest: ``view``, or a new copy if the guest has changed since.
+
+    :param view: an earlier copy of the guest with the same topology; None if there is none.
+    """
+    return view if view is not None and view.is_current(entry) else view_guest(entry, topology)

@@ -47,6 +47,7 @@ from compute_agent.pipeline.guest_cache import (
     GuestCache,
     GuestView,
     UnclaimedHolding,
+    renew_view,
     view_guest,
 )
 from compute_agent.pipeline.guest_settings import GuestClassifier, ManualSettings, ResolutionInput
@@ -204,13 +205,11 @@ class GuestPipeline:
             topology = self.host_state.topology
             before, known = self._views
             # Rounds of the watermarks call this each second, and few guests change meanwhile.
-            if before is not topology:
-                known = {}
+            known = known if before is topology else {}
             views: dict[str, GuestView] = {}
             for entry in self._cache:
-                view = known.get(entry.guest.uuid)
-                current = view is not None and view.is_current(entry)
-                views[entry.guest.uuid] = view if view and current else view_guest(entry, topology)
+                uuid = entry.guest.uuid
+                views[uuid] = renew_view(known.get(uuid), entry, topology)
             self._views = topology, views
             return [views[uuid] for uuid in sorted(views)]
 

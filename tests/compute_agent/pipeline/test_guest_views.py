@@ -6,7 +6,7 @@ import pytest
 
 from compute_agent.model.guest import CpuAssignment, GuestMigration
 from compute_agent.model.resource import CPU_QUOTA, ThrottleControl
-from compute_agent.pipeline.guest_cache import CachedGuest, GuestView, view_guest
+from compute_agent.pipeline.guest_cache import CachedGuest, GuestView, renew_view, view_guest
 from tests.compute_agent.builders import build_guest
 
 CHANGES = {
@@ -45,3 +45,12 @@ def test_another_set_of_pending_changes_of_the_same_size_is_a_change():
     view = view_guest(entry)
     entry.pending = {"cpu"}
     assert not view.is_current(entry)
+
+
+def test_only_an_outdated_copy_is_made_again():
+    entry = CachedGuest(build_guest("a"))
+    view = view_guest(entry)
+    assert renew_view(view, entry, None) is view
+    entry.refusal = "no room"
+    assert renew_view(view, entry, None) == view_guest(entry) != view
+    assert renew_view(None, entry, None) == view_guest(entry)
