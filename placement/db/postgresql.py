@@ -39,7 +39,7 @@ class PostgresqlConnection(psycopg.Connection[Any]):
         with self.closed_on_timeout():
             return super().wait(_limit_wait(gen, self.answer_timeout), *args, **kwargs)
 
-    # a batch sends its own COMMIT, so after most writes psycopg has nothing to end, which it takes long to see
+    # batches send their own COMMIT, so after most writes there is nothing to end, which psycopg finds slowly
     def commit(self) -> None:
         """Commit the transaction; without a transaction, do nothing."""
         if self.pgconn.transaction_status != TransactionStatus.IDLE:
