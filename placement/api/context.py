@@ -1,6 +1,11 @@
-"""The caller of a request: its identity, and the request ids for logs."""
+"""The caller of a request: its identity, its token, and the request ids for logs.
+
+This module does not import the libraries that send requests to the Identity service
+(:mod:`placement.api.identity`).
+"""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from oslo_context import context as oslo_context
@@ -73,3 +78,21 @@ def caller_of(environ: Mapping[str, Any]) -> RequestContext:
     """
     context: RequestContext = environ[_KEY]
     return context
+
+
+class CannotAsk(Exception):
+    """The Identity service did not answer whether a token is valid."""
+
+
+class SignInRefused(Exception):
+    """The Identity service has no user with this name and secret, or the user has no role in the project."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAccess:
+    """A token with its remaining seconds of validity, its user and its project."""
+
+    token: str
+    seconds: float
+    user: str
+    project: str

@@ -20,7 +20,7 @@ from keystonemiddleware import auth_token
 from oslo_config import cfg
 
 from placement import outage
-from placement.api.token_access import CannotAsk, SignInRefused, TokenAccess
+from placement.api.context import CannotAsk, SignInRefused, TokenAccess
 from placement.exceptions import Unavailable
 from placement.optional_packages import missing_package
 

@@ -210,10 +210,7 @@ def _note_answer(span: Span, status: int) -> None:
 
 
 def _name(response: Response) -> Response:
-    """Name the span of a request after its route.
-
-    The console's calls within the process have no span.
-    """
+    """Name the span of a request after its route. The console's calls within the process have no span."""
     told, rule = request.environ.get(_REQUEST), request.url_rule
     if told is not None and rule is not None:
         _name_route(told.own_span, request.method, rule.rule)

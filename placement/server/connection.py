@@ -62,10 +62,7 @@ class PlainRequest(Request):  # type: ignore[misc]  # gunicorn has no types
     """
 
     def parse_headers(self, data: bytes, from_trailer: bool = False) -> list[tuple[str, str]]:
-        """Return the headers with names in upper case.
-
-        gunicorn calls this method.
-        """
+        """Return the headers with names in upper case. gunicorn calls this method."""
         if not from_trailer and len(data) <= _MAX_PLAIN[1] and _PLAIN_FIELDS.fullmatch(data):
             fields = [line.split(": ", 1) for line in data.decode("ascii").split("\r\n")]
             headers = [(name.upper(), value) for name, value in fields]

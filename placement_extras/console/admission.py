@@ -15,8 +15,8 @@ import orjson
 from cryptography.fernet import Fernet, InvalidToken
 
 from placement.api import context
+from placement.api.context import TokenAccess
 from placement.api.service import PlacementService
-from placement.api.token_access import TokenAccess
 from placement.exceptions import ServiceError, Unavailable
 from placement_extras.console import forms, sessions
 from placement_extras.console.page_request import REFUSAL, SESSION, VisitorSession

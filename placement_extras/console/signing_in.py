@@ -12,8 +12,8 @@ from typing import Final
 from flask import Blueprint, Response, current_app, render_template, request
 
 from placement.api.auth import KeystoneAuth
+from placement.api.context import CannotAsk, SignInRefused
 from placement.api.service import PlacementService
-from placement.api.token_access import CannotAsk, SignInRefused
 from placement.exceptions import Forbidden
 from placement_extras.console import admission, forms, sessions
 from placement_extras.console.page_request import MAX_NAME, redirect_to, service_of

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
-from placement.search.claims.room import ZoneRoom
+from placement.search.claims.even_division import ZoneRoom
 from placement.search.claims.split_choices import zoned_classes
 from placement.search.claims.topology import (
     LOCAL,

@@ -115,10 +115,7 @@ class ReceivedAnswer:
     content: bytes
 
     def parse_answer(self) -> ShadowAnswer:
-        """Parse the answer.
-
-        The comparing process does this, so that clients do not wait for it.
-        """
+        """Parse the answer. The comparing process does this, so that clients do not wait for it."""
         return ShadowAnswer.from_content(self.status, self.headers, self.content)
 
 

@@ -32,7 +32,7 @@ from placement.store.reservations import (
     ReservedAmounts,
     WrittenReservation,
 )
-from placement.store.time_profile import EndAction, WindowMargins, iso_time
+from placement.store.time_profile import EndAction, iso_time
 from placement.store.time_skyline import SkylinesByProvider, make_skylines
 from placement.store.window_history import PastState, WindowRecord, list_past
 
@@ -66,7 +66,7 @@ def create_reservation(call: ApiRequest) -> Response:
             {"reservation": _written_document(call, written), "preempted": [], "warnings": []}, status=201
         )
         return call.add_location(answer, f"{PATH}/{uuid}")
-    margins, starts_at = WindowMargins(body["lead_time"], body["cleaning_time"]), None
+    margins, starts_at = schemas.margins_of(body), None
     if window is not None:
         window = margins.held_window(window)
         starts_at, end = window.starts_at, ReservationEnd(window.ends_at, None)

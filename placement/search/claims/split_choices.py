@@ -11,7 +11,7 @@ from placement.read_model.trees import HostTree, TreeClass
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import CandidatesByHost
 from placement.search.claims.claim import HostChoice
-from placement.search.claims.room import ZoneRoom
+from placement.search.claims.even_division import ZoneRoom
 from placement.search.claims.topology import (
     REMOTE,
     SPLIT,

@@ -14,8 +14,13 @@ from math import gcd, lcm, prod
 from typing import Final, NamedTuple
 
 from placement.search.budget import SearchBudget
-from placement.search.claims.even_division import Division, even_divisions, exact_division, sum_squares
-from placement.search.claims.room import ZoneRoom
+from placement.search.claims.even_division import (
+    Division,
+    ZoneRoom,
+    even_divisions,
+    exact_division,
+    sum_squares,
+)
 
 SPLIT: Final = ("PCPU", "MEMORY_MB")
 """The resource classes that a topology policy splits."""
