@@ -16,10 +16,7 @@ TRACE_ID: Final = "placement.trace_id"
 
 
 class RequestContext(oslo_context.RequestContext):
-    """The caller of a request: user, project, roles, system scope and request ids.
-
-    Making a context also makes it the context of this thread's log records.
-    """
+    """The caller of a request, which is also the context of the log records of the thread that makes it."""
 
     def to_policy_values(self) -> dict[str, Any]:
         """Return the attributes of the caller that policy rules can check."""
@@ -41,10 +38,7 @@ class RequestContext(oslo_context.RequestContext):
 
 
 def note_authenticated(environ: dict[str, Any]) -> RequestContext:
-    """Make a caller from authenticated headers, and put it into the WSGI environment.
-
-    Call this only if an authentication middleware has set or checked the headers.
-    """
+    """Put a caller into the WSGI environment, from headers that an authentication middleware has checked."""
     context: RequestContext = RequestContext.from_environ(environ)
     environ[_KEY] = context
     return context

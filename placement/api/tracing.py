@@ -71,10 +71,7 @@ class ServiceTracing:
 
     @classmethod
     def from_options(cls, conf: cfg.ConfigOpts) -> "ServiceTracing":
-        """Return the tracing that the options ask for.
-
-        The remaining spans are sent at exit, within a time limit.
-        """
+        """Return the tracing that the options ask for, which sends the remaining spans at exit."""
         exporter = OTLPSpanExporter(conf.tracing.endpoint, timeout=_EXPORT_TIMEOUT)
         tracing = cls(BatchSpanProcessor(exporter, max_queue_size=_MAX_QUEUE), conf.tracing.sample_ratio)
         atexit.register(tracing.send_rest)

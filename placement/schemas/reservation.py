@@ -182,10 +182,7 @@ class _LimitsQuery(StrictSchema):
 
 
 def parse_limits(params: Params, version: Microversion) -> str | None:
-    """Return the project that a query string of ``GET /ext/v1/reservation_limits`` names, or None.
-
-    :raises InvalidRequest: the query string is wrong; the message names the error.
-    """
+    """Return the project in a query of ``.../reservation_limits`` or None, or raise InvalidRequest."""
     project_id: str | None = load_query(_LimitsQuery, params, version).get("project_id")
     return project_id
 
@@ -209,10 +206,7 @@ class ReservationsPage:
 
 
 def parse_list(params: Params, version: Microversion) -> ReservationsPage:
-    """Parse the query string of ``GET /ext/v1/reservations``.
-
-    :raises InvalidRequest: the query string is wrong; the message names the error.
-    """
+    """Parse the query string of ``GET /ext/v1/reservations``, or raise InvalidRequest."""
     values = load_query(_ListQuery, params, version)
     # a limit above the maximum is no error, so that clients need not know the maximum
     limit = min(MAX_PAGE, int(values.pop("limit", MAX_PAGE)))

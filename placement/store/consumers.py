@@ -84,10 +84,7 @@ class ConsumerRow:
 
 
 def owner_after(present: ConsumerRow, owner: ConsumerOwnership) -> ConsumerOwnership:
-    """Return the project, user and type that an existing consumer has after a request.
-
-    Fields in ``unsaid``, which the request could not contain, keep their values.
-    """
+    """Return the owner of an existing consumer after a request, which keeps the fields in ``unsaid``."""
     # in the common case the same object is returned, because this runs for each claim
     return (
         replace(owner, **{name: getattr(present, name) for name in owner.unsaid}) if owner.unsaid else owner
@@ -166,10 +163,7 @@ def create_consumers(tx: WriteTransaction, owners: Mapping[str, ConsumerOwnershi
 
 
 def advance_consumer(tx: WriteTransaction, row: ConsumerRow, owner: ConsumerOwnership) -> None:
-    """Increase the generation of a locked consumer, and write its project, user and type.
-
-    A reservation that gets another consumer type is no longer a reservation.
-    """
+    """Increase the generation, write the owner; a reservation that gets another type is none any more."""
     # the new type may end a reservation, because PUT /allocations may change any consumer
     if row.consumer_type == RESERVATION != owner.consumer_type:
         tx.queue(_no_reservation, {"consumer": row.id})

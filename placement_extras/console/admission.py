@@ -158,10 +158,7 @@ def note_admitted(pages: "WSGIApplication") -> "WSGIApplication":
 
 
 class _PageAnswer:
-    """Sends the answer to the browser, unless the authentication refused the request.
-
-    Of a refusal, only the status is recorded.
-    """
+    """Sends the answer to the browser; of a refusal by the authentication, it only records the status."""
 
     def __init__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> None:
         self._environ = environ

@@ -170,10 +170,7 @@ def _form_page(form: SignInForm, error: str = "", status: HTTPStatus = HTTPStatu
 
 
 def _count_attempt(service: PlacementService, limits: Mapping[str, int]) -> bool:
-    """Count an attempt to sign in and return True.
-
-    Above the limit of attempts, return False, without a write to the database.
-    """
+    """Count an attempt to sign in and return True; above the limit return False, without a write."""
     with service.database.read() as conn:
         if not sessions.may_attempt(conn, limits, admission.WINDOW):
             return False
@@ -204,10 +201,7 @@ def counted_as(sent: str) -> str:
 
 
 def _next_page(wanted: str) -> str:
-    """Return the wanted page if it is a page of the console and valid in a header.
-
-    Otherwise return the first page.
-    """
+    """Return the wanted page if it is of the console and valid in a header, otherwise the first page."""
     # any other address would let a link to the console lead to another site
     return wanted if wanted.startswith("/console/") and wanted.isprintable() else "/console"
 

@@ -152,7 +152,6 @@ class GuestRelocator:
         :param hosts: the uuids of the roots of these hosts.
         :param staying: the uuids of consumers that may stay on these hosts.
         :raises InvalidRequest: the hosts have too many guests.
-        :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
         # the view ends before the database is read, because other requests wait for the end of a view
         with self._model.fresh_view() as view:
@@ -175,10 +174,7 @@ class GuestRelocator:
             return displace_guests(ClusterSimulation(view.snapshot, budget, avoided), guests)
 
     def room_for(self, request: CandidatesRequest, avoided: Collection[str]) -> MigrationPlan:
-        """Find the fewest moves that make room for a guest. No guest moves from or to the avoided hosts.
-
-        :raises placement.search.budget.BudgetExhausted: the work takes too long.
-        """
+        """Find the fewest moves that make room for a guest. No guest moves from or to the avoided hosts."""
         with self._model.fresh_view() as view:
             board = ClusterSimulation(view.snapshot, self._make_budget(view), _ids(view.snapshot, avoided))
             # only the guests of these hosts are read, because reading the guests of a whole cloud takes
@@ -233,10 +229,7 @@ _PLACING_SHARE: Final = 0.75
 
 @api_operation(blueprint, "POST", f"{EXT}/capacity", rules.CAPACITY, reads_json=True, writes_json=True)
 def count_capacity(call: ApiRequest) -> Response:
-    """Count how many guests of some flavors fit, and name the resources that are short.
-
-    The operation stores nothing.
-    """
+    """Count how many guests of some flavors fit, and name the resources that are short; store nothing."""
     body = call.parse_body(_BODY)
     asked, version = parse(body, call.service.request_forms)
     topologies = parse_topologies(body, asked)

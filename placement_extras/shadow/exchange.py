@@ -34,10 +34,7 @@ class AskedRequest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ShadowRequest:
-    """A request as the client sent it.
-
-    ``path`` has the query and is still escaped; the prefix of the service's URL is removed.
-    """
+    """A request as sent; ``path`` has the query, is still escaped, and lacks the prefix of the URL."""
 
     method: str
     path: str

@@ -55,8 +55,6 @@ def even_divisions(
     """Yield the divisions of an amount over all given zones, the most even division first.
 
     If each zone has one room, all divisions use the same rooms, so only the first division is yielded.
-
-    :raises placement.search.budget.BudgetExhausted: the budget is spent.
     """
     useful = [[room for room in rooms if room.least <= min(room.most, amount)] for rooms in zones]
     if not all(useful):
@@ -77,7 +75,6 @@ def exact_division(amount: int, zones: Sequence[Sequence[ZoneRoom]], budget: Sea
     """Return the most even division over all given zones (least sum of squares); its parts may differ widely.
 
     :returns: The result is None if the zones together cannot give that amount.
-    :raises placement.search.budget.BudgetExhausted: the budget is spent.
     """
     values = []
     for rooms in zones:
@@ -95,10 +92,7 @@ def sum_squares(parts: Iterable[int]) -> int:
 
 
 def zone_sums(rooms: Iterable[ZoneRoom], limit: int) -> int:
-    """Return the amounts up to ``limit`` that the rooms of a zone can give together, as bits of an integer.
-
-    A room may also contribute 0.
-    """
+    """Return the amounts up to ``limit`` that rooms of a zone, or some of them, can give, as bits."""
     mask = (2 << limit) - 1
     found = 1
     for room in rooms:
