@@ -77,8 +77,8 @@ class ReadGate:
     def pin_snapshot(self, snapshot: ModelSnapshot) -> None:
         """Pin the snapshot, so that no update changes it until :meth:`unpin_snapshot` undoes each pin.
 
-        The caller must hold the turn, because this method also makes the trees of the snapshot. Later readers
-        must not make trees.
+        The caller must hold the turn, so that it is the only thread that changes the model. This method also
+        makes the trees of the snapshot, because later readers must not make trees.
         """
         snapshot.whole_trees()
         with self.counting:

@@ -143,7 +143,8 @@ def topology_first(offers: Sequence[Offer], budget: SearchBudget | None = None) 
     Candidates that are equal in both respects keep their order. Each batch is ordered once, so that
     equivalent trees still share one batch.
 
-    :param budget: the budget of the search. Its pauses let other threads run during a long answer.
+    :param budget: the budget of the search. The pauses of the budget let other threads run during a long
+        answer.
     """
     budget = budget or SearchBudget()
     budget.spend_anyway(len(offers) // 16)

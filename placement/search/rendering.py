@@ -127,7 +127,8 @@ def render_pieces(
 ) -> list[bytes]:
     """Return the result of :func:`render` in pieces of about 1 MiB each; an answer may have 100 MiB.
 
-    :param budget: the budget of the search. Its pauses let other threads run during a long answer.
+    :param budget: the budget of the search. The pauses of the budget let other threads run during a long
+        answer.
     """
     if not offers:
         # the function returns early, because the code below needs at least one candidate and one provider

@@ -37,7 +37,7 @@ _TRIES: Final = 5  # more than one, because claims of other clients change the g
 
 @dataclass(frozen=True, slots=True)
 class HostScheduling:
-    """Whether the host is disabled for new guests; if a visitor did it (``is_ours``), also the visitor and why."""
+    """Whether the host is disabled for new guests; the visitor and the reason if ``is_ours``."""
 
     is_disabled: bool
     is_ours: bool
