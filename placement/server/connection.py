@@ -249,10 +249,7 @@ class ClientConnection:
         return True
 
     def close(self) -> None:
-        """Read the rest of the request, and then close the connection.
-
-        If some input were left unread, the client might lose the answer.
-        """
+        """Read the rest of the request, then close: otherwise the client might lose the answer."""
         # unread input would make the kernel reset the connection, and the client could lose the answer. An
         # error means that the client has closed its end already
         with suppress(OSError):
