@@ -172,10 +172,7 @@ class ModelView:
         return self._stamps[buckets.bucket_of(provider.uuid)][provider.id]
 
     def bucket_counters(self) -> dict[int, int]:
-        """Return the change counters of all buckets.
-
-        Only requests that have not yielded may call this method.
-        """
+        """Return the change counters of all buckets; not to be called after the request has yielded."""
         return {**self._counters}
 
     def changed_since(self, counters: Mapping[int, int]) -> list[int]:

@@ -174,10 +174,7 @@ _Template = tuple[bytes, Callable[[tuple[bytes, ...]], Any]]
 
 
 class _CandidateTemplates:
-    """Makes the JSON template of each batch of patterns. Each form of patterns is rendered once.
-
-    Templates need no escaping, because names and uuids contain no characters that JSON escapes.
-    """
+    """Makes a JSON template for each batch; names and uuids need no escaping."""
 
     def __init__(self, version: Microversion, budget: SearchBudget) -> None:
         self._version = version
@@ -234,10 +231,7 @@ def _summary_parts(
     kept: ProviderSummaries,
     budget: SearchBudget,
 ) -> Iterable[bytes]:
-    """Return ``"uuid":{...}`` for each provider of the candidates.
-
-    From microversion 1.29 on, the result also has all other providers of their trees.
-    """
+    """Return ``"uuid":{...}`` of each provider; from 1.29 on, of all providers of the trees."""
     shape = SummaryShape.for_version(version)
     # summaries of whole trees do not depend on the request, so they are kept for later answers
     if shape.nested:
