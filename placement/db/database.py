@@ -30,9 +30,8 @@ from placement.db.batch import (
     bind_values,
     insertion_statements,
 )
-from placement.db.change_probe import ChangeProbe
 from placement.db.engine import PoolOptions
-from placement.db.position import DatabaseVersion
+from placement.db.position import ChangeProbe, DatabaseVersion
 from placement.db.tables import resource_providers
 from placement.exceptions import InvalidRequest, Unavailable
 
