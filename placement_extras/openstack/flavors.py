@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from osc_lib import exceptions
 
-from placement_extras.openstack.requests import parse_pairs
+from placement_extras.openstack.requests import add_repeated, parse_pairs
 
 _SIZES: Final = {
     "vcpus": ("<vcpus>", "CPUs"),
@@ -49,13 +49,7 @@ def add_flavor_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{name}", metavar=metavar, type=int, help=f"{what} of a flavor, instead of a query"
         )
     for option, whose in (("--property", "the flavor (its extra specs)"), ("--image-property", "its image")):
-        parser.add_argument(
-            option,
-            metavar="<key=value>",
-            action="append",
-            default=[],
-            help=f"Property of {whose} (may be repeated)",
-        )
+        add_repeated(parser, option, "<key=value>", f"Property of {whose}")
     parser.add_argument(
         "--strict",
         action="store_true",

@@ -1,5 +1,6 @@
 """Functions for all our commands of ``openstack``: requests to the service, names of hosts, and options."""
 
+import argparse
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -132,6 +133,13 @@ def print_warnings(asking: command.Command, warnings: Iterable[str]) -> None:
     """Print warnings to the standard error."""
     for each in warnings:
         print(f"Warning: {each}.", file=asking.app.stderr)
+
+
+def add_repeated(parser: argparse.ArgumentParser, option: str, metavar: str, what: str) -> None:
+    """Add an option that may be given several times; its value is the list of all given texts."""
+    parser.add_argument(
+        option, metavar=metavar, action="append", default=[], help=f"{what} (may be repeated)"
+    )
 
 
 def parse_pairs(given: Iterable[str], option: str, what: str) -> dict[str, str]:
