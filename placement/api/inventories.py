@@ -24,7 +24,8 @@ _PATH: Final = "/resource_providers/<uuid>/inventories"
 _CREATE, _REPLACE_ALL, _UPDATE = schemas.InventoryCreation(), schemas.ReplaceAll(), schemas.InventoryUpdate()
 
 
-def _inventory_document(inventory: Inventory | InventoryValues) -> dict[str, Any]:
+def inventory_document(inventory: Inventory | InventoryValues) -> dict[str, Any]:
+    """Return the fields of an inventory, as answers show them."""
     return {
         "total": inventory.total,
         "reserved": inventory.reserved,
@@ -37,7 +38,7 @@ def _inventory_document(inventory: Inventory | InventoryValues) -> dict[str, Any
 
 def _show_all(call: ApiRequest, view: ModelView, provider: Provider) -> Response:
     newest = max(provider.inventory_times, default=time.time())
-    documents = {name: _inventory_document(each) for name, each in provider.inventories.items()}
+    documents = {name: inventory_document(each) for name, each in provider.inventories.items()}
     document = {"resource_provider_generation": provider.generation, "inventories": documents}
     return call.json_answer(document, newest)
 
@@ -61,7 +62,7 @@ def create_inventory(call: ApiRequest, uuid: str) -> Response:
     generation = call.service.write(
         lambda tx: store.add(tx, known, name, values, may_have_none=may_have_none)
     )
-    document = {"resource_provider_generation": generation, **_inventory_document(values)}
+    document = {"resource_provider_generation": generation, **inventory_document(values)}
     return call.add_location(
         call.json_answer(document, time.time(), 201), f"/resource_providers/{known}/inventories/{name}"
     )
@@ -79,7 +80,7 @@ def replace_all(call: ApiRequest, uuid: str) -> Response:
     generation = call.service.write(
         lambda tx: store.replace_all(tx, known, given, wanted, may_have_none=may_have_none)
     )
-    documents = {name: _inventory_document(values) for name, values in wanted.items()}
+    documents = {name: inventory_document(values) for name, values in wanted.items()}
     return call.json_answer(
         {"resource_provider_generation": generation, "inventories": documents}, time.time()
     )
@@ -108,7 +109,7 @@ def show_inventory(call: ApiRequest, uuid: str, resource_class: str) -> Response
         inventory = provider.inventories.get(resource_class)
         if inventory is None:
             raise NotFound(f"No inventory of class {resource_class} for {provider.uuid}")
-        document = {"resource_provider_generation": provider.generation, **_inventory_document(inventory)}
+        document = {"resource_provider_generation": provider.generation, **inventory_document(inventory)}
         return call.json_answer(document, provider.offered_at(resource_class))
 
 
@@ -130,7 +131,7 @@ def update(call: ApiRequest, uuid: str, resource_class: str) -> Response:
         )
     )
     return call.json_answer(
-        {"resource_provider_generation": generation, **_inventory_document(values)}, time.time()
+        {"resource_provider_generation": generation, **inventory_document(values)}, time.time()
     )
 
 

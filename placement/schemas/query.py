@@ -9,18 +9,8 @@ from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.schemas import terms
 from placement.schemas.base import StrictSchema, StringField, UuidField
-from placement.schemas.query_candidates import parse_candidates
 from placement.schemas.terms import Params, all_values, load_query, since_version
 from placement.search.request import ProviderFilter
-
-__all__ = [
-    "TraitsFilter",
-    "UsagesFilter",
-    "parse_candidates",
-    "parse_provider_filter",
-    "parse_traits",
-    "parse_usages",
-]
 
 
 class ProvidersQuery(StrictSchema):

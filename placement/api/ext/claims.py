@@ -14,7 +14,7 @@ from placement.policies import ext as rules
 from placement.schemas import claim as schemas
 from placement.schemas.base import canonical_uuid
 from placement.search.claims.claim import HostChoice
-from placement.search.claims.claim_context import ClaimContext, ClaimLimits
+from placement.search.claims.claim_context import ClaimContext
 from placement.search.claims.placement import PlacedClaim
 from placement.search.claims.service import ClaimService
 from placement.store import allocations, expiries
@@ -37,7 +37,9 @@ def claim_candidates(call: ApiRequest) -> Response:
     """Find a candidate for each consumer. Either all candidates are claimed, or none of them."""
     body = call.parse_body(_BODY)
     wanted, dry_run = schemas.parse(body, call.service.request_forms), body["dry_run"]
-    placed = claim_service(call).claim_places(wanted, dry_run=dry_run, reservation=body["reservation"])
+    placed = ClaimService(claim_context(call)).claim_places(
+        wanted, dry_run=dry_run, reservation=body["reservation"]
+    )
     if body["reservation"] is not None and not dry_run:
         # read by metrics
         g.taken_amounts = [taken for each in placed for _, taken in each.choice.resources]
@@ -177,20 +179,18 @@ def _expiry_document(expires_at: float | None) -> dict[str, Any]:
     return {"expires_at": _time_or_null(expires_at)}
 
 
-def claim_service(call: ApiRequest) -> ClaimService:
-    """Return the claim service for a request, with limits from the options."""
-    return ClaimService(claim_context(call))
-
-
 def claim_context(call: ApiRequest) -> ClaimContext:
     """Return the objects and limits that the search for a request uses, with limits from the options."""
     service = call.service
-    limits = ClaimLimits(
-        searching=service.conf.api.candidates_deadline,
-        explaining=service.conf.api.explanations_deadline,
+    return ClaimContext(
+        service.model,
+        service.database,
+        service.window_timetable,
+        search_seconds=service.conf.api.candidates_deadline,
+        reason_seconds=service.conf.api.explanations_deadline,
         retries=service.conf.placement.allocation_conflict_retry_count,
+        check_awaited=call.check_awaited,
     )
-    return ClaimContext(service.model, service.database, service.window_timetable, limits, call.check_awaited)
 
 
 def _claim_document(placed: PlacedClaim) -> dict[str, Any]:

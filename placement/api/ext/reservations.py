@@ -8,7 +8,7 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from placement.api.call import ApiRequest, api_operation, next_links
-from placement.api.ext.claims import amounts_by_consumer, amounts_document, claim_service, place_document
+from placement.api.ext.claims import amounts_by_consumer, amounts_document, claim_context, place_document
 from placement.api.paths import EXT
 from placement.db.database import WriteTransaction
 from placement.exceptions import InvalidRequest
@@ -17,6 +17,7 @@ from placement.schemas import reservation as schemas
 from placement.schemas.base import canonical_uuid
 from placement.schemas.claim import parse_end_action
 from placement.search.claims.degradation import DegradationCause, PromisingProviders, find_causes, has_failed
+from placement.search.claims.service import ClaimService
 from placement.store import reservation_changes
 from placement.store import reservations as store
 from placement.store.allocations import Allocation
@@ -88,7 +89,7 @@ def create_reservation(call: ApiRequest) -> Response:
             )
         ]
 
-    placed = claim_service(call).claim_places(wanted, also=make_written)
+    placed = ClaimService(claim_context(call)).claim_places(wanted, also=make_written)
     (written,) = made
     # equal claims have equal warnings
     warnings = list(dict.fromkeys(text for each in wanted for text in each.warnings))

@@ -91,12 +91,12 @@ class ClaimService:
         :raises Unavailable: every attempt lost a race.
         """
         # the code uses one budget for all attempts, because the client waits for all of them
-        end = thread_time() + self._context.limits.searching
+        end = thread_time() + self._context.search_seconds
         at_once = not dry_run and reservation is None and all(map(_takes_any_place, wanted))
         makes_room, was_repeated = not dry_run and _is_booking(wanted), False
         # attempt 0 uses a recent snapshot; its failure only shows that the snapshot was outdated, so it is no
         # retry
-        for attempt in range(0 if at_once else 1, self._context.limits.retries + 2):
+        for attempt in range(0 if at_once else 1, self._context.retries + 2):
             placed = self._place_at_once(wanted, end - thread_time()) if at_once else None
             if at_once and placed is None:
                 # the generation is checked before the next search, because a wrong generation explains a
@@ -156,7 +156,7 @@ class ClaimService:
             skylines = skylines_in(view.snapshot, by_uuid)
             roots = {view.snapshot.providers[each].root_id for each in skylines}
             empty = snapshot_during(view.snapshot, roots, skylines, NEVER)
-            budget = self._context.make_budget(view, self._context.limits.explaining)
+            budget = self._context.make_budget(view, self._context.reason_seconds)
             with suppress(BudgetExhausted):
                 world = ClaimScenario.from_members(empty, members, wanted)
                 if isinstance(place_claims(world, wanted, budget, self._context.rng), UnplacedClaim):
@@ -318,7 +318,7 @@ class ClaimService:
                 return prolong_stay(untimed, skylines, members, placed, span, budget, self._context.rng)
             if reserved is not None:
                 raise reservation_refusal(wanted, placed, reserved)
-            budget = self._context.make_budget(view, self._context.limits.explaining)
+            budget = self._context.make_budget(view, self._context.reason_seconds)
             refusal = claim_refusal(wanted, placed, budget)
             some = [] if window is None else overlapping_providers(snapshot, skylines, wanted, window)
         if loses_end and own != self._skylines_without(wanted, held):
@@ -451,7 +451,7 @@ class ClaimService:
     def _too_long(self) -> InvalidRequest:
         return InvalidRequest.too_long(
             "No place was found",
-            self._context.limits.searching,
+            self._context.search_seconds,
             "candidates_deadline",
             ": ask for fewer groups, or for fewer claims at once.",
         )
