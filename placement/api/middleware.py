@@ -60,10 +60,7 @@ class _FileChunks(io.RawIOBase):
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Read into the buffer; return the number of bytes, 0 at the end.
-
-        :raises BadRequest: the web server could not read the body.
-        """
+        """Read into the buffer; return the number of bytes, 0 at the end. BadRequest: reading has failed."""
         target = memoryview(buffer)
         try:
             piece = self._source.read(len(target))

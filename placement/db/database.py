@@ -253,11 +253,7 @@ class ServiceDatabase:
 
     @contextmanager
     def _asking_database(self) -> Iterator[None]:
-        """Translate errors of the database, raised in this context, into errors for clients.
-
-        :raises Unavailable: the database does not answer.
-        :raises InvalidRequest: the database cannot process these values.
-        """
+        """Raise Unavailable or InvalidRequest for errors of the database in this context."""
         try:
             with self._outage.attempt_request():
                 yield

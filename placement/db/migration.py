@@ -259,10 +259,7 @@ def exclusive_connection(url: str) -> Iterator[sa.Connection]:
 
 @contextmanager
 def _own_connection(url: str, isolation_level: str, options: PoolOptions) -> Iterator[sa.Connection]:
-    """Open a connection outside of any pool.
-
-    :raises Unavailable: the database does not answer, or another process held locks for too long.
-    """
+    """Open a connection outside of any pool; raise Unavailable if it fails, or waits too long for locks."""
     source = engine.create_engine(url, isolation_level, options)
     # SQLite itself reports "unable to open database file", without the file, the folder or the reason
     if (reason := sqlite_file.file_obstacle(url)) is not None:

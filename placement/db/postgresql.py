@@ -73,10 +73,7 @@ class PostgresqlConnection(psycopg.Connection[Any]):
             return [result.get_value(0, column) for column in range(result.nfields)]
 
     def _only_result(self) -> "PGresult":
-        """Return the result of a statement that has only one result.
-
-        :raises TimeoutError: the server has sent nothing in time.
-        """
+        """Return the only result of a statement, or raise TimeoutError if none comes in time."""
         poll = select.poll()
         poll.register(self.pgconn.socket, select.POLLIN)
         self.pgconn.flush()  # a small statement is sent completely by one call

@@ -343,10 +343,7 @@ class ReadModel:
         return self._gate.pin_count
 
     def _writable_model(self) -> WritableModel:
-        """Return a copy of the model for its file.
-
-        :raises placement.exceptions.Unavailable: the model is not up to date.
-        """
+        """Return a copy of the model for its file, or raise Unavailable if it is not up to date."""
         with ReadTurn(self._gate):
             state = self._state
             if state is None or self._position is None:
@@ -414,10 +411,7 @@ class ReadModel:
             self.reread += 1
 
     def _follow_database(self, conn: sa.Connection, state: ModelState, history: str) -> FullReread | None:
-        """Apply the changes of the database to the model; return the reason for a full read, or None.
-
-        :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer.
-        """
+        """Apply the changes of the database to the model; return the reason for a full read, or None."""
         if history != self._history:
             return FullReread(f"{ANOTHER_HISTORY}: its server, timeline, table or file has changed")
         return follow_database(conn, state)

@@ -220,10 +220,7 @@ def _read_counters(conn: sa.Connection) -> dict[int, int]:
 
 
 def _check_remembered(conn: sa.Connection, known: Mapping[int, int]) -> None:
-    """Check that all deletions of providers since the cursor are still recorded.
-
-    :raises Gone: records of deletions after the cursor were dropped.
-    """
+    """Raise Gone if records of deletions since the cursor were dropped."""
     query = sa.select(_dp.bucket, sa.func.count(), sa.func.min(_dp.change_seq)).group_by(_dp.bucket)
     for bucket, count, first in conn.execute(query):
         # records are dropped only in buckets with the maximum number of records

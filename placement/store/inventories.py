@@ -255,11 +255,7 @@ def remove(tx: WriteTransaction, uuid: str, resource_class: str) -> None:
 def _lock(
     tx: WriteTransaction, uuid: str, wanted: Collection[str], generation: int | None = None
 ) -> tuple[providers.ProviderRow, Set[int], dict[str, int]]:
-    """Lock a provider; return its row, and the ids of resource classes as a set and a dict.
-
-    The set has the ids of the classes of the provider's inventories. The dict has the ids of the
-    wanted classes that exist, by the name of the class.
-    """
+    """Lock a provider; return its row, the ids of its classes, and the ids of existing wanted ones."""
     # the lock and the three lookups are sent together
     tx.lock([uuid])
     present = class_ids(tx, uuid)

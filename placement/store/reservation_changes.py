@@ -242,12 +242,7 @@ def change_reservation(
 def _latest_end(
     tx: WriteTransaction, uuid: str, kept: Mapping[str, Mapping[str, int]] | None
 ) -> tuple[CapacityReservation, float, list[TimedAmount]]:
-    """Return a window, its latest possible expiry, and the timed amounts of other consumers.
-
-    The expiry is in seconds since 1970.
-
-    :param kept: the amounts that the window keeps; None means that it keeps all amounts.
-    """
+    """Return a window that keeps amounts (None: all), its latest expiry, and others' timed amounts."""
     _, found = _lock_reservation(tx, uuid)
     start, endless = found.starts_at or AT_ONCE, TimeWindow(found.starts_at or AT_ONCE, math.inf)
     reserved = reserved_amounts(tx.conn, [found])
@@ -339,10 +334,7 @@ def _read_written(tx: WriteTransaction, uuid: str) -> WrittenReservation:
 def _lock_reservation(
     tx: WriteTransaction, uuid: str, may_change: ProjectCheck = any_project
 ) -> tuple[consumer_store.ConsumerRow, CapacityReservation]:
-    """Lock the consumer of a reservation until the transaction ends.
-
-    :raises NotFound: there is no such reservation that the caller may change.
-    """
+    """Lock the consumer of a reservation, or raise NotFound if the caller may not change it."""
     rows = consumer_store.rows(consumer_store.lock(tx, [uuid]))
     # checked under the lock of the consumer, so that no other transaction ends the reservation after the
     # check

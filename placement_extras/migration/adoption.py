@@ -156,11 +156,7 @@ def _move_tables(
 def _source_snapshot(
     url: str, conn: sa.Connection, prefix: str, owner: ConsumerOwnership
 ) -> Iterator[StockContent]:
-    """Open the tables of OpenStack Placement for reading in one snapshot.
-
-    :param conn: the database connection that makes the move.
-    :param prefix: prefix of the names of the tables.
-    """
+    """Open the tables with this prefix for reading in one snapshot; ``conn`` makes the move."""
     if relations.is_transactional(conn):
         yield read_stock(conn, owner, prefix)
     else:

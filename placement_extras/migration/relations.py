@@ -182,10 +182,7 @@ def drop_tables(conn: sa.Connection, tables: Iterable[str]) -> None:
 
 
 def _execute_patiently(conn: sa.Connection, statement: str) -> None:
-    """Execute a statement that waits until no other transaction of MySQL uses its tables.
-
-    :raises Unavailable: the wait took longer than 60 seconds.
-    """
+    """Execute a statement, which waits at most 60 seconds for other transactions of MySQL."""
     conn.exec_driver_sql(f"SET SESSION lock_wait_timeout = {_LOCK_SECONDS}")
     try:
         conn.exec_driver_sql(statement)

@@ -281,10 +281,7 @@ def read_stock(conn: sa.Connection, owner: ConsumerOwnership, prefix: str = "") 
 
 
 def _check_schema(conn: sa.Connection, t: StockTables) -> bool:
-    """Check that tables and columns exist; return whether the schema has consumer types.
-
-    :raises InvalidRequest: a table or a column is missing.
-    """
+    """Refuse missing tables and columns; return whether the schema has consumer types."""
     inspector = sa.inspect(conn)
     present = {
         name: {column["name"] for column in inspector.get_columns(name)}

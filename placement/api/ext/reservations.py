@@ -235,10 +235,7 @@ def delete(call: ApiRequest, reservation_uuid: str) -> Response:
 
 
 def _project_check(call: ApiRequest, rule: str) -> reservation_changes.ProjectCheck:
-    """Return a function that tells whether a rule lets the caller act on the reservations of a project.
-
-    :raises Forbidden: the rule does not even let the caller act on reservations of its own project.
-    """
+    """Return whether a rule allows a project; raise Forbidden if it does not even allow the caller's own."""
     # this check precedes the lookup: a caller without any right does not learn which reservations exist
     call.authorize(rule, {"project_id": call.project_id or _ANY_PROJECT})
     return lambda project_id: call.allows_project(rule, project_id)
@@ -254,10 +251,7 @@ def booking_limits(call: ApiRequest) -> BookingLimits:
 
 
 def _known_uuid(uuid: str) -> str:
-    """Return the canonical form of the uuid in a path, which is its form in the database.
-
-    :raises NotFound: ``uuid`` is not a uuid.
-    """
+    """Return the uuid in a path in its canonical form, as in the database, or raise NotFound."""
     canonical = canonical_uuid(uuid)
     if canonical is None:
         raise store.no_reservation(uuid)
