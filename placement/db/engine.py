@@ -210,7 +210,7 @@ def _mysql_arguments(options: PoolOptions) -> dict[str, Any]:
 
 
 def _test_unused(engine: sa.Engine, trusted: float, timeout: float | None) -> None:
-    """Make the pool test connections unused for ``trusted`` seconds, with a timeout if their class has one."""
+    """Make the pool test connections unused for ``trusted`` seconds (``timeout``: if the class has one)."""
 
     @sa.event.listens_for(engine, "checkin")
     def _note_return(connection: Any, record: Any) -> None:

@@ -75,10 +75,7 @@ def state_of(conn: sa.Connection) -> FoundDatabase:
 
 
 def version(url: str) -> str | None:
-    """Return the revision of the database; None if it was never migrated.
-
-    :raises Unavailable: the database does not answer.
-    """
+    """Return the revision of the database; None if it was never migrated."""
     return find_database(url).revision
 
 

@@ -254,10 +254,7 @@ class ReadModel:
 
     @contextmanager
     def fresh_view(self) -> Iterator[ModelView]:
-        """Return the current model, with all changes committed before this call and no expired allocations.
-
-        :raises placement.exceptions.Unavailable: the database does not answer.
-        """
+        """Return the current model: all changes committed before this call, no expired allocations."""
         expires = self._give_back_expired is not None
         while True:
             # the query precedes the turn, so that no other request waits for its answer
@@ -285,8 +282,6 @@ class ReadModel:
 
         Only callers that check the data again in a transaction before they write may use this view. Many such
         views share the answer to one query of the version.
-
-        :raises placement.exceptions.Unavailable: the database does not answer.
         """
         with ReadTurn(self._gate) as turn:
             known = self._state is not None and self._position is not None

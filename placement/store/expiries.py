@@ -350,7 +350,6 @@ def confirm_claim(
     The new expiry is a number of seconds from now. The generation of the consumer increases by one.
 
     :raises NotFound: no claim of this consumer expires, or the claim has expired already.
-    :raises ConcurrentUpdate: ``generation`` is not the current generation.
     :raises Conflict: the claim has a fixed end time.
     """
     # the statement locks the consumer, so that the claim cannot be released between the check and the write

@@ -65,7 +65,6 @@ def add(
 ) -> int:
     """Add an inventory of a new class to a provider; return the new generation of the provider.
 
-    :raises NotFound: no such provider.
     :raises InvalidRequest: no such class.
     :raises ConcurrentUpdate: the provider already has an inventory of this class.
     """
@@ -97,7 +96,6 @@ def change_inventory(
 
     :raises NotFound: no such provider or class.
     :raises InvalidRequest: no such inventory.
-    :raises ConcurrentUpdate: the generation is stale.
     """
     # the generation is passed, so that an outdated one is refused before any value is checked
     row, present, ids = _lock(tx, uuid, [resource_class], generation)
@@ -124,9 +122,7 @@ def replace_all(
 ) -> int:
     """Replace all inventories of a provider; return its new generation.
 
-    :raises NotFound: no such provider.
     :raises InvalidRequest: a resource class does not exist.
-    :raises ConcurrentUpdate: the generation is stale.
     :raises Conflict: an inventory to be removed is in use.
     """
     if (
@@ -228,7 +224,6 @@ def remove_some(
 def remove_all(tx: WriteTransaction, uuid: str) -> None:
     """Delete every inventory of a provider.
 
-    :raises NotFound: no such provider.
     :raises Conflict: an inventory is in use.
     """
     row, present, _ = _lock(tx, uuid, ())

@@ -283,10 +283,7 @@ class FlavorGuest:
         return self.specs.get(f"{prefix}:{name}"), self.image.texts.get(f"{prefix}_{name}")
 
     def agreed_text(self, name: str, prefix: str = "hw") -> str | None:
-        """Return the value of a feature in flavor or image; None if neither has a value.
-
-        :raises InvalidRequest: flavor and image contradict each other.
-        """
+        """Return the value of a feature in flavor or image; None if neither has a value."""
         flavor, image = self.both_texts(name, prefix)
         if flavor and image and flavor != image:
             raise contradiction_error(prefix, name, flavor, image)
@@ -309,10 +306,7 @@ class FlavorGuest:
         return None if spec is None else parse_flag(spec), self.image.flags.get(f"hw_{name}")
 
     def agreed_flag(self, name: str) -> bool | None:
-        """Return whether flavor or image asks for a feature; None if neither has a value.
-
-        :raises InvalidRequest: flavor and image contradict each other.
-        """
+        """Return whether flavor or image asks for a feature; None if neither has a value."""
         flavor, image = self.both_flags(name)
         if flavor is not None and image is not None and flavor != image:
             raise contradiction_error("hw", name, self.specs[f"hw:{name}"], "yes" if image else "no")

@@ -89,7 +89,6 @@ def require_stock(url: str) -> None:
     """Check that the database at a URL can be adopted.
 
     :raises Conflict: the database does not have a known revision of OpenStack Placement.
-    :raises Unavailable: the database does not answer.
     """
     _stock_revision(migration.find_database(url))
 
@@ -209,7 +208,6 @@ def list_kept_tables(url: str) -> Sequence[KeptTable]:
     """List the kept tables of OpenStack Placement, in order of their names.
 
     :raises Conflict: the database was not adopted, or an adoption or abandonment is not complete.
-    :raises Unavailable: the database does not answer.
     """
     with migration.exclusive_connection(url) as conn:
         _adoption_record(conn)

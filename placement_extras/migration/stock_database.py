@@ -207,7 +207,6 @@ def open_source(url: str, owner: ConsumerOwnership, prefix: str = "") -> Iterato
     :param owner: project and user of consumers that have allocations, but no row in the source.
     :param prefix: prefix of the names of the tables.
     :raises InvalidRequest: the URL cannot be used, or names no database of OpenStack Placement.
-    :raises Unavailable: the database does not answer.
     """
     engine = _source_engine(url)
     try:
