@@ -16,8 +16,8 @@ from placement.search.request import ProviderFilter
 class ProvidersQuery(StrictSchema):
     """The parameters of ``GET /resource_providers``."""
 
-    name = StringField(metadata=since_version(microversion.INITIAL))
-    uuid = UuidField(metadata=since_version(microversion.INITIAL))
+    name = StringField()
+    uuid = UuidField()
     member_of = StringField(metadata=since_version(microversion.MEMBER_OF))
     resources = StringField(metadata=since_version(microversion.RESOURCES))
     in_tree = UuidField(metadata=since_version(microversion.NESTED_PROVIDERS))
