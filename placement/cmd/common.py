@@ -52,7 +52,8 @@ def check_bind(bind: str) -> None:
         elif isinstance(address, tuple):
             _check_port(address)
     except (OSError, OverflowError) as error:
-        raise ValueError(f"--bind {bind}: {_error_reason(error)}; {_error_remedy(error)}") from error
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise ValueError(f"--bind {bind}: {reason}; {_error_remedy(error)}") from error
 
 
 def _check_port(address: tuple[str, int]) -> None:
@@ -74,10 +75,6 @@ def _check_path(path: Path) -> None:
         raise PermissionError(errno.EACCES, f"user {os.geteuid()} cannot write to {path.parent}")
     if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
         raise FileExistsError(errno.EEXIST, f"{path} exists and is not a socket")
-
-
-def _error_reason(error: OSError | OverflowError) -> str:
-    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def _error_remedy(error: OSError | OverflowError) -> str:

@@ -104,7 +104,7 @@ def _ending_document(claim: EndingClaim) -> dict[str, Any]:
         "consumer_type": claim.consumer_type,
         "ends_at": iso_time(claim.ends_at),
         "on_end": claim.on_end,
-        "kept_until": _time_or_null(claim.kept_until),
+        "kept_until": time_or_null(claim.kept_until),
     }
 
 
@@ -125,7 +125,8 @@ def amounts_document(amounts: Sequence[Allocation]) -> dict[str, Any]:
     return by_provider
 
 
-def _time_or_null(time: float | None) -> str | None:
+def time_or_null(time: float | None) -> str | None:
+    """Return a time as answers show it, or None."""
     return None if time is None else iso_time(time)
 
 
@@ -147,7 +148,7 @@ def show_claim(call: ApiRequest, consumer_uuid: str) -> Response:
         "is_final": found.is_final,
         "ends_at": iso_time(found.expires_at - found.cleaning_time) if found.is_final else None,
         "on_end": found.on_end,
-        "kept_until": _time_or_null(found.kept_until),
+        "kept_until": time_or_null(found.kept_until),
         "reservation": source,
         "allocations": amounts_document(amounts),
     }
@@ -176,7 +177,7 @@ def confirm_claim(call: ApiRequest, consumer_uuid: str) -> Response:
 
 
 def _expiry_document(expires_at: float | None) -> dict[str, Any]:
-    return {"expires_at": _time_or_null(expires_at)}
+    return {"expires_at": time_or_null(expires_at)}
 
 
 def claim_context(call: ApiRequest) -> ClaimContext:
@@ -202,7 +203,7 @@ def _claim_document(placed: PlacedClaim) -> dict[str, Any]:
         **_expiry_document(placed.expires_at),
         "ends_at": None if placed.wanted.window is None else iso_time(placed.wanted.window.ends_at),
         "on_end": placed.wanted.end_action,
-        "kept_until": _time_or_null(placed.wanted.kept_until),
+        "kept_until": time_or_null(placed.wanted.kept_until),
         **choice_document(placed.choice),
         "warnings": list(placed.wanted.warnings),
         "alternates": [choice_document(each) for each in placed.alternates],

@@ -8,7 +8,13 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from placement.api.call import ApiRequest, api_operation, next_links
-from placement.api.ext.claims import amounts_by_consumer, amounts_document, claim_context, place_document
+from placement.api.ext.claims import (
+    amounts_by_consumer,
+    amounts_document,
+    claim_context,
+    place_document,
+    time_or_null,
+)
 from placement.api.paths import EXT
 from placement.db.database import WriteTransaction
 from placement.exceptions import InvalidRequest
@@ -314,7 +320,7 @@ def _past_document(window: WindowRecord, state: PastState) -> dict[str, Any]:
         "allocations": {},
         "claimed": {},
         "promised": window.resources,
-        "ended_at": None if window.ended_at is None else iso_time(window.ended_at),
+        "ended_at": time_or_null(window.ended_at),
     }
 
 
@@ -323,7 +329,7 @@ def _guest_document(guest: HostGuest) -> dict[str, Any]:
         "consumer_uuid": guest.consumer,
         "consumer_type": guest.consumer_type,
         "project_id": guest.project_id,
-        "ends_at": None if guest.ends_at is None else iso_time(guest.ends_at),
+        "ends_at": time_or_null(guest.ends_at),
         "has_to_move": guest.has_to_move,
     }
 
