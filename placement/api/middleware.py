@@ -87,10 +87,7 @@ class SideApplication(Protocol):
     """The application answers requests for this path and all its sub-paths."""
 
     def check_options(self, conf: cfg.ConfigOpts) -> None:
-        """Check the options of the application.
-
-        :raises ValueError: the application is enabled, but a requirement is missing.
-        """
+        """Raise ValueError if the application is enabled, but a requirement is missing."""
 
     def find_maker(self, conf: cfg.ConfigOpts) -> ApplicationMaker | None:
         """Return the function that makes the application; None if the configuration does not enable it."""
@@ -142,10 +139,7 @@ def _side_applications() -> list[SideApplication]:
 
 
 def check_requirements(conf: cfg.ConfigOpts) -> None:
-    """Check the requirements of traces and side applications.
-
-    :raises ValueError: a requirement is missing; the message names it.
-    """
+    """Raise ValueError if a requirement of traces or side applications is missing."""
     if conf.tracing.enabled:
         _tracing_class()
     for each in _side_applications():

@@ -31,10 +31,7 @@ systemd.
 
 
 def check_bind(bind: str) -> None:
-    """Check that the server can listen at an address.
-
-    :raises ValueError: the server cannot listen at this address; the text names the option and the remedy.
-    """
+    """Raise ValueError if the server cannot listen at an address, with the option and the remedy."""
     if any(name in os.environ for name in _HANDED_OVER):
         # the server inherits its sockets, so nothing has to be bound
         return
@@ -92,10 +89,7 @@ _PASSWORDS: Final = frozenset({"password", "passwd"})
 
 
 def open_database(conf: cfg.ConfigOpts) -> AbstractContextManager[ServiceDatabase]:
-    """Return the database that the configuration names.
-
-    :raises Unavailable: the database does not answer or has a schema that this version cannot work with.
-    """
+    """Return the configured database, or raise Unavailable for a schema of another version."""
     return sync.open_database(conf.placement_database.connection)
 
 

@@ -120,10 +120,7 @@ def _parse_threshold(given: int | str | None) -> int | None:
 
 
 def wait_for(poll: select.poll, timeout: float | None) -> None:
-    """Wait until the server's socket is ready for the events of ``poll``.
-
-    :raises TimeoutError: the socket is not ready within ``timeout`` seconds.
-    """
+    """Wait for the events of ``poll`` on the server's socket, or raise TimeoutError."""
     if not poll.poll(None if timeout is None else timeout * 1000):
         raise _no_answer(timeout)
 

@@ -211,10 +211,7 @@ class ChangedBuckets:
 
 
 def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuckets:
-    """Read the providers with stamps above the known counters of their buckets, and their usage.
-
-    :param known: the counter of each bucket at the last read.
-    """
+    """Read the providers with stamps above the ``known`` counter of their bucket, and their usage."""
     answers = []
     pairs = list(known.items())
     for start in range(0, len(pairs), _MAX_PAIRS):

@@ -87,10 +87,7 @@ def _count_parts(providers: list[Any]) -> int:
 
 
 def parse_descriptions(body: Mapping[str, Any]) -> list[ProviderDescription]:
-    """Convert a body to descriptions of providers.
-
-    :raises InvalidRequest: a description is wrong; the message names the provider.
-    """
+    """Convert a body to descriptions of providers; InvalidRequest names the wrong provider."""
     return [
         _make_description(load(_PROVIDER, each, f"{_provider_name(number, each)}: JSON does not validate: "))
         for number, each in enumerate(body["resource_providers"])

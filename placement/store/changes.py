@@ -51,10 +51,7 @@ class ChangeCursor:
 
     @classmethod
     def parse(cls, text: str) -> ChangeCursor:
-        """Return the cursor that a text of a client encodes.
-
-        :raises InvalidRequest: the text is not a cursor.
-        """
+        """Return the cursor that a text encodes, or raise InvalidRequest."""
         try:
             # __str__() leaves the padding out, because an equals sign in a query has to be escaped
             data = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))

@@ -280,10 +280,7 @@ def _latest_end(
 
 
 def delete_reservation(tx: WriteTransaction, uuid: str, may_change: ProjectCheck = any_project) -> None:
-    """Release all allocations that a reservation still has.
-
-    :raises NotFound: there is no such reservation that the caller may change.
-    """
+    """Release what a reservation still has; NotFound: the caller may not change it."""
     # the consumer with this uuid may be no reservation any more
     _lock_reservation(tx, uuid, may_change)
     allocations.delete(tx, uuid)

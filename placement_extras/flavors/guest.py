@@ -157,10 +157,7 @@ _VERSION: Final = re.compile(
 
 
 def check_comparisons(text: str) -> None:
-    """Check a list of comparisons of versions, such as ``>=6.0,<6.2``.
-
-    :raises ValueError: the text is not a list of comparisons.
-    """
+    """Raise ValueError unless a text lists comparisons of versions, such as ``>=6.0,<6.2``."""
     for each in text.split(","):
         found = _COMPARISON.fullmatch(each)
         if found is None or _VERSION.fullmatch(found[1]) is None:
@@ -342,10 +339,7 @@ def _is_number(suffix: str) -> bool:
 
 
 def check_known(prefix: str, name: str, value: str | None) -> None:
-    """Check a value against the values of the image property of the same name.
-
-    :raises InvalidRequest: the value is not one of the known values.
-    """
+    """Raise InvalidRequest for a value that the image property of the same name does not have."""
     known = CHOICES[f"{prefix}_{name}"].values
     if value and value not in known:
         raise refusal_error(f"{prefix}:{name} cannot be {value!r}, only one of {', '.join(sorted(known))}")

@@ -38,10 +38,7 @@ _ENABLED_ROLES: Final = sa.text(
 
 
 def require_rights(conn: sa.Connection, tables: Iterable[str]) -> None:
-    """Check that the database user may rename and remove these tables, and create new tables.
-
-    :raises Conflict: a right is missing; the message names it.
-    """
+    """Raise Conflict with the right that the user lacks to rename, remove and create tables."""
     if conn.dialect.name == "sqlite":
         return  # SQLite has no users; a file that cannot be written fails at the first statement
     is_postgresql = conn.dialect.name == "postgresql"

@@ -68,10 +68,7 @@ def read_pages(asking: command.Command, path: str, asked: Mapping[str, Any], nam
 
 
 def root_uuids(asking: command.Command, hosts: Iterable[str]) -> list[str]:
-    """Return the uuids of root providers. Each of ``hosts`` is a uuid or a name.
-
-    :raises CommandError: no provider has that name.
-    """
+    """Return the uuids of root providers, each given as a uuid or a name, or raise CommandError."""
     return [each if _is_uuid(each) else _root_uuid(asking, each) for each in hosts]
 
 
@@ -143,10 +140,7 @@ def add_repeated(parser: argparse.ArgumentParser, option: str, metavar: str, wha
 
 
 def parse_pairs(given: Iterable[str], option: str, what: str) -> dict[str, str]:
-    """Parse options of the form ``<name>=<value>``.
-
-    :raises CommandError: an option has another form.
-    """
+    """Parse options of the form ``<name>=<value>``, or raise CommandError."""
     found: dict[str, str] = {}
     for each in given:
         name, equals, value = each.partition("=")

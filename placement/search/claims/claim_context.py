@@ -59,10 +59,7 @@ class ClaimContext:
 
 
 def check_claim_names(view: ModelView, wanted: Sequence[WantedClaim]) -> None:
-    """Check that all names in the claims exist.
-
-    :raises InvalidRequest: a resource class, trait, root or attribute does not exist.
-    """
+    """Raise InvalidRequest for a class, trait, root or attribute that does not exist."""
     snapshot = view.snapshot
     for each in wanted:
         check_names(each.request, view.names.classes, view.names.traits)
