@@ -18,8 +18,7 @@ from placement.search.claims.claim import WantedClaim
 from placement.search.claims.host_rooms import Skylines
 from placement.search.claims.scores import ATTRIBUTE
 from placement.search.claims.timetable import WindowTimetable
-from placement.search.host_filter import named_roots
-from placement.search.request import check_names
+from placement.search.request import check_names, named_roots
 from placement.store.holds import TimeSchedule, read_schedule
 from placement.store.preemptions import preemptible_claims
 from placement.store.time_profile import TimeWindow, overlaps_sentence
