@@ -11,8 +11,7 @@ from placement.api.call import ApiRequest, api_operation
 from placement.api.resource_providers import existing_provider, missing_provider_first, path_uuid
 from placement.exceptions import NotFound
 from placement.policies import rest as rules
-from placement.read_model.feed import ModelView
-from placement.read_model.provider import Inventory, Provider
+from placement.read_model.provider import Inventory
 from placement.schemas import inventory as schemas
 from placement.schemas.base import is_storable
 from placement.store import inventories as store
@@ -36,18 +35,15 @@ def inventory_document(inventory: Inventory | InventoryValues) -> dict[str, Any]
     }
 
 
-def _show_all(call: ApiRequest, view: ModelView, provider: Provider) -> Response:
-    newest = max(provider.inventory_times, default=time.time())
-    documents = {name: inventory_document(each) for name, each in provider.inventories.items()}
-    document = {"resource_provider_generation": provider.generation, "inventories": documents}
-    return call.json_answer(document, newest)
-
-
 @api_operation(blueprint, "GET", _PATH, rules.LIST_INVENTORIES, writes_json=True)
 def list_all(call: ApiRequest, uuid: str) -> Response:
     """List the inventories of a provider."""
     with call.service.model.fresh_view() as view:
-        return _show_all(call, view, existing_provider(view.snapshot, uuid))
+        provider = existing_provider(view.snapshot, uuid)
+    newest = max(provider.inventory_times, default=time.time())
+    documents = {name: inventory_document(each) for name, each in provider.inventories.items()}
+    document = {"resource_provider_generation": provider.generation, "inventories": documents}
+    return call.json_answer(document, newest)
 
 
 @api_operation(blueprint, "POST", _PATH, rules.CREATE_INVENTORY, reads_json=True)
