@@ -33,7 +33,7 @@ from placement.search.claims.claim import WantedClaim
 from placement.store.consumers import ConsumerOwnership
 from placement.store.reservation_changes import ReservationChange, ReservationEnd
 from placement.store.reservations import TYPE, ReservationState
-from placement.store.time_profile import TimeWindow
+from placement.store.time_profile import AT_ONCE, TimeWindow
 from placement.store.window_history import PastState
 
 MAX_SECONDS: Final = 10 * 366 * 86_400.0
@@ -177,8 +177,8 @@ def end_of(body: dict[str, Any]) -> ReservationEnd:
 def window_of(body: dict[str, Any], end: ReservationEnd) -> TimeWindow | None:
     """Return the window that a body asks for, without margins; None if the reservation begins at once.
 
-    :raises InvalidRequest: the window has no end time, or does not end after its start. A date does not
-        exist, or a reservation without a start has a lead or a cleaning time.
+    :raises InvalidRequest: the window has no end time, or does not end after its start, or begins before
+        1970. A date does not exist, or a reservation without a start has a lead or a cleaning time.
     """
     if body["starts_at"] is None:
         if given := [name for name in ("lead_time", "cleaning_time") if body[name]]:
@@ -187,6 +187,9 @@ def window_of(body: dict[str, Any], end: ReservationEnd) -> TimeWindow | None:
     if end.at is None:
         raise InvalidRequest("A reservation with starts_at needs expires_at instead of expires_in.")
     window = TimeWindow(parse_time(body["starts_at"], "starts_at"), end.at)
+    # such a time would mean the present, as in claims
+    if window.starts_at - body["lead_time"] <= AT_ONCE:
+        raise InvalidRequest("A window, with its lead time, cannot begin before the year 1971.")
     # margins make the held time longer, so a later check of it would not find this
     if window.ends_at <= window.starts_at:
         raise InvalidRequest("A reservation has to end after its start.")

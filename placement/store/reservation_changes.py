@@ -14,7 +14,7 @@ from placement.db import buckets, clock
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import consumers, reservations
 from placement.exceptions import EndTooLate, InvalidRequest
-from placement.store import allocations, claimants, holds, window_history
+from placement.store import allocations, claimants, time_schedule, window_history
 from placement.store import consumers as consumer_store
 from placement.store.booking_limits import BookingLimits
 from placement.store.claims import CapacityExceeded
@@ -152,7 +152,7 @@ def _check_limits(tx: WriteTransaction, written: CapacityReservation, limits: Bo
     limits.check_time(TimeWindow(begin, written.expires_at), written.now)
     if limits.needs_amounts:
         # read under the lock of the bucket, so that it includes each other booking
-        every = holds.project_amounts(tx.conn, written.project_id)
+        every = time_schedule.project_amounts(tx.conn, written.project_id)
         own = [each for each in every if each.consumer == written.uuid]
         others = [each for each in every if each.consumer != written.uuid]
         limits.check_amounts(written.project_id, others, own, written.now)
@@ -264,7 +264,7 @@ def _latest_end(
     claimed = {(each.provider, each.resource_class) for each in reserved.claimed}
     keys = sorted(claimed.union(key for key, used in held.items() if used))
     supplies, class_ids = allocations.read_supplies(tx, {provider for provider, _ in keys})
-    schedule = holds.read_schedule(tx.conn, of_providers=supplies)
+    schedule = time_schedule.read_schedule(tx.conn, of_providers=supplies)
     by_provider = by_key(schedule.amounts)
     latest, others = math.inf, []
     for key in keys:

@@ -31,7 +31,7 @@ from placement.read_model.feed import ModelView, ReadModel
 from placement.read_model.provider import Provider
 from placement.search.claims.availability import skylines_in
 from placement.search.claims.host_rooms import NO_SKYLINES, KeptSkylines, Skylines
-from placement.store.holds import has_amounts, read_schedule
+from placement.store.time_schedule import has_amounts, read_schedule
 from placement.store.time_skyline import SkylinesByClass, SkylinesByProvider, make_skylines
 
 _ATTEMPTS: Final = 3

@@ -21,8 +21,8 @@ from placement.search.budget import SearchBudget
 from placement.search.claims.availability import skylines_in
 from placement.search.claims.host_times import HostTimes
 from placement.search.claims.timetable import WindowTimetable
-from placement.store import due_changes, holds
-from placement.store.holds import read_schedule
+from placement.store import due_changes, time_schedule
+from placement.store.time_schedule import read_schedule
 from placement.store.time_skyline import make_skylines
 from tests.examples import examples
 from tests.placement.builders import (
@@ -230,7 +230,7 @@ def test_a_window_that_another_worker_books_meanwhile_hides_no_free_hour(
     named = {"allowed_hosts": [host]} if is_named else {}
     days = [48, 24]
 
-    def interrupted(*args: Any, **keywords: Any) -> holds.TimeSchedule:
+    def interrupted(*args: Any, **keywords: Any) -> time_schedule.TimeSchedule:
         found = read_schedule(*args, **keywords)
         if days and is_asking:
             is_asking.clear()
@@ -322,7 +322,7 @@ def test_a_worker_that_starts_reads_the_windows_that_exist(
     with kept_timetable(database_url) as (_, timetable):
         read: list[str] = []
 
-        def noted(*args: Any, **keywords: Any) -> holds.TimeSchedule:
+        def noted(*args: Any, **keywords: Any) -> time_schedule.TimeSchedule:
             read.extend(keywords["of_providers"])
             return read_schedule(*args, **keywords)
 
@@ -341,7 +341,7 @@ def test_later_views_read_only_the_providers_that_have_changed(
     hosts = [make_provider(admin, f"cn{number}", VCPU=8) for number in range(3)]
     read: list[list[str]] = []
 
-    def noted(conn: Any, *, of_providers: Any) -> holds.TimeSchedule:
+    def noted(conn: Any, *, of_providers: Any) -> time_schedule.TimeSchedule:
         read.append(sorted(of_providers))
         return read_schedule(conn, of_providers=of_providers)
 
