@@ -83,6 +83,7 @@ class ReservationUpdate(_EndingSchema):
 
     generation = IntegerField(0, required=True)
     allocations = allocations_field(min_properties=1, load_default=None, allow_none=False)
+    movable = BooleanField(load_default=None, allow_none=False)
 
 
 class _ListQuery(StrictSchema):
@@ -153,12 +154,13 @@ def change_of(body: dict[str, Any]) -> ReservationChange:
     :raises InvalidRequest: the body asks for no change, or has both fields for the end time.
     """
     has_end = body["expires_at"] is not None or body["expires_in"] is not None
-    if not has_end and body["allocations"] is None and body["on_end"] is None:
-        raise InvalidRequest("One of expires_at, expires_in, allocations and on_end is needed.")
+    if not has_end and all(body[name] is None for name in ("allocations", "on_end", "movable")):
+        raise InvalidRequest("One of expires_at, expires_in, allocations, on_end and movable is needed.")
     kept = None
     if body["allocations"] is not None:
         kept = {uuid: each["resources"] for uuid, each in body["allocations"].items()}
-    return ReservationChange(end_of(body) if has_end else None, kept, parse_end_action(body["on_end"]))
+    end = end_of(body) if has_end else None
+    return ReservationChange(end, kept, parse_end_action(body["on_end"]), body["movable"])
 
 
 def end_of(body: dict[str, Any]) -> ReservationEnd:

@@ -63,13 +63,14 @@ class ReservationEnd:
 class ReservationChange:
     """A change of a reservation: its new end time, and the amounts that it keeps, by provider and class.
 
-    ``on_end`` applies to later claims from the reservation. A field with the value None leaves its part of
-    the reservation unchanged.
+    ``on_end`` applies to later claims from the reservation. ``is_movable`` tells whether a window may move to
+    an equivalent host. A field with the value None leaves its part of the reservation unchanged.
     """
 
     end: ReservationEnd | None
     kept: Mapping[str, Mapping[str, int]] | None = None
     on_end: EndAction | None = None
+    is_movable: bool | None = None
 
 
 def make_reservation(
@@ -169,11 +170,14 @@ def _change_locked(
     # locks the consumer before the bucket, as every transaction does
     row, found = _lock_reservation(tx, uuid, may_change)
     consumer_store.check_generation(row, generation)
+    if change.is_movable and (found.starts_at is None or found.is_maintenance):
+        raise InvalidRequest("Only a reservation with starts_at that is no maintenance can be movable.")
     end, window = change.end, None
     if found.starts_at is not None:
         ends_at = found.expires_at
         if end is not None:
-            ends_at = found.now + (end.seconds or 0.0) if end.at is None else end.at
+            # answers show milliseconds, and a claim may end at the shown time
+            ends_at = round(found.now + (end.seconds or 0.0), 3) if end.at is None else end.at
             if ends_at <= found.usable.starts_at:
                 raise InvalidRequest("A reservation has to end after its start.")
             ends_at += found.cleaning_time
@@ -192,6 +196,9 @@ def _change_locked(
     if change.on_end is not None:
         tx.conn.execute(query.values(on_end=change.on_end))
         window_history.note_end_action(tx, uuid, change.on_end)
+    if change.is_movable is not None:
+        # a booking that has chosen a move checks this again under the lock of the consumer
+        tx.conn.execute(query.values(is_movable=change.is_movable))
     written = _read_written(tx, uuid)
     # an earlier end is possible even if the limits are lower than before
     if written.reservation.expires_at > found.expires_at:

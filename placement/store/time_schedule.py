@@ -1,4 +1,4 @@
-"""Reads timed amounts and holds: from now on, who may use how much of which providers, and when.
+"""Reads timed amounts and holds: which consumers may use how much of which providers, and when.
 
 The module ``time_profile`` computes with these amounts, and the module ``holds`` writes them.
 """

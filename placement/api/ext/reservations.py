@@ -216,7 +216,7 @@ def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
     writes_json=True,
 )
 def update(call: ApiRequest, reservation_uuid: str) -> Response:
-    """Change the end time of a reservation, or give back a part of its amounts."""
+    """Change the end time of a reservation or whether it may move, or give back a part of its amounts."""
     may_change = _project_check(call, rules.CHANGE_RESERVATION)
     known = _known_uuid(reservation_uuid)
     body = call.parse_body(_UPDATE)

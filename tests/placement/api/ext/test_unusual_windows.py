@@ -1,5 +1,7 @@
 """Windows under unusual conditions: impossible times, a clock that is set back, and a foreign hold."""
 
+from datetime import datetime
+
 import pytest
 
 from placement.store.time_schedule import hold_uuid
@@ -14,6 +16,7 @@ from tests.placement.builders import (
 )
 from tests.placement.moving_clock import advance_clock, after
 from tests.placement.running import Admin
+from tests.placement.sql import read_scalar
 from tests.placement.workers.window_tables import find_broken_promises
 
 
@@ -101,6 +104,16 @@ def test_a_consumer_with_the_uuid_of_a_hold_prevents_no_release(
     assert admin("DELETE", f"/allocations/{hold}").status_code == 204
     booked(admin, 8, 5, 6, allowed_hosts=[host])
     assert find_broken_promises(url) == []
+
+
+def test_a_window_ends_exactly_when_its_answers_say(admin: Admin, url: str, host: str) -> None:
+    window = booked(admin, 8, 0, 3)
+    # a fraction below a microsecond would let the shown end be later than the real one
+    body = {"generation": 1, "expires_in": 3600.0001234567}
+    shown = admin("PUT", f"{PATH}/{window}", json=body).json["reservation"]["expires_at"]
+    stored = read_scalar(url, "SELECT expires_at FROM reservations")
+    assert stored == datetime.fromisoformat(shown).timestamp()
+    assert post_claims(admin, new_claim(), reservation=window, ends_at=shown).status_code == 201
 
 
 def test_a_claim_from_a_used_up_window_learns_that_nothing_is_left(admin: Admin, host: str) -> None:
