@@ -287,8 +287,8 @@ class MetricSampler:
         unreadable, and when it is readable again. Rates are means since the last round, so the first round
         has no rates.
 
-        :param near: the watermarks whose metrics are measured for guests. measure_host() must have measured
-            the host in this round for all other watermarks. None means all watermarks.
+        :param near: the watermarks with metrics that are measured for guests. measure_host() must have
+            measured the host in this round for all other watermarks. None means all watermarks.
         """
         now = self._begin_round(time)
         now.subjects = subjects
@@ -301,7 +301,7 @@ class MetricSampler:
             {series: amount for series, amount in known.items() if series.metric not in self.guest_metrics}
             for known in (self._host.host, self._host.capacity)
         )
-        return replace(snapshot, host=host | snapshot.host, capacity=capacity | snapshot.capacity)
+        return replace(snapshot, host={**host, **snapshot.host}, capacity={**capacity, **snapshot.capacity})
 
     def _begin_round(self, time: float) -> MeasuringRound:
         """Return the round at ``time``.

@@ -56,16 +56,10 @@ class TooLarge(Exception):
 
 
 class PlainRequest(Request):  # type: ignore[misc]  # gunicorn has no types
-    """A request class that reads common headers faster than gunicorn does.
-
-    For all other headers, it uses the code of gunicorn.
-    """
+    """A request that reads common headers faster than gunicorn, and others with the code of gunicorn."""
 
     def parse_headers(self, data: bytes, from_trailer: bool = False) -> list[tuple[str, str]]:
-        """Return the headers with names in upper case.
-
-        gunicorn calls this method.
-        """
+        """Return the headers with names in upper case. gunicorn calls this method."""
         if not from_trailer and len(data) <= _MAX_PLAIN[1] and _PLAIN_FIELDS.fullmatch(data):
             fields = [line.split(": ", 1) for line in data.decode("ascii").split("\r\n")]
             headers = [(name.upper(), value) for name, value in fields]
@@ -273,10 +267,7 @@ class ClientConnection:
         return True
 
     def close(self) -> None:
-        """Read the rest of the request, and then close the connection.
-
-        If some input were left unread, the client might lose the answer.
-        """
+        """Read the rest of the request, then close: otherwise the client might lose the answer."""
         # unread input would make the kernel reset the connection, and the client could lose the answer. An
         # error means that the client has closed its end already
         with suppress(OSError):

@@ -52,10 +52,7 @@ class BundledServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no t
             sys.exit(f"The server cannot start: {error}")
 
     def load_config(self) -> None:
-        """Set the options of gunicorn.
-
-        gunicorn calls this method.
-        """
+        """Set the options of gunicorn. gunicorn calls this method."""
         settings: dict[str, Any] = {
             # clients must not choose the path at which the service is mounted (SCRIPT_NAME)
             "forwarder_headers": "",
@@ -76,10 +73,7 @@ class _ServerLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no t
     """Passes gunicorn's log records to the handlers that oslo.log has set up."""
 
     def setup(self, cfg: Any) -> None:
-        """Remove gunicorn's own log handlers.
-
-        gunicorn calls this method.
-        """
+        """Remove gunicorn's own log handlers. gunicorn calls this method."""
         super().setup(cfg)
         self.error_log.handlers.clear()
         self.error_log.setLevel(logging.NOTSET)
@@ -144,10 +138,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
     alive: bool
 
     def init_process(self) -> None:
-        """Set up the worker after the fork.
-
-        gunicorn calls this method.
-        """
+        """Set up the worker after the fork. gunicorn calls this method."""
         self._loop = select.epoll()
         self._connections: dict[int, ClientConnection] = {}
         self._busy: set[int] = set()
@@ -164,10 +155,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         super().init_process()
 
     def run(self) -> None:
-        """Serve requests until the worker has to stop.
-
-        gunicorn calls this method.
-        """
+        """Serve requests until the worker has to stop. gunicorn calls this method."""
         listeners = {each.fileno(): each for each in self.sockets}
         # the socket is non-blocking, because several workers share a listening socket, and only one of them
         # gets a new connection

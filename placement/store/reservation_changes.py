@@ -61,11 +61,7 @@ class ReservationEnd:
 
 @dataclass(frozen=True, slots=True)
 class ReservationChange:
-    """A change of a reservation: its new end time, and the amounts that it keeps, by provider and class.
-
-    ``on_end`` applies to later claims from the reservation. ``is_movable`` tells whether a window may move to
-    an equivalent host. A field with the value None leaves its part of the reservation unchanged.
-    """
+    """A new end, kept amounts, the action of later claims and movability; None leaves its part unchanged."""
 
     end: ReservationEnd | None
     kept: Mapping[str, Mapping[str, int]] | None = None

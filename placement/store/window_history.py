@@ -39,10 +39,7 @@ _AT_ONCE: Final = 100
 
 
 class PastState(StrEnum):
-    """The state of a window that is over: it ended or was cancelled.
-
-    A cancelled window was deleted before its start.
-    """
+    """The state of a window that is over; a cancelled window was deleted before its start."""
 
     ENDED = "ended"
     CANCELLED = "cancelled"
