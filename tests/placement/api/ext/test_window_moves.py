@@ -1,7 +1,6 @@
 """Windows that have not begun move to hosts that are alike, so that further bookings have room."""
 
 import time
-import uuid
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
@@ -88,9 +87,10 @@ def set_movable(admin: Admin, window: str, value: bool) -> TestResponse:
     return admin("PUT", f"{PATH}/{window}", json=body)
 
 
-@pytest.mark.parametrize("fields", [{}, {"movable": False}, {"excluded_hosts": [str(uuid.uuid4())]}])
-def test_a_change_decides_whether_a_window_moves(admin: Admin, base: float, fields: dict[str, Any]) -> None:
-    hosts = [make_provider(admin, name, VCPU=8) for name in "ab"]
+@pytest.mark.parametrize("booking", ["movable", "fixed", "names hosts"])
+def test_a_change_decides_whether_a_window_moves(admin: Admin, base: float, booking: str) -> None:
+    hosts, other = [make_provider(admin, name, VCPU=8) for name in "ab"], make_provider(admin, "c")
+    fields = {"fixed": {"movable": False}, "names hosts": {"excluded_hosts": [other]}}.get(booking, {})
     windows = halve(admin, base, hosts, **fields)
     for value in (False, True):
         for each in windows:
