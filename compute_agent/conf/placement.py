@@ -20,12 +20,15 @@ RETRY_OPTS: Final = [
 ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options for authentication, session and endpoint of Placement with ``conf``."""
+SECTIONS: Final = {GROUP: RETRY_OPTS}
+"""The agent's own options by section."""
+
+
+def register_session(conf: cfg.ConfigOpts) -> None:
+    """Register keystoneauth's options of authentication, session and endpoint, with the agent's defaults."""
     loading.register_auth_conf_options(conf, GROUP)
     loading.register_session_conf_options(conf, GROUP)
     loading.register_adapter_conf_options(conf, GROUP)
-    conf.register_opts(RETRY_OPTS, group=GROUP)
     conf.set_default("service_type", "placement", group=GROUP)
     # With retries, a lost connection or a restart of the server is no error. Without a timeout, a server that
     # hangs would block the agent.
@@ -57,13 +60,11 @@ def plugin_names() -> frozenset[str]:
     return frozenset(entry.name for entry in entry_points(group="keystoneauth1.plugin"))
 
 
-def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for the detection of unknown options."""
-    options = (
-        loading.get_auth_common_conf_options()
-        + loading.get_auth_plugin_conf_options("password")
-        + loading.get_session_conf_options()
-        + loading.get_adapter_conf_options()
-        + RETRY_OPTS
-    )
-    return [(GROUP, options)]
+def session_opts() -> list[Any]:
+    """The options of keystoneauth, with those of the authentication plugin ``password``."""
+    return [
+        *loading.get_auth_common_conf_options(),
+        *loading.get_auth_plugin_conf_options("password"),
+        *loading.get_session_conf_options(),
+        *loading.get_adapter_conf_options(),
+    ]

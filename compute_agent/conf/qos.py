@@ -359,14 +359,8 @@ _TEMPLATES: Final = {
 }
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of section ``[qos]`` with ``conf``."""
-    conf.register_opts(OPTS, group=GROUP)
-
-
-def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for the detection of unknown options."""
-    return [(GROUP, OPTS), (f"{WATERMARK}NAME", WATERMARK_OPTS), (f"{QOS_CLASS}NAME", QOS_CLASS_OPTS)]
+SECTIONS: Final = {GROUP: OPTS, f"{WATERMARK}NAME": WATERMARK_OPTS, f"{QOS_CLASS}NAME": QOS_CLASS_OPTS}
+"""The options by section."""
 
 
 def register_sections(conf: cfg.ConfigOpts) -> None:
