@@ -21,15 +21,14 @@ from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.conf import find_unknown_options
 from compute_agent.conf.containers import ENGINE_OPTS
 from compute_agent.conf.cpu_class import CPU_CLASS
+from compute_agent.conf.guest_rule import GUEST_RULE
 from compute_agent.conf.interference import INTERFERENCE
 from compute_agent.conf.isolation import MOVE
 from compute_agent.conf.metric_source import METRIC_SOURCE
 from compute_agent.conf.policy import FOLLOW
 from compute_agent.conf.qos import (
-    guest_rule_sections,
-    interference_sections,
-    metric_source_sections,
-    qos_class_sections,
+    QOS_CLASS,
+    family_sections,
 )
 from compute_agent.controllers.cpu_class_plan import CpuClassClaim, decide_files
 from compute_agent.drivers.base import split_names
@@ -74,7 +73,7 @@ def interference_warnings(
     :param unmeasured_metrics: the reason for each metric that this host cannot measure.
     :param unusable_levers: the reason for each lever that cannot throttle a guest on this host.
     """
-    for name, options in interference_sections(conf):
+    for name, options in family_sections(conf, INTERFERENCE):
         section, signal = f"[{INTERFERENCE}{name}]", SIGNALS.get(options.signal or "")
         if options.escalate_command and (reason := missing_program(options.escalate_command)):
             yield f"{section} escalate_command: it will fail, because {reason}"
@@ -114,7 +113,7 @@ def cold_memory_warnings(conf: cfg.ConfigOpts, unusable_levers: Mapping[str, str
 
 def source_warnings(conf: cfg.ConfigOpts) -> Iterator[str]:
     """One warning for each metric source with a command that cannot be run."""
-    for name, options in metric_source_sections(conf):
+    for name, options in family_sections(conf, METRIC_SOURCE):
         if options.command and (reason := missing_program(options.command)):
             yield f"[{METRIC_SOURCE}{name}] command: it will fail, because {reason}"
 
@@ -199,13 +198,13 @@ def _named_cpu_classes(conf: cfg.ConfigOpts, classes: Mapping[str, CpuClass], dr
     # The flavors are not known before a guest starts, so a flavor may name any class.
     if "libvirt" in split_names(driver) and "cpu_class" in conf.guests.flavor_settings:
         return set(classes)
-    by_rules = {options.cpu_class for _, options in guest_rule_sections(conf)}
+    by_rules = {options.cpu_class for _, options in family_sections(conf, GUEST_RULE)}
     return by_rules | {one.cpu_class for one in parse_classes(conf).classes.values()}
 
 
 def _asks_quiet(conf: cfg.ConfigOpts) -> bool:
     """Whether a QoS class or a guest rule has an isolation level that keeps other work off guests' CPUs."""
-    sections = (*qos_class_sections(conf), *guest_rule_sections(conf))
+    sections = (*family_sections(conf, QOS_CLASS), *family_sections(conf, GUEST_RULE))
     return any(IsolationLevel(options.isolation or "").is_quiet for _, options in sections)
 
 

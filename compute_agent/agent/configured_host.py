@@ -30,7 +30,7 @@ from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.classification.resolution import parse_policy
 from compute_agent.conf.isolation import MOVE
 from compute_agent.conf.policy import DEFAULT_POLICY, FOLLOW
-from compute_agent.conf.qos import cpu_pool_sections
+from compute_agent.conf.qos import family_sections
 from compute_agent.controllers.base import KernelController
 from compute_agent.controllers.blockio import BlockIoController
 from compute_agent.controllers.core_cookies import CoreCookieController
@@ -113,7 +113,7 @@ def check_options(conf: cfg.ConfigOpts) -> None:
     :raises ConfigError: an option needs a missing collector or pool, or an action the policy never takes.
     """
     check_collectors(conf.capacity.collectors)
-    if conf.policy.name == "static-pools" and not any(cpu_pool_sections(conf)):
+    if conf.policy.name == "static-pools" and not any(family_sections(conf, CPU_POOL)):
         raise ConfigError(
             "[policy] name = static-pools places guests in pools, but there is no pool: add a section"
             " [cpu_pool:NAME]"

@@ -18,7 +18,7 @@ from oslo_config import cfg
 
 from compute_agent.classes.guest_classes import parse_annotation
 from compute_agent.conf.guest_rule import GUEST_RULE, MATCH
-from compute_agent.conf.qos import guest_rule_sections
+from compute_agent.conf.qos import family_sections
 from compute_agent.model.guest import GuestIdentity
 from compute_agent.model.guest_settings import SETTING_NAMES, class_section, read_setting
 from compute_agent.model.messages import ConfigError
@@ -167,7 +167,7 @@ def parse_rules(conf: cfg.ConfigOpts, known: KnownClasses) -> tuple[GuestRule, .
 
     :raises ConfigError: an option is wrong; the text names section and option.
     """
-    rules = (_parse_rule(name, options, known) for name, options in guest_rule_sections(conf))
+    rules = (_parse_rule(name, options, known) for name, options in family_sections(conf, GUEST_RULE))
     return tuple(sorted(rules, key=lambda rule: (rule.order, rule.name)))
 
 

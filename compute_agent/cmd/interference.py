@@ -26,11 +26,12 @@ class InterferenceList(AgentLister):
 
     def _why_empty(self) -> str:
         # ask_daemon() has imported the options already, so this costs no time
-        from compute_agent.conf.qos import interference_sections
+        from compute_agent.conf.interference import INTERFERENCE
+        from compute_agent.conf.qos import family_sections
 
         watched = [
             f"[interference:{name}] signal = {options.signal}"
-            for name, options in interference_sections(self.load_conf())
+            for name, options in family_sections(self.load_conf(), INTERFERENCE)
         ]
         if not watched:
             return (

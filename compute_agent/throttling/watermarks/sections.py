@@ -16,7 +16,7 @@ from typing import Any, Final
 from oslo_config import cfg
 
 from compute_agent.classes.guest_classes import QosClasses
-from compute_agent.conf.qos import WATERMARK, watermark_sections
+from compute_agent.conf.qos import WATERMARK, family_sections
 from compute_agent.model.messages import ConfigError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.levers import ThrottleSteps, left_by, taken_by
@@ -161,7 +161,7 @@ def with_expressions(conf: cfg.ConfigOpts, registry: MetricRegistry) -> MetricRe
     :raises ConfigError: an expression cannot be used; the text names its section.
     """
     found: dict[str, WatermarkMetric] = {}
-    for name, options in watermark_sections(conf):
+    for name, options in family_sections(conf, WATERMARK):
         if options.metric and is_expression(options.metric):
             try:
                 metric = parse_expression(options.metric, registry)
@@ -179,7 +179,7 @@ def parse_watermarks(
     :raises ConfigError: an option is wrong, or sections contradict each other; the text names them.
     """
     watermarks = []
-    for name, options in watermark_sections(conf):
+    for name, options in family_sections(conf, WATERMARK):
         metric = _find_metric(name, options.metric, registry)
         thresholds: dict[str, WatermarkThreshold | None] = {}
         scheduled: dict[WatermarkAction, tuple[tuple[WeekPeriod, WatermarkThreshold], ...]] = {}
