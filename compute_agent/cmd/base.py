@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import stevedore
 from cliff.columns import FormattableColumn
 from cliff.command import Command as CliffCommand
-from cliff.formatters.base import SingleFormatter
+from cliff.formatters.base import ListFormatter, SingleFormatter
 from cliff.formatters.commaseparated import CSVLister
 from cliff.lister import Lister as CliffLister
 from cliff.show import ShowOne as CliffShowOne
@@ -93,6 +93,34 @@ class _CsvOne(CSVLister, SingleFormatter):
         self.emit_list(column_names, [data], stdout, parsed_args)
 
 
+class AsItIsFormatter(ListFormatter, SingleFormatter):
+    """Prints the single value of a command unchanged, because the value is a complete document."""
+
+    def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
+        """Add no options, because the format has none."""
+
+    def emit_list(
+        self,
+        column_names: Sequence[str],
+        data: Iterable[Sequence[Any]],
+        stdout: TextIO,
+        parsed_args: argparse.Namespace,
+    ) -> None:
+        """Print the only column of the only row."""
+        for row in data:
+            self.emit_one(column_names, row, stdout, parsed_args)
+
+    def emit_one(
+        self,
+        column_names: Sequence[str],
+        data: Sequence[Any],
+        stdout: TextIO,
+        parsed_args: argparse.Namespace,
+    ) -> None:
+        """Print the only column."""
+        stdout.write(str(data[0]))
+
+
 class AgentCommand(ConfigMixin, CliffCommand):
     """Base class of commands that print only messages."""
 
@@ -129,6 +157,12 @@ def offer_format(
         # The entry point is None, because the format comes from no entry point, and stevedore does not use
         # it.
         formatters.extensions.append(Extension(name, None, formatter, formatter()))  # type: ignore[arg-type]
+
+
+def offer_formats(formatters: stevedore.ExtensionManager[Any], *names: str) -> None:
+    """Add formats to a command. For each format, the action of the command returns a complete document."""
+    for name in names:
+        offer_format(formatters, name, AsItIsFormatter)
 
 
 class LinesColumn(AnyColumn):

@@ -26,8 +26,7 @@ from compute_agent.agent.parked_cpus import known_topology, stopped_cpus, stoppe
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
 from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.classification.resolution import ClassificationPolicy, parse_policy
-from compute_agent.cmd.base import AgentLister, Commands, ShowOne, document_columns
-from compute_agent.cmd.drawn import offer_formats
+from compute_agent.cmd.base import AgentLister, Commands, ShowOne, document_columns, offer_formats
 from compute_agent.cmd.noise import CpuHolders, measure_noise
 from compute_agent.conf import find_unknown_options
 from compute_agent.conf.policy import FOLLOW

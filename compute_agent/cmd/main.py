@@ -62,14 +62,12 @@ def commands_of(word: str) -> Commands:
             from compute_agent.cmd import classes, noise
 
             return _begin_with(word, {**classes.COMMANDS, **noise.COMMANDS})
-        case "capacity":
-            from compute_agent.cmd.capacity import COMMANDS
+        case "capacity" | "device" | "interference" | "reshape" | "resctrl" | "status":
+            from compute_agent.cmd.answers import COMMANDS
         case "config":
             from compute_agent.cmd import config, host
 
             return _begin_with(word, {**config.COMMANDS, **host.COMMANDS})
-        case "device":
-            from compute_agent.cmd.device import COMMANDS
         case "event":
             from compute_agent.cmd.event import COMMANDS
         case "fleet":
@@ -78,8 +76,6 @@ def commands_of(word: str) -> Commands:
             from compute_agent.cmd import event, guest
 
             return _begin_with(word, {**event.COMMANDS, **guest.COMMANDS})
-        case "interference":
-            from compute_agent.cmd.interference import COMMANDS
         case "libvirt":
             from compute_agent.cmd.libvirt import COMMANDS
         case "metrics":
@@ -88,14 +84,8 @@ def commands_of(word: str) -> Commands:
             from compute_agent.cmd.release import COMMANDS
         case "report":
             from compute_agent.cmd.report import COMMANDS
-        case "reshape":
-            from compute_agent.cmd.reshape import COMMANDS
-        case "resctrl":
-            from compute_agent.cmd.resctrl import COMMANDS
         case "run":
             from compute_agent.cmd.run import COMMANDS
-        case "status":
-            from compute_agent.cmd.status import COMMANDS
         case "top":
             from compute_agent.cmd.top import COMMANDS
         case "watermark":
