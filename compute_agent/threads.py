@@ -145,10 +145,7 @@ class PeriodicTask:
         return self._thread is not None
 
     def is_alive(self) -> bool:
-        """Whether the thread is alive.
-
-        The result is False before start(), and after a defect has ended the thread.
-        """
+        """Whether the thread is alive; False before start(), and after a defect has ended the thread."""
         thread = self._thread
         return thread is not None and thread.is_alive()
 

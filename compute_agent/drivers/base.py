@@ -3,6 +3,9 @@
 The subjects are guests (:class:`RunningGuests`, :class:`GuestThreads`), CPUs (:class:`CpuTuning`), memory
 (:class:`MemoryTuning`), block I/O (:class:`BlockIoTuning`) and launching (:class:`LaunchSupport`,
 :class:`StartingDriver`). A :class:`GuestDriver` implements all of these protocols.
+
+A method that reads or changes one guest raises :class:`~compute_agent.model.messages.GuestGoneError` if the
+guest has ended.
 """
 
 from __future__ import annotations
@@ -135,18 +138,13 @@ class GuestThreads(Protocol):
         ...
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
-        """The ids of all threads of the guest at this moment.
-
-        :raises GuestGoneError: the guest has ended.
-        """
+        """The ids of all threads of the guest at this moment."""
         ...
 
     def vcpu_threads(self, guest: Guest) -> frozenset[int]:
         """The ids of the threads that run guest CPUs.
 
         If the driver cannot tell which threads run guest CPUs, the result contains all threads of the guest.
-
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
@@ -202,8 +200,6 @@ class CpuTuning(Protocol):
 
         The CPUs are those that the kernel allows to the thread. The dict is empty if all threads are pinned
         according to ``settings``.
-
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
@@ -211,16 +207,11 @@ class CpuTuning(Protocol):
         """The difference between ``settings`` and the definition for the next start, as text for the log.
 
         The text is empty if they agree, or if the guest has no definition.
-
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
-        """The CPUs that at least one thread of the guest may use, as the kernel reports them.
-
-        :raises GuestGoneError: the guest has ended.
-        """
+        """The CPUs that at least one thread of the guest may use, as the kernel reports them."""
         ...
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
@@ -229,7 +220,6 @@ class CpuTuning(Protocol):
         If the guest has a definition for its next start, the definition gets the same pins.
 
         :return: how many threads had other pins before the call.
-        :raises GuestGoneError: the guest has ended.
         :raises DriverError: the kernel refuses the pins.
         """
         ...
@@ -238,8 +228,6 @@ class CpuTuning(Protocol):
         """The CPUs that the kernel allows to the thread of each guest CPU, by the number of the guest CPU.
 
         The dict is empty if the driver cannot distinguish threads of guest CPUs from other threads.
-
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
@@ -247,8 +235,6 @@ class CpuTuning(Protocol):
         """The CPUs that at least one thread without a guest CPU may use, such as the emulator's main thread.
 
         The result is empty if the driver cannot distinguish these threads from the threads of guest CPUs.
-
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
@@ -257,8 +243,6 @@ class CpuTuning(Protocol):
 
         Helpers are tasks outside the guest's own processes, such as swtpm or the kernel's vhost workers.
         ``misplaced_threads`` also reports helpers with other CPUs.
-
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
@@ -267,8 +251,6 @@ class CpuTuning(Protocol):
 
         The helpers are the tasks that ``helper_affinity`` returns. The guest's own threads are left out if
         the driver cannot distinguish them from threads of guest CPUs.
-
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
@@ -279,7 +261,6 @@ class CpuTuning(Protocol):
 
         :param threads: the thread ids to move.
         :return: how many threads changed their CPUs.
-        :raises GuestGoneError: the guest has ended.
         :raises DriverError: the pins cannot be set now.
         """
         ...
@@ -289,7 +270,6 @@ class CpuTuning(Protocol):
 
         :param online: the online CPUs of the host.
         :return: the CPUs that the kernel allows, by thread id.
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
@@ -298,22 +278,17 @@ class CpuTuning(Protocol):
 
         :param online: the online CPUs of the host.
         :return: how many threads changed their CPUs.
-        :raises GuestGoneError: the guest has ended.
         :raises DriverError: the pins cannot be set now.
         """
         ...
 
     def stuck_helpers(self, guest: Guest) -> Sequence[str]:
-        """Messages about helpers of the guest that could not be moved to the CPUs of its emulator.
-
-        :raises GuestGoneError: the guest has ended.
-        """
+        """Messages about helpers of the guest that could not be moved to the CPUs of its emulator."""
         ...
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
         """The kernel's limits of the guest's CPU time if they differ from ``wanted``, otherwise None.
 
-        :raises GuestGoneError: the guest has ended.
         :raises DriverError: ``wanted`` has a quota, and the guest cannot have one.
         """
         ...
@@ -322,8 +297,6 @@ class CpuTuning(Protocol):
         """Messages for the operator about those fields of ``wanted`` that this guest cannot have.
 
         ``apply_cpu_limits`` sets all other fields.
-
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
@@ -331,7 +304,6 @@ class CpuTuning(Protocol):
         """Write the limits of CPU time that differ from ``wanted``, and read them back.
 
         :return: whether a value was written.
-        :raises GuestGoneError: the guest has ended.
         :raises DriverError: the kernel refuses a value.
         """
         ...
@@ -387,8 +359,6 @@ class MemoryTuning(Protocol):
 
         An empty set means that the memory is not bound. The result is None if the binding is as wanted, or if
         the memory of this guest cannot be bound.
-
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
@@ -410,7 +380,6 @@ class MemoryTuning(Protocol):
 
         :param wanted: the NUMA nodes; empty means all nodes.
         :return: whether a value was written.
-        :raises GuestGoneError: the guest has ended.
         :raises DriverError: the kernel or libvirt does not bind the memory.
         """
         ...
@@ -419,24 +388,17 @@ class MemoryTuning(Protocol):
         """The bytes in use that count towards the limit ``MemoryLimits.maximum``.
 
         The result is None if the guest cannot have that limit.
-
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
-        """The bytes in use that count towards the limit ``MemoryLimits.huge_pages``, by page size in KiB.
-
-        :raises GuestGoneError: the guest has ended.
-        """
+        """The bytes in use that count towards the limit ``MemoryLimits.huge_pages``, by page size in KiB."""
         ...
 
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
         """The kernel's memory limits of the guest if they differ from ``wanted``, otherwise None.
 
         A limit that another program has set, or that this guest cannot have, does not count as a difference.
-
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
@@ -444,7 +406,6 @@ class MemoryTuning(Protocol):
         """Write the memory limits that differ from ``wanted``, and read them back.
 
         :return: whether a value was written.
-        :raises GuestGoneError: the guest has ended.
         :raises DriverError: the kernel refuses a value.
         """
         ...
@@ -463,7 +424,6 @@ class BlockIoTuning(Protocol):
         Values that another program has set do not count as differences.
 
         :param wanted: the settings; None means that the guest should have no values that the agent has set.
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
@@ -472,16 +432,12 @@ class BlockIoTuning(Protocol):
 
         :param wanted: the settings; None means that the agent removes the values that it set earlier.
         :return: whether a value was written.
-        :raises GuestGoneError: the guest has ended.
         :raises DriverError: the kernel or libvirt refuses a value.
         """
         ...
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
-        """Messages for the operator about those fields of ``wanted`` that this guest cannot have.
-
-        :raises GuestGoneError: the guest has ended.
-        """
+        """Messages for the operator about those fields of ``wanted`` that this guest cannot have."""
         ...
 
 
@@ -519,7 +475,6 @@ class FlavorSource(Protocol):
     def read_flavor(self, guest: Guest) -> GuestFlavor:
         """The flavor of a guest; an empty flavor if the definition contains none.
 
-        :raises GuestGoneError: the guest has ended.
         :raises DriverError: the definition cannot be read.
         """
         ...

@@ -177,10 +177,7 @@ class CgroupRoot:
         return group
 
     def protect_guests(self) -> None:
-        """Set memory.low and memory.min of the delegated group to the sums of all guests' values.
-
-        :raises OSError: the kernel refuses the value.
-        """
+        """Set memory.low and memory.min of the delegated group to the sums of all guests' values."""
         # The kernel protects a group at most as far as its parent, and the parent's memory.low and memory.min
         # are 0 unless the agent writes them.
         root = GuestCgroup(self.folder)
@@ -306,10 +303,7 @@ class GuestCgroup:
         return UNLIMITED if text == "max" else int(text)
 
     def limit_memory(self, name: str, amount: int) -> None:
-        """Write a number of bytes to a file such as ``memory.max``; :data:`UNLIMITED` and above become "max".
-
-        :raises OSError: the kernel refuses the value.
-        """
+        """Write a number of bytes to a file such as ``memory.max``; from :data:`UNLIMITED` on write "max"."""
         self._write(name, "max" if amount >= UNLIMITED else str(amount))
 
     def oom_events(self) -> tuple[int, int] | None:
@@ -376,18 +370,12 @@ class GuestCgroup:
             self._write(BURST, str(burst))
 
     def share_cpu(self, has: CpuLimits, wanted: CpuLimits) -> None:
-        """Write ``cpu.idle`` if the value in ``wanted`` differs from that in ``has``.
-
-        :raises OSError: the kernel refuses the value.
-        """
+        """Write ``cpu.idle`` if the value in ``wanted`` differs from that in ``has``."""
         if wanted.idle != has.idle:
             self._write(IDLE, str(int(wanted.idle)))
 
     def save_burst(self, wanted: CpuLimits) -> None:
-        """Write ``cpu.max.burst``.
-
-        :raises OSError: the kernel refuses the value.
-        """
+        """Write ``cpu.max.burst``."""
         self._write(BURST, str(burst_microseconds(wanted)))
 
     def remove(self) -> None:

@@ -155,10 +155,7 @@ class ReclaimEstimator:
         self._blamed.append((provider, cause))
 
     def list_offers(self, now: float) -> dict[str, int]:
-        """The offered amounts by uuid of the provider.
-
-        Offers based on readings that are too old are left out.
-        """
+        """The offered amounts by uuid of the provider, without offers based on readings that are too old."""
         known = {uuid: one for uuid, one in dict(self.zones).items() if _is_of_now(one, now)}
         return {uuid: one.offer.published for uuid, one in known.items()}
 

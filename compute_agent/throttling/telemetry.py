@@ -48,10 +48,7 @@ def _blame_nothing(guest: str, metric: str, cause: str = "") -> None:
 
 
 class ThrottleTelemetry:
-    """Reports and counts the actions of both triggers.
-
-    Several threads may use the object at the same time.
-    """
+    """Reports and counts the actions of both triggers; several threads may use it at the same time."""
 
     def __init__(
         self,

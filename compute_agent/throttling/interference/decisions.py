@@ -211,10 +211,7 @@ def _open_case(
     state: InterferenceState,
     samples: Sequence[GuestSamples],
 ) -> InterferenceCase | None:
-    """Open a case against the most likely suspect that can be limited.
-
-    Return None if there is no such suspect.
-    """
+    """Open a case against the most likely suspect that can be limited; None if there is no such suspect."""
     now, knob = samples[-1], ThrottleControl(watch.signal.lever.name, key.domain)
     if any(
         (case.victim == key.guest or case.knob == knob) and not case.is_settled(now.time)
