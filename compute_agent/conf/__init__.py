@@ -149,7 +149,7 @@ def load(
 
 
 def register_module(conf: cfg.ConfigOpts, module: ModuleType) -> None:
-    """Register the options of a module in ``MODULES``, except families, which :func:`load` finds in the files."""
+    """Register the options of a module in ``MODULES``, except families, which depend on the files."""
     for section, options in module.SECTIONS.items():
         if not section.endswith(_FAMILY):
             conf.register_opts(options, group=None if section == "DEFAULT" else section)
