@@ -66,10 +66,7 @@ def check_folder(folder: Path) -> None:
 
 
 def _symbolic_links(path: Path) -> Iterator[Path]:
-    """Yield the symbolic links in a path.
-
-    The caller must have resolved the path before: this proves that the links form no circle.
-    """
+    """Yield the symbolic links in a path, which must have been resolved, so that links form no circle."""
     for part in (path, *path.parents):
         if part.is_symlink():
             yield part

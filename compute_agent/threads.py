@@ -44,10 +44,7 @@ ONCE: Final = "once"
 
 
 class WakeSignal:
-    """Ends the pause of one task.
-
-    A signal is made before its task, so that objects that are made before the task can refer to the signal.
-    """
+    """Ends the pause of a task; it is made first, so that other objects can refer to it."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -138,10 +135,7 @@ class PeriodicTask:
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread runs and has something to do.
-
-        The result is also True if the thread was stopped while it had something to do.
-        """
+        """Whether the thread has something to do, and runs or was stopped meanwhile."""
         return self._thread is not None
 
     def is_alive(self) -> bool:

@@ -172,10 +172,7 @@ class DeviceSurvey:
 
 
 def _other_files(conf: cfg.ConfigOpts) -> tuple[Path, ...]:
-    """The paths of provider files, of nova-compute's files and of the fleet's stored revision.
-
-    Some of these files may not exist yet.
-    """
+    """The paths of provider files, of nova-compute's and of the fleet's revision, if they exist or not."""
     of_fleet = (Path(conf.state_path) / KEPT,) if conf.fleet.group else ()
     of_nova = (Path(each) for each in conf.pci.nova_config if each and conf.pci.device_spec)
     always = (*of_fleet, *of_nova)

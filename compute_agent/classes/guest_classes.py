@@ -77,10 +77,7 @@ class QosClass:
 
 @dataclass(frozen=True, slots=True)
 class QosClasses:
-    """All classes of guests by name.
-
-    ``highest`` is the rank of ``[qos] highest_class``; throttling never acts on guests of a higher rank.
-    """
+    """Classes of guests by name; throttling spares guests of a rank above ``highest``."""
 
     classes: Mapping[str, QosClass]
     highest: int

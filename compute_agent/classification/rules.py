@@ -140,10 +140,7 @@ class KnownClasses:
     cpu_class: frozenset[str] = frozenset()
 
     def missing_class(self, setting: str, value: Any) -> str:
-        """An error text if the class in a setting does not exist; empty if the class exists.
-
-        The text is also empty for a setting that does not name a class.
-        """
+        """An error text if a setting names a class that does not exist; otherwise empty."""
         if setting not in _CLASS_SETTINGS or not value:
             return ""
         known: frozenset[str] = getattr(self, setting)

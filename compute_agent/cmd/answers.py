@@ -158,10 +158,7 @@ class ReshapeCommand(AgentLister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Request the daemon to move the allocations.
-
-        Returns the columns, a row for each moved allocation, and a row for each changed inventory.
-        """
+        """Move the allocations; return a row for each of them, and for each changed inventory."""
         answer = self.ask_daemon("reshape", {"dry_run": parsed_args.dry_run})
         moves = [("allocation", move["guest"], *move["from"], *move["to"]) for move in answer["moves"]]
         inventories = [_inventory_change(change) for change in answer["inventories"]]

@@ -39,10 +39,7 @@ class ConfigMixin:
     app: Any
 
     def get_epilog(self) -> str:
-        """Return no epilog.
-
-        To write one, cliff would search all installed packages for the package of the command.
-        """
+        """Return no epilog, for which cliff would search all installed packages."""
         return ""
 
     def load_conf(self) -> cfg.ConfigOpts:
@@ -61,10 +58,7 @@ class ConfigMixin:
         return with_kept(own)
 
     def load_own_conf(self) -> cfg.ConfigOpts:
-        """The configuration in the files of ``--config-file``, without fleet settings.
-
-        These files are enough to find the daemon's socket, because fleet settings cannot change the socket.
-        """
+        """The configuration without fleet settings, which cannot change the daemon's socket."""
         # the package is imported here, because this import takes half of the time of printing a help text,
         # which needs no options
         from compute_agent import conf
@@ -129,10 +123,7 @@ class AgentLister(ConfigMixin, CliffLister):
     """Base class of commands that print a list."""
 
     def say_why_empty(self, sentence: str) -> None:
-        """Print the reason for an empty list.
-
-        Standard error is used, so programs that read the output do not take the reason for a row.
-        """
+        """Print the reason for an empty list on standard error, which programs do not take for a row."""
         self.app.stderr.write(f"{sentence}\n")
 
 
@@ -183,10 +174,7 @@ def _one_line(value: Any) -> str:
 
 
 def document_columns(document: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    """Convert a document into names and values for :class:`ShowOne`.
-
-    In JSON and YAML, nested values stay nested.
-    """
+    """Names and values of a document for :class:`ShowOne`; JSON and YAML stay nested."""
     values = (LinesColumn(value) if isinstance(value, list | dict) else value for value in document.values())
     return tuple(document), tuple(values)
 

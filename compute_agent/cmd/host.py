@@ -144,10 +144,7 @@ class TopologyShow(ShowOne):
         return super().run(parsed_args)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Read the host, and draw it if a picture or a tree is wanted.
-
-        Returns the names and values to print.
-        """
+        """Read the host, and draw it if a picture or tree is wanted; return what to print."""
         conf = self.load_conf()
         topology = _read_host(conf)
         form, file = parsed_args.formatter, parsed_args.svg
@@ -199,10 +196,7 @@ class TopologyShow(ShowOne):
         return found
 
     def _cpu_sets(self, conf: cfg.ConfigOpts, topology: HostTopology) -> CpuSets:
-        """The configured CPU sets.
-
-        If the CPU sets contradict each other, print the reason, and return empty sets.
-        """
+        """The configured CPU sets; empty, with the reason printed, if they contradict each other."""
         try:
             return resolve_cpu_sets(options.cpu_options(conf), topology)
         except ConfigError as error:
@@ -237,10 +231,7 @@ class ConfigCheck(ShowOne):
         return MISTAKEN if self._mistakes else 0
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Check the whole configuration, and collect refusals and warnings.
-
-        Returns the names and values to print.
-        """
+        """Check the whole configuration; return the refusals and warnings."""
         conf = self.load_conf()
         topology = _read_host(conf)
         sets = CpuSets(frozenset(), frozenset(), frozenset())
@@ -345,10 +336,7 @@ def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[R
 
 
 def _own_uuid(conf: cfg.ConfigOpts) -> str:
-    """The uuid of the agent's own root provider.
-
-    ``PLACEHOLDER`` if the uuid cannot be read, or does not exist yet.
-    """
+    """The uuid of the agent's own root provider; ``PLACEHOLDER`` if there is none to read."""
     try:
         return provider_tree.look_up(Path(conf.state_path)) or PLACEHOLDER
     except (OSError, IdentityError):
@@ -410,10 +398,7 @@ class InventoryShow(AgentLister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Derive the inventories here, or request derived and reported inventories from the daemon.
-
-        Returns the columns and rows.
-        """
+        """Derive the inventories here, or request those of the daemon; return the rows."""
         if parsed_args.derived:
             conf = self.load_conf()
             owner, *_ = _root_owner(conf, None)

@@ -157,18 +157,12 @@ class AgentShell(App):
         return parser
 
     def initialize_app(self, argv: list[str]) -> None:
-        """Refuse a command line without a command.
-
-        Without a command, cliff would start its interactive mode, which does not end at the end of its input.
-        """
+        """Refuse an empty command line, for which cliff would start its endless interactive mode."""
         if not argv and not self.options.deferred_help:
             self.parser.error("a command is missing; --help lists all of them")
 
     def clean_up(self, cmd: Command, result: int, err: BaseException | None) -> None:
-        """Print the type of an error that has no text.
-
-        For an error without a text, cliff prints only an empty line.
-        """
+        """Print the type of an error without text, for which cliff prints only an empty line."""
         if isinstance(err, Exception) and not str(err).strip():
             self.LOG.error(
                 "%s failed with %s; --debug shows the traceback.", cmd.cmd_name, type(err).__name__

@@ -111,10 +111,7 @@ class CpuNoiseList(AgentLister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Request the holders of CPUs from the daemon, and measure.
-
-        Returns the columns, and a row for each CPU.
-        """
+        """Ask the daemon which guests hold CPUs, and measure; return a row for each CPU."""
         conf = self.load_conf()
         rows = self.ask_daemon("cpu.holders")
         holders = CpuHolders.parse_rows(rows)

@@ -199,10 +199,7 @@ def log_options() -> list[tuple[str | None, list[Any]]]:
 
 
 def free_sections(conf: cfg.ConfigOpts) -> list[str]:
-    """The sections in which unknown options are not reported.
-
-    A text that ends in a colon stands for a family.
-    """
+    """Sections, and families that end in a colon, in which unknown options are not reported."""
     free = [qos.WATERMARK, qos.QOS_CLASS, metric_source.METRIC_SOURCE, interference.INTERFERENCE]
     free += [blockio.BLOCKIO_CLASS, cpu_class.CPU_CLASS, CPU_POOL, guest_rule.GUEST_RULE]
     if conf.fleet.group:

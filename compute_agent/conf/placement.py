@@ -53,10 +53,7 @@ def auth_opts(conf: cfg.ConfigOpts) -> list[Any] | None:
 
 @cache
 def plugin_names() -> frozenset[str]:
-    """The names of the installed authentication plugins.
-
-    The names are cached, because the search for plugins takes most of the run time of a command.
-    """
+    """The installed authentication plugins; cached, as the search takes most of a command's time."""
     return frozenset(entry.name for entry in entry_points(group="keystoneauth1.plugin"))
 
 

@@ -259,17 +259,11 @@ class CoreCookieController(KernelController):
         )
 
     def _group_guests(self, targets: Sequence[GuestTarget]) -> dict[str, str]:
-        """The core scheduling group of each guest that the agent may change, by uuid.
-
-        The group of a guest without core scheduling is the empty text.
-        """
+        """The group of each guest that the agent may change, by uuid; empty without core scheduling."""
         return {target.guest.uuid: self.group_of(target.guest) for target in without_preserved(targets)}
 
     def group_of(self, guest: Guest) -> str:
-        """The core scheduling group of a guest, as text.
-
-        The result is empty if the guest may share cores with all guests.
-        """
+        """The core scheduling group of a guest; empty if it may share cores with all guests."""
         name = guest.settings.qos_class
         scope = self._scopes.get(name, CoreScope.NONE)
         return {CoreScope.GUEST: f"guest {guest.uuid}", CoreScope.CLASS: f"class {name}"}.get(scope, "")

@@ -66,10 +66,7 @@ NO_ISOLATION = IsolationSettings()
 
 
 class IsolationController(KernelController):
-    """Sets the CPU masks of interrupts and kernel work so that they avoid the quiet CPUs of the host.
-
-    A CPU is quiet if it is dedicated to a guest, and the isolation level of this guest asks for quiet CPUs.
-    """
+    """Keeps interrupts and kernel work off quiet CPUs, which a guest's isolation level asks for."""
 
     name = "isolation"
     # Masks are compared twice as often as other settings, because new interrupts and threads of the kernel

@@ -36,10 +36,7 @@ def join_names(names: Iterable[str]) -> str:
 
 
 class ChangeKind(enum.StrEnum):
-    """The kind of a :class:`GuestChange`.
-
-    ``FOUND``: the guest already ran when the driver could first see or manage it.
-    """
+    """The kind of a :class:`GuestChange`; FOUND guests ran before the driver could manage them."""
 
     STARTED = "started"
     FOUND = "found"
@@ -66,10 +63,7 @@ Listener = Callable[[GuestChange], None]
 
 
 class RunningGuests(Protocol):
-    """Lists the guests of one kind, reports their changes, and stops them.
-
-    Methods may be called from any thread.
-    """
+    """Lists guests of one kind, reports changes, stops guests; any thread may call its methods."""
 
     name: str
 
@@ -116,10 +110,7 @@ class RunningGuests(Protocol):
         ...
 
     def stop(self, guest: Guest, timeout: float) -> None:
-        """Ask the guest to stop, and end it by force after ``timeout`` seconds.
-
-        A guest that has already ended is not an error.
-        """
+        """Ask the guest to stop, and force it after ``timeout`` seconds; an ended guest is no error."""
         ...
 
 
@@ -127,10 +118,7 @@ class GuestThreads(Protocol):
     """Lists the processes and threads of guests."""
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
-        """The pids of a guest without a cgroup. Its CPU time and memory are the sums over these processes.
-
-        The main process is first.
-        """
+        """The pids, main process first, over which CPU time and memory of a cgroupless guest are summed."""
         ...
 
     def usage_group(self, guest: Guest) -> str:
@@ -462,10 +450,7 @@ class GuestFlavor:
 
 
 class FlavorSource(Protocol):
-    """A driver of guests that another program, such as Nova, defines.
-
-    A definition stays when its guest stops.
-    """
+    """A driver of guests that another program, such as Nova, defines and keeps after a stop."""
 
     @property
     def host_name(self) -> str:
@@ -488,10 +473,7 @@ class FlavorSource(Protocol):
 
 
 class ExpectingDriver(Protocol):
-    """Finds the processes of announced guests before the driver reports the guests.
-
-    Methods may be called from any thread.
-    """
+    """Finds processes of announced guests before their report; any thread may call its methods."""
 
     def expect_guest(self, description: str) -> Guest:
         """Register an announced guest, so that ``find_appeared`` looks for its process.
@@ -546,10 +528,7 @@ class GuestDriver(
 
 
 class StartingDriver(GuestDriver, Protocol):
-    """A driver through which the agent itself starts guests.
-
-    The driver keeps a record of each guest on disk.
-    """
+    """A driver through which the agent starts guests, with a record of each on disk."""
 
     def create_guest(
         self,

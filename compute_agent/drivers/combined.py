@@ -270,10 +270,7 @@ class CombinedDriver:
 
     @property
     def flavor_source(self) -> FlavorSource | None:
-        """The source of flavors of the first driver with such a source.
-
-        Guests of other drivers have an empty flavor.
-        """
+        """The first driver's source of flavors; guests of other drivers have an empty flavor."""
         for driver in self.drivers:
             if (source := driver.flavor_source) is not None:
                 return _OwnFlavors(driver.name, source)

@@ -49,10 +49,7 @@ _SOCKETS: Final = ("libvirt-sock", "virtqemud-sock")
 
 
 def socket_paths(uri: str) -> tuple[Path, ...]:
-    """The UNIX sockets on which the libvirtd of a URI may listen; empty if the URI names another host.
-
-    https://libvirt.org/uri.html and libvirt's remote driver define the rules.
-    """
+    """UNIX sockets of a URI's libvirtd, by https://libvirt.org/uri.html; empty for another host."""
     try:
         parts = urlsplit(uri)
     # urlsplit() raises ValueError for a host in brackets that is not an IPv6 address.

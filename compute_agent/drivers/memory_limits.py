@@ -53,10 +53,7 @@ def acting_as_owner(path: str) -> Iterator[None]:
 
 
 class OomWatch:
-    """Compares each guest's counters of OOM kills with their last values, and so finds new kills.
-
-    Methods may be called from any thread.
-    """
+    """Finds new OOM kills of guests by their last counters; any thread may call its methods."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -177,10 +174,7 @@ class OomScores:
         self._refused: set[str] = set()
 
     def without_refused(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits:
-        """Remove ``oom_score_adj`` from the limits if the kernel has refused it for this guest.
-
-        Otherwise the agent would try the refused score again in each round.
-        """
+        """Limits without a refused ``oom_score_adj``, which would be tried again in each round."""
         return replace(wanted, oom_score_adj=None) if guest.uuid in self._refused else wanted
 
     def write(self, guest: Guest, pids: Iterable[int], score: int) -> None:
@@ -211,10 +205,7 @@ class OomScores:
 
 
 def huge_page_use(group: GuestCgroup | None) -> dict[int, int]:
-    """The bytes in huge pages that a group uses or has reserved, by page size in KiB.
-
-    The result is the larger of the two numbers.
-    """
+    """Bytes of huge pages that a group uses or reserves (the larger), by page size in KiB."""
     # Used and reserved pages have separate limits, and the agent sets both limits to the same value. So the
     # larger number has to fit.
     if group is None:

@@ -23,10 +23,7 @@ FILE: Final = "events.jsonl"
 
 
 class EventStore:
-    """Appends events to the file at ``path``; ``path`` with the suffix ``.1`` is the older file.
-
-    Only one thread may use this object.
-    """
+    """Appends events to ``path``, with older ones in ``path.1``; only one thread may use it."""
 
     def __init__(self, path: Path, max_events: int, max_bytes: int) -> None:
         """Set the limits; append() opens the file.

@@ -174,10 +174,7 @@ class SysFiles:
             return None
 
     def cpu_list(self, path: str) -> frozenset[int] | None:
-        """The CPUs in a list such as ``0-3,8``; None if the file cannot be read.
-
-        An empty file is the empty set.
-        """
+        """The CPUs in a list like ``0-3,8``, maybe empty; None if the file cannot be read."""
         return self._cpus(path, cpuset.parse)
 
     def cpus(self, folder: str, *names: str) -> frozenset[int] | None:

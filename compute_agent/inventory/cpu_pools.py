@@ -171,10 +171,7 @@ _MAX_KEPT: Final = 1000
 
 
 def recall_pools(state_path: Path, tree: ProviderTree, topology: HostTopology) -> tuple[ProviderNode, ...]:
-    """The providers of removed pools, which are not in ``tree``.
-
-    Their inventories are empty. A damaged file is logged and counts as empty.
-    """
+    """Providers of removed pools, without inventories; a damaged file is logged and counts as empty."""
     try:
         kept = _load(state_path / FILE_NAME)
     except FileNotFoundError:

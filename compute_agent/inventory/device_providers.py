@@ -323,10 +323,7 @@ def nearest_cpu_nodes(topology: HostTopology) -> Mapping[int, int]:
 
 
 def _node_with_cpus(node: int | None, homes: Mapping[int, int], topology: HostTopology) -> int | None:
-    """The nearest NUMA node with CPUs; None if it is not known.
-
-    The firmware of a host with only one node often names no node. The result is then this node.
-    """
+    """The nearest NUMA node with CPUs, or the only one if firmware names none; None if not known."""
     nodes = topology.numa_nodes
     if node is None and len(nodes) == 1:
         node = nodes[0].id

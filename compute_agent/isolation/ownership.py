@@ -30,10 +30,7 @@ class MaskOwnership:
         self.problem = ""
 
     def find_objection(self) -> str:
-        """Take the right to change masks; return a reason if another agent has it, otherwise an empty text.
-
-        If no lock can be taken, this agent has the right, and ``problem`` contains the reason.
-        """
+        """Take the right to change masks, or name the agent that has it; ``problem`` has a failed lock."""
         if self._path is None or (self._held is not None and is_held(self._path, self._held)):
             return ""
         self.give_up()

@@ -85,10 +85,7 @@ class IsolationStatus:
 
 
 class HostIsolator:
-    """Sets masks, partitions and bans of irqbalance as guests demand.
-
-    Only one thread at a time may call its methods. The process must have locked the state folder.
-    """
+    """Sets masks, partitions and bans as guests demand, from one thread, in a locked state folder."""
 
     def __init__(
         self,
@@ -97,10 +94,7 @@ class HostIsolator:
         count_drift: Callable[[], object] = lambda: None,
         ownership: MaskOwnership | None = None,
     ) -> None:
-        """Begin without quiet CPUs.
-
-        ``count_drift`` is called for each mask that another program has changed.
-        """
+        """Begin without quiet CPUs; ``count_drift`` is called for each mask that others changed."""
         self._ownership = MaskOwnership() if ownership is None else ownership
         self._reader = reader
         self._partitions = reader.partitions

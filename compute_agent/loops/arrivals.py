@@ -130,10 +130,7 @@ class PreStartHook:
         return guest
 
     def _held_by(self, uuid: str, seconds: float) -> tuple[Allocation | None, ConsumerOwner | None]:
-        """Read the allocation of a guest on this host, and its owner, within ``seconds``.
-
-        If Placement does not answer, the result is the last known allocation, or None if it is unknown.
-        """
+        """Read a guest's allocation and owner within ``seconds``, or else the last known ones, or None."""
         held: Allocation | None
         owner = None
         try:

@@ -253,10 +253,7 @@ MEMORY_HIGH: Final = "memory_high"
 
 
 class ThrottleControl(NamedTuple):
-    """The object of a limit: a lever (such as the CPU quota), on one domain of the host.
-
-    The domain is the id of an L3 cache as text, or "" for the whole host.
-    """
+    """A lever, such as the CPU quota, on one domain: the id of an L3 cache, or "" for the host."""
 
     lever: str
     domain: str = ""

@@ -106,10 +106,7 @@ CREATE TABLE samples (
 
 
 def connect_to_write(path: Path, lock_seconds: float) -> sqlite3.Connection:
-    """Open the file, or create it. A write waits at most ``lock_seconds`` for other processes.
-
-    The connection begins no transactions by itself.
-    """
+    """Open or create the file without transactions; writes wait ``lock_seconds`` for other processes."""
     # The module of the standard library is used, because SQLAlchemy would take 18 MB in each agent.
     connection = sqlite3.connect(path, timeout=lock_seconds, isolation_level=None, check_same_thread=False)
     # A commit does not wait for the disk. A power cut may lose the last samples, but does not damage the

@@ -68,10 +68,7 @@ def compare_readings(before: NoiseReading, now: NoiseReading) -> dict[int, CpuNo
 
 
 def _event_rates(before: Mapping[str, int], now: Mapping[str, int], seconds: float) -> dict[str, float]:
-    """Events a second by cause, without causes that had no event.
-
-    A counter with a lower value than before belongs to another device, so its cause is left out, too.
-    """
+    """Events a second by cause, without idle causes and counters of other devices, which are lower."""
     rates = {cause: (amount - before.get(cause, 0)) / seconds for cause, amount in now.items()}
     return {cause: rate for cause, rate in rates.items() if rate > 0}
 
@@ -79,10 +76,7 @@ def _event_rates(before: Mapping[str, int], now: Mapping[str, int], seconds: flo
 def _thread_noise(
     pairs: Iterable[tuple[ThreadCounters, ThreadCounters]], seconds: float
 ) -> tuple[float | None, float | None]:
-    """Involuntary switches a second, and microseconds of delay a second.
-
-    Both values are None if there are no threads. The delay is also None if the kernel counts no delays.
-    """
+    """Involuntary switches and microseconds of delay a second; None without threads or delay counts."""
     pairs = tuple(pairs)
     if not pairs:
         return None, None

@@ -154,10 +154,7 @@ class StateFile:
 
     @property
     def former_watermarks(self) -> Any:
-        """The JSON values in which a former release kept the state of watermarks.
-
-        The result is None if it kept no state.
-        """
+        """A former release's state of watermarks, as JSON values; None without one."""
         return self._state.former_watermarks
 
     def drop_former_watermarks(self) -> None:
@@ -309,10 +306,7 @@ def _nova_root(content: Any) -> NovaRoot | None:
 
 
 def _former_values(content: Any) -> FormerValues:
-    """Parse former values of kernel files, and check that each path is a file of a CPU.
-
-    The agent will write the values to these paths, so a damaged file must not name other paths.
-    """
+    """Parse former values, only for files of CPUs, as the agent will write to their paths."""
     if content is None:
         return FormerValues()
     values = {str(path): str(text) for path, text in content["values"].items()}

@@ -226,10 +226,7 @@ def _fewest_cores(
 
 
 def _one_by_one(pieces: Sequence[FreeCores], beside: Callable[[int], float] | None) -> Iterable[int]:
-    """The free CPUs in the order of thread policy spread.
-
-    The first threads of all cores come before the second threads, and free cores come before broken cores.
-    """
+    """Free CPUs for policy spread: first threads before second ones, free cores before broken."""
     cores = _cores_to_spread_over(pieces, beside)
     for turn in range(max((len(core) for core, _ in cores), default=0)):
         yield from (core[turn] for core, _ in cores if turn < len(core))

@@ -249,10 +249,7 @@ def keep_withheld(
 
 
 def most_reserved(inventory: ProviderInventory, ratio: float, used: int) -> int:
-    """The largest reserve that leaves a capacity of at least ``used``, and not less than the present reserve.
-
-    The capacity is (total - reserved) times ``ratio``, as in Placement.
-    """
+    """The largest reserve, at least the present one, with (total - reserved) * ``ratio`` >= ``used``."""
     # Bisection instead of a division by the ratio, which would be off by one for some ratios.
     low, high = inventory.reserved, max(inventory.reserved, inventory.total)
     while low < high:

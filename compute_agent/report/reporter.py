@@ -166,10 +166,7 @@ class ProviderReader:
         return dict(fresh)
 
     def take_listing(self) -> HoldingsListing | None:
-        """The allocations that were read together with the providers, returned once.
-
-        The result is None if no allocations were read.
-        """
+        """The allocations read with the providers, returned once; None if there are none."""
         listing, self._listing = self._listing, None
         return listing
 
@@ -199,10 +196,7 @@ class ProviderReader:
         return fresh
 
     def _read_whole(self, uuid: str) -> dict[str, ReportedProvider]:
-        """The providers of a tree and their allocations, read in one request.
-
-        If nothing has changed, the remembered providers are returned.
-        """
+        """A tree's providers and allocations from one request; remembered ones if nothing has changed."""
         # The time is taken before the request, because the answer may show the state of any later moment.
         as_of, known = time.monotonic(), self._trees.get(uuid)
         try:
@@ -437,10 +431,7 @@ class HostReporter:
         return evidence, now
 
     def take_listing(self) -> HoldingsListing | None:
-        """Return the allocations that were read together with the providers, but only once.
-
-        The result is None if no allocations were read.
-        """
+        """The allocations read with the providers, returned once; None if there are none."""
         return self.reader.take_listing()
 
     def root_traits(self, root_uuid: str) -> frozenset[str] | None:
@@ -458,10 +449,7 @@ class HostReporter:
         self.reader.forget_providers()
 
     def server_tree(self, tree: ProviderTree) -> ProviderTree:
-        """``tree`` with the resource class names that the server knows (LLC or CUSTOM_LLC).
-
-        A tree beside nova-compute already has the names of a stock server.
-        """
+        """``tree`` with the server's class names (LLC or CUSTOM_LLC), already so beside nova-compute."""
         return tree if STOCK_NAMES.keys() <= self.reader.known_names().classes else with_stock_names(tree)
 
     def remove_own(self, root_uuid: str) -> ReportOutcome:

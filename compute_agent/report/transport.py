@@ -96,10 +96,7 @@ class PlacementTransport:
         return cls(adapter, _request_spans(conf) if conf.tracing.enabled else None)
 
     def forget_extensions(self) -> None:
-        """Read the version of the API below ``/ext/v1`` again next time.
-
-        Another server may answer by then.
-        """
+        """Read the version of ``/ext/v1`` again next time, maybe from another server."""
         with self._lock:
             self._extensions = None
 

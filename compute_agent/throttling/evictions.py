@@ -59,10 +59,7 @@ EVICTION_THREAD: Final = ThreadSpec(
 
 
 class EvictionFailedError(Exception):
-    """The eviction of a guest failed, so the guest still runs or keeps its allocation.
-
-    The text has the reason.
-    """
+    """The guest still runs or keeps its allocation after an eviction; the text has the reason."""
 
 
 class EvictionInterruptedError(EvictionFailedError):
@@ -81,10 +78,7 @@ class UsualStop(Protocol):
     """The function that makes a guest leave. A metric may replace this function by another function."""
 
     def __call__(self, uuid: str, grace: float | None = None) -> None:
-        """Make a guest leave within ``grace`` seconds.
-
-        If ``grace`` is None, ``[qos] evict_grace`` applies.
-        """
+        """Make a guest leave in ``grace`` seconds; None means ``[qos] evict_grace``."""
         ...
 
 
@@ -124,10 +118,7 @@ class GuestEvictor:
             run_aside(EVICTION_THREAD, partial(self._see_off, guest, stop or usual), f"-{guest}")
 
     def finished_evictions(self) -> dict[str, Exception | None]:
-        """Return the evictions that have ended since the last call, by uuid of the guest.
-
-        The value is None if the guest has left. If the guest stays, the value is the error.
-        """
+        """Ended evictions since the last call, by uuid: None if the guest has left, or the error."""
         over = {}
         while not self._over.empty():
             guest, error = self._over.get()
@@ -150,10 +141,7 @@ class GuestEvictor:
 
 
 class GuestEvictions:
-    """Stops guests and deletes their allocations on this host.
-
-    Several threads may use the object at the same time. A call may wait for minutes.
-    """
+    """Stops guests and deletes their allocations; calls may come from several threads, and take minutes."""
 
     def __init__(
         self,

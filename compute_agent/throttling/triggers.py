@@ -89,10 +89,7 @@ class WatermarkTrigger:
         return {**self._streaks, **self._preview_streaks}
 
     def use_rules(self, rules: WatermarkRules) -> None:
-        """Replace the watermarks from the next round on.
-
-        Later rounds remove limits for which no watermark exists any more.
-        """
+        """Use other watermarks from the next round on, which lifts limits of removed ones."""
         self._rules = rules
 
     def resume_actions(self) -> None:
@@ -166,10 +163,7 @@ class WatermarkTrigger:
         return plan
 
     def settle_action(self, action: WatermarkAct, succeeded: bool) -> bool:
-        """Record the outcome of an action; return whether this round has to act on another guest instead.
-
-        The result is True if an action on a guest failed.
-        """
+        """Record an action's outcome; return whether it failed on a guest, so that another is due."""
         if succeeded:
             before, self.state = self.state, self.state.after_action(action)
             self._expected = _expected_snapshot(self._acting_rules, self._expected, before, action)
@@ -277,11 +271,7 @@ class InterferenceTrigger:
         return [one for one in self._decisions if one.what is not CaseVerdict.PREVIEW]
 
     def settle_action(self, action: CaseDecision, succeeded: bool) -> bool:
-        """Record the outcome of a decision. Return False: after a failure, the round begins no other trial.
-
-        If a case could not be opened, or its limit could not be lowered, the case is dropped. For an hour, no
-        case is opened for the same victim and suspect.
-        """
+        """Record an action's outcome; return whether it failed on a guest, so that another is due."""
         if not succeeded:
             self.owes = True  # the caller repairs limits in each round until this is False again
             if action.takes_away:

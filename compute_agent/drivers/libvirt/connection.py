@@ -197,10 +197,7 @@ class LibvirtConnection:
             raise DriverError(f"domain {guest_uuid} cannot be looked up: {error}") from error
 
     def is_unknown_domain(self, error: Exception) -> bool:
-        """Whether an error means that libvirtd has no such domain.
-
-        Such a domain has ended, and libvirtd has no definition of it.
-        """
+        """Whether an error says that the domain has ended, and has no definition either."""
         libvirt = self.libvirt
         return isinstance(error, libvirt.libvirtError) and error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN
 
@@ -263,10 +260,7 @@ class LibvirtConnection:
                 self._end_session(session)
 
     def _on_tuned(self, handle: Any, domain: Any, params: Mapping[str, Any], opaque: Any) -> None:
-        """Handle an event with changed limits of a domain.
-
-        Changed pins arrive here, too, but the agent reads pins from /proc.
-        """
+        """Handle changed limits of a domain; changed pins come, too, but are read from /proc."""
         if any(name.startswith("blkdeviotune") for name in params):
             self._domain_event(handle, domain)
 

@@ -127,10 +127,7 @@ class GuestLogs:
         self._told: dict[str, str] = {}
 
     def shorten_logs(self, max_bytes: int) -> None:
-        """Shorten each log that is larger than ``max_bytes`` to its last part.
-
-        An error is logged once for each guest.
-        """
+        """Cut logs above ``max_bytes`` to their last part; log an error once for each guest."""
         names = set()
         try:
             with os.scandir(self._folder) as entries:
@@ -219,10 +216,7 @@ T = TypeVar("T")
 
 @functools.lru_cache(maxsize=4096)
 def _cached_group(folder: str) -> GuestCgroup:
-    """The group in a folder.
-
-    The result is cached, because each round asks for the group of each guest a dozen times.
-    """
+    """The group in a folder, cached because each round asks a dozen times for each guest."""
     return GuestCgroup(Path(folder))
 
 

@@ -41,10 +41,7 @@ _ALPHA: Final = 1 - 0.5 ** (1 / HALF_LIFE)
 
 @dataclass(frozen=True, slots=True)
 class SignalBaseline:
-    """The usual level of a signal: the exponentially weighted mean and variance of its samples.
-
-    ``count`` is the number of samples, up to HALF_LIFE.
-    """
+    """Exponentially weighted mean and variance of a signal; ``count`` of samples up to HALF_LIFE."""
 
     mean: float = 0.0
     variance: float = 0.0
@@ -252,10 +249,7 @@ def _used_amount(watch: InterferenceWatch, sample: GuestSamples, guest: str, dom
 
 
 def _correlate_pairs(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Compute Pearson's correlation of pairs.
-
-    The second result is the correlation multiplied by the standard deviation of the second values.
-    """
+    """Pearson's correlation of pairs, and it times the standard deviation of the second values."""
     if len(pairs) < 2:
         return 0.0, 0.0
     count = len(pairs)

@@ -248,10 +248,7 @@ def pressure_measure(resource: str) -> Measure:
 
 
 class MetricUnit(enum.StrEnum):
-    """The unit of usage and thresholds of a metric.
-
-    The usage of a condition is 1 while the condition holds, else 0.
-    """
+    """The unit of a metric; a condition's usage is 1 while it holds, else 0."""
 
     CORES = "cores"
     BYTES = "bytes"

@@ -310,10 +310,7 @@ def _one_step(
 
 
 def _merge_throttles(plan: Iterable[ThrottleAction]) -> list[ThrottleAction]:
-    """Keep the lowest limit for each guest and ``ThrottleControl``, if several breaches request a limit.
-
-    The merged action takes the place of the last of these requests in the plan.
-    """
+    """Keep a guest's lowest limit of each ``ThrottleControl``, in the place of its last request."""
     merged: dict[tuple[str, ThrottleControl], ThrottleAction] = {}
     for throttle in plan:
         # The throttle is removed and inserted again, so that it comes last, because limits are raised in the
@@ -443,10 +440,7 @@ def _restore_gate(
 def _watched_streaks(
     rules: WatermarkRules, streaks: Streaks, metric: str, domain: str | None = None
 ) -> list[tuple[WatermarkSection, ThresholdStreak]]:
-    """The watermarks of a metric, each with its streaks of throttling and eviction.
-
-    If ``domain`` is None, the result has the streaks of all domains.
-    """
+    """A metric's watermarks with streaks of throttling and eviction; of all domains for None."""
     by_name = {watermark.name: watermark for watermark in rules.watermarks if watermark.metric == metric}
     return [
         (by_name[watch.watermark], streak)

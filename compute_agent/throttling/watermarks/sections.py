@@ -415,10 +415,7 @@ def _option_name(watermark: WatermarkSection, action: WatermarkAction) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkRules:
-    """The configuration that decisions of watermarks need.
-
-    ``margin`` is the share of the excess of usage that actions shall free in addition: 0.1 is a tenth more.
-    """
+    """The configuration for decisions; with ``margin`` 0.1, actions free a tenth more than the excess."""
 
     registry: MetricRegistry
     watermarks: tuple[WatermarkSection, ...]
@@ -513,10 +510,7 @@ class WatermarkRules:
     def after_restore(
         self, snapshot: UsageSnapshot, guest: str, knob: ThrottleControl, before: float, after: float | None
     ) -> UsageSnapshot:
-        """The highest expected usage after a guest's limit rises from ``before`` to ``after``.
-
-        If ``after`` is None, the guest has no limit afterwards.
-        """
+        """The highest usage expected after a limit rises from ``before`` to ``after``, None for no limit."""
         one = snapshot.guests[guest]
         use = self._guest_consumption(one, knob)
         # The limit of a guest with an unknown use has to be removed at last, so no rise of usage is assumed.

@@ -30,10 +30,7 @@ cool-down of minutes becomes an hour or more."""
 
 @dataclass(frozen=True, slots=True)
 class ThrottledGuest:
-    """A guest's limit in force.
-
-    The fields are the uuid of the guest, the lever and domain (``knob``), and the limit in the lever's unit.
-    """
+    """A limit in force: the guest's uuid, lever and domain (``knob``), the limit in the lever's unit."""
 
     guest: str
     knob: ThrottleControl
@@ -142,10 +139,7 @@ class WatermarkState:
         return tuple(one for one in self.throttles if (one.guest, one.knob) != (guest, knob))
 
     def _throttles_after(self, action: RestoreAction) -> tuple[ThrottledGuest, ...]:
-        """The limits after a restore.
-
-        The order of the limits does not change, so the same guest also gets the next step.
-        """
+        """The limits after a restore, in the same order, so that the same guest gets the next step."""
         if action.limit is None:
             return self._throttles_without(action.guest, action.knob)
         return tuple(
