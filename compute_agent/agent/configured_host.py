@@ -13,7 +13,7 @@ from typing import Final
 
 from oslo_config import cfg
 
-from compute_agent.agent.class_warnings import class_warnings
+from compute_agent.agent.config_warnings import class_warnings
 from compute_agent.agent.host_access import HostResctrl, offered_platform, open_resctrl
 from compute_agent.agent.parked_cpus import (
     known_topology,
@@ -70,8 +70,7 @@ from compute_agent.inventory.traits import with_isolation
 from compute_agent.isolation.emulator import EmulatorCpus
 from compute_agent.isolation.facts import MaskReader
 from compute_agent.isolation.originals import ORIGINALS_FILE, OriginalsFile, OriginalStore
-from compute_agent.isolation.own_threads import OwnThreads
-from compute_agent.isolation.ownership import MaskOwnership
+from compute_agent.isolation.shell import MaskOwnership, OwnThreads
 from compute_agent.isolation.surroundings import boot_warnings, read_boot_isolation
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.cpuset import CPU_POOL, CpuPool, CpuSet, CpuSets

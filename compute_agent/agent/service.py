@@ -45,7 +45,7 @@ from compute_agent.promises.verdict import PromiseVerdict
 from compute_agent.report.audit import HealOptions
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.plan import Ownership
-from compute_agent.throttling.watermarks.rehearsal import rehearse_usage
+from compute_agent.throttling.watermarks.plan import rehearse_usage
 
 LOG = logging.getLogger(__name__)
 

@@ -29,10 +29,12 @@ from compute_agent.classification.resolution import ClassificationPolicy, parse_
 from compute_agent.cmd.base import AgentLister, Commands, ShowOne, document_columns, offer_formats
 from compute_agent.cmd.noise import CpuHolders, measure_noise
 from compute_agent.conf import find_unknown_options
+from compute_agent.conf.origins import DEFAULT, settings
 from compute_agent.conf.policy import FOLLOW
 from compute_agent.drawing import host
 from compute_agent.drawing.host import CpuConditions, draw_host
 from compute_agent.drivers.factory import choose_driver, libvirtd_is_usable
+from compute_agent.fleet.configuration import file_origins
 from compute_agent.host.memory import node_overlaps
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
@@ -478,7 +480,32 @@ class HostEnable(ShowOne):
         return document_columns(self.ask_daemon("host.enable"))
 
 
+class ConfigShow(AgentLister):
+    """Show the options that files or the environment set, with their values.
+
+    Passwords and other secrets are not shown.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the command's options."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--all", action="store_true", help="also show options that have their default")
+        parser.add_argument("--origin", action="store_true", help="show the file that sets each option")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Read the configuration. Returns the columns, and a row for each option."""
+        conf = self.load_conf()
+        called = file_origins(conf) if conf.fleet.group else {}
+        found = [each for each in settings(conf, called) if parsed_args.all or each.origin != DEFAULT]
+        if not parsed_args.origin:
+            return ("section", "option", "value"), [(each.section, each.option, each.value) for each in found]
+        rows = [(each.section, each.option, each.value, each.origin) for each in found]
+        return ("section", "option", "value", "origin"), rows
+
+
 COMMANDS: Final[Commands] = {
+    "config show": ConfigShow,
     "config check": ConfigCheck,
     "host disable": HostDisable,
     "host enable": HostEnable,

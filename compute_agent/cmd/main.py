@@ -64,10 +64,6 @@ def commands_of(word: str) -> Commands:
             return _begin_with(word, {**classes.COMMANDS, **noise.COMMANDS})
         case "capacity" | "device" | "interference" | "reshape" | "resctrl" | "status":
             from compute_agent.cmd.answers import COMMANDS
-        case "config":
-            from compute_agent.cmd import config, host
-
-            return _begin_with(word, {**config.COMMANDS, **host.COMMANDS})
         case "event":
             from compute_agent.cmd.event import COMMANDS
         case "fleet":
@@ -90,7 +86,7 @@ def commands_of(word: str) -> Commands:
             from compute_agent.cmd.top import COMMANDS
         case "watermark":
             from compute_agent.cmd.watermark import COMMANDS
-        case _:  # the words host, inventory and topology
+        case _:  # the words config, host, inventory and topology
             from compute_agent.cmd.host import COMMANDS
     return _begin_with(word, COMMANDS)
 

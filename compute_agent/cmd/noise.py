@@ -19,9 +19,8 @@ from compute_agent.inventory.cpu_sets import resolve_cpu_sets
 from compute_agent.isolation.surroundings import read_boot_isolation
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.noise.counters import NoiseReader
+from compute_agent.noise.counters import CpuNoise, NoiseReader, compare_readings
 from compute_agent.noise.osnoise import MAX_SECONDS, ORIGINAL_FILE, OsNoiseTracer, TracedNoise, TracerError
-from compute_agent.noise.rates import CpuNoise, compare_readings
 
 if TYPE_CHECKING:
     from oslo_config import cfg

@@ -29,9 +29,13 @@ from compute_agent.isolation.control_groups import CONTROL_GROUPS
 from compute_agent.isolation.decision import HeldCpus, IsolationDemand
 from compute_agent.isolation.facts import MaskReader
 from compute_agent.isolation.originals import OriginalStore
-from compute_agent.isolation.own_threads import OwnThreads
-from compute_agent.isolation.ownership import MaskOwnership
-from compute_agent.isolation.shell import HostIsolator, IsolationStatus, stuck_sentences
+from compute_agent.isolation.shell import (
+    HostIsolator,
+    IsolationStatus,
+    MaskOwnership,
+    OwnThreads,
+    stuck_sentences,
+)
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import Guest
