@@ -199,11 +199,7 @@ def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files that a killed write_durably() left in a folder.
-
-    The caller must ensure that no other thread writes there meanwhile. A file that cannot be removed stays,
-    and does no harm.
-    """
+    """Remove files that a killed write_durably() left, while no other thread writes to the folder."""
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             path = folder / name

@@ -85,11 +85,7 @@ def _do_nothing() -> None:
 
 
 class PeriodicTask:
-    """A thread that repeats rounds.
-
-    Any thread may start and stop the task. An exception ends only the round that raised it. The next round
-    comes after the usual pause.
-    """
+    """A thread that repeats rounds, also after an exception in one; any may start and stop it."""
 
     def __init__(
         self,

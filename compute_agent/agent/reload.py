@@ -215,11 +215,7 @@ class ConfigurationLoader(Protocol):
 
 
 class ConfigReloader:
-    """Applies changed configuration files and changed hardware.
-
-    Only the main thread may call the methods, except use_root() and check_options(), which any thread may
-    call.
-    """
+    """Applies changed files and hardware from the main thread; any may call use_root(), check_options()."""
 
     def __init__(
         self,
@@ -295,11 +291,7 @@ class ConfigReloader:
         return host_signature(options, self._devices.read_devices(options))
 
     def reload(self) -> None:
-        """Read the configuration and the host again, and apply them.
-
-        If the configuration is refused, the old one stays in force, and an event and a metric report the
-        refusal.
-        """
+        """Read and apply the configuration and the host; report a refused one, and keep the old in force."""
         self.error = self._take_up()
         self._refused.set(bool(self.error))
         if self.error:

@@ -223,11 +223,7 @@ class HostAgent:
         self._parts.reloader.reload_changes()
 
     def reload(self) -> None:
-        """Read the configuration and the host again, and apply them.
-
-        If the configuration is refused, the old one stays in force, and an event and a metric report the
-        refusal.
-        """
+        """Read and apply the configuration and the host; report a refused one, and keep the old in force."""
         self._parts.reloader.reload()
 
     def reconcile(self) -> None:

@@ -40,11 +40,7 @@ def register_session(conf: cfg.ConfigOpts) -> None:
 
 
 def auth_opts(conf: cfg.ConfigOpts) -> list[Any] | None:
-    """The options of the authentication plugin that ``conf`` selects.
-
-    Return None if no plugin is selected, if the plugin is not installed, or if the options of the plugin are
-    in another section.
-    """
+    """Options of the chosen authentication plugin; None without one, or if in another section."""
     options = conf[GROUP]
     if options.auth_section or options.auth_type not in plugin_names():
         return None

@@ -120,11 +120,7 @@ FOREIGN_ROUNDS: Final = 6
 
 
 class KernelController(Protocol):
-    """The interface of a controller. Only the worker calls a controller.
-
-    A controller keeps no state that it cannot read again from the kernel, because a reload of the
-    configuration replaces the controller by a new one.
-    """
+    """A controller for the worker; all its state is in the kernel, as reloads make a new one."""
 
     name: str
     acts_early: bool

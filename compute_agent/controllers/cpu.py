@@ -276,11 +276,7 @@ def cpu_weight(allocation: Allocation, per_cpu: int = _PER_CPU) -> int:
 
 
 def reclaimed_cores(allocation: Allocation, percent: int | None) -> float | None:
-    """The cap in cores of a guest that holds only reclaimed CPUs.
-
-    The result is None if the guest also holds other CPUs, if it holds no reclaimed CPUs, or if ``percent`` is
-    None.
-    """
+    """The cap in cores of a guest with only reclaimed CPUs; None for other guests, or no ``percent``."""
     held = {name: sum(one.get(name, 0) for one in allocation.values()) for name in CPU_CLASSES}
     reclaimed = held.pop(RECLAIMED_VCPU, 0)
     # A guest that also holds ordinary CPUs may use these CPUs whenever they are free, so it gets no cap.

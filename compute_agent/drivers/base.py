@@ -98,11 +98,7 @@ class RunningGuests(Protocol):
         ...
 
     def lost_guests(self) -> Mapping[str, str]:
-        """Guests that may run but cannot be managed: a dict from the uuid to the reason with the remedy.
-
-        ``guests()`` does not contain lost guests. A lost guest keeps its CPUs and memory as long as it runs
-        on this host.
-        """
+        """Unmanageable guests outside of ``guests()``, which keep CPUs and memory: reason with remedy."""
         ...
 
     def watch_guests(self, listener: Listener) -> None:

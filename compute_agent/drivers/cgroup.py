@@ -283,11 +283,7 @@ class GuestCgroup:
         self._write(name, "max" if amount >= UNLIMITED else str(amount))
 
     def oom_events(self) -> tuple[int, int] | None:
-        """The number of times the group reached its memory limit, and the number of processes killed.
-
-        Both numbers count since the group was made (``memory.events``). The result is None if the
-        group lacks the controller memory, or is gone.
-        """
+        """How often the group was at its memory limit, and kills, since it was made; None if not shown."""
         # Read with one read(2) and without a file object, because each round reads this file for each guest.
         try:
             words = kernel_files.read_piece(f"{self.path}/memory.events").split()

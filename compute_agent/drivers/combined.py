@@ -337,11 +337,7 @@ class _OwnChanges:
         self._groups = groups
 
     def pass_on(self, change: GuestChange) -> None:
-        """Call the listener if the agent manages the guest.
-
-        A driver calls this from its own thread, and may hold a lock. Only drivers earlier in the order are
-        queried, so two drivers never wait for each other.
-        """
+        """Call the listener, maybe under a lock, if no earlier driver, which is asked, has the guest."""
         # The listener always gets the end of a guest, because the worker compares the pid.
         if change.kind is ChangeKind.STOPPED or not self._is_taken(change.guest):
             self._listener(change)

@@ -125,11 +125,7 @@ class DriverLock:
                 LOG.debug("The agent continues without a lock in %s: %s", self.mark.parent, error)
 
     def release(self) -> None:
-        """Release the locks.
-
-        The files of the locks stay, because after a removal one agent could hold the old file and another
-        agent a new file.
-        """
+        """Release the locks, but keep their files: after a removal, two agents could hold two files."""
         while self._held:
             os.close(self._held.popitem()[1])
 

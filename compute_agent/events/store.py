@@ -26,11 +26,7 @@ class EventStore:
     """Appends events to ``path``, with older ones in ``path.1``; only one thread may use it."""
 
     def __init__(self, path: Path, max_events: int, max_bytes: int) -> None:
-        """Set the limits; append() opens the file.
-
-        Both files together have at most ``max_events`` events and ``max_bytes`` bytes. To stay below these
-        limits, append() drops the older file.
-        """
+        """Limit both files together; append() opens the file, and drops the older one to stay below."""
         self.path = path
         self.max_events = max_events
         self.max_bytes = max_bytes

@@ -46,11 +46,7 @@ def read_memory_kib(files: SysFiles, path: str = "proc/meminfo") -> int:
 
 
 def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
-    """Read the NUMA nodes, ordered by id, including nodes without CPUs or memory.
-
-    A kernel without NUMA has no folders of nodes. On such a kernel the result is one node 0 with all CPUs and
-    all memory.
-    """
+    """Read NUMA nodes, ordered by id; without NUMA in the kernel one node 0 with all CPUs and memory."""
     ids = list(files.list_numbers(NODE_FOLDER, "node"))
     if not ids:
         LOG.info(

@@ -555,11 +555,7 @@ class ClaimEnds(AgentLoop):
                 self._store.keep_notes({**self._store.notes, note.guest_uuid: replace(present, stage=stage)})
 
     def _settle_evictions(self) -> None:
-        """Record the results of evictions that have finished.
-
-        An eviction that has failed is repeated after a pause, and so is the eviction of a guest that was
-        started again.
-        """
+        """Record finished evictions; repeat failed ones, and those of restarted guests, after a pause."""
         for uuid, error in self._evictor.finished_evictions().items():
             note, _ = self._evicting.pop(uuid)
             with self._lock:

@@ -477,11 +477,7 @@ class ReportLoop:
                 self._switch.notify_all()
 
     def _note_failure(self, reason: str, away: bool) -> None:
-        """Log a new failure.
-
-        While Placement does not answer, a connection may be refused, then reset, then hang. During such an
-        outage, another error message does not count as a new failure.
-        """
+        """Log a new failure; other messages in the same outage of Placement are not new."""
         if away and self.status.away:
             if reason != self.status.last_error:
                 LOG.info("Reports to Placement still fail, now for another reason: %s", reason)

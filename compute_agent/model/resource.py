@@ -159,11 +159,7 @@ class BlockIo:
 
 @dataclass(frozen=True, slots=True)
 class BlockIoClass:
-    """A section ``[blockio_class:NAME]``.
-
-    The fields are those of :class:`BlockIo`, except for ``devices``, which has names of devices, patterns of
-    names, or :data:`GUEST_DISKS`.
-    """
+    """A section ``[blockio_class:NAME]``: a :class:`BlockIo` with patterns or :data:`GUEST_DISKS`."""
 
     name: str
     weight: int | None = None

@@ -23,11 +23,7 @@ from compute_agent.resctrl.platform import ResctrlPlatform
 
 @dataclass(frozen=True, slots=True)
 class CacheReading:
-    """The use of L3 caches by the host (keys: cache ids as text), and by guests (keys: uuid and cache id).
-
-    Bandwidths are in bytes a second, and occupancies and sizes in bytes. Values that are not measured are
-    missing.
-    """
+    """Measured use of caches by host (cache id) and guests (uuid, cache id), in bytes or bytes a second."""
 
     bandwidth: Mapping[str, float] = field(default_factory=dict)
     bandwidth_capacity: Mapping[str, float] = field(default_factory=dict)

@@ -143,11 +143,7 @@ class GuestPlacer:
             self.take_up(entry)
 
     def take_up(self, entry: CachedGuest) -> None:
-        """Place a guest that already runs when the agent first sees it.
-
-        A guest without a known allocation and assignment keeps its CPUs as long as no other guest holds a
-        CPU.
-        """
+        """Place a guest that runs already; unknown, it keeps its CPUs as long as no other guest holds one."""
         is_known = entry.allocation is not None or entry.assignment is not None
         if self._is_followed(entry) or is_known or self._cache.held_cpus():
             self.place_guest(entry)

@@ -46,11 +46,7 @@ cores.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FreeCores:
-    """The free CPUs of a piece.
-
-    ``cores`` maps each kind to the free threads of its cores, with the lowest core first. ``amounts`` maps
-    each kind to the number of its cores.
-    """
+    """Free CPUs of a piece by kind: ``cores``, threads with the lowest core first, and their ``amounts``."""
 
     piece: CpuPiece
     cpus: CpuSet

@@ -251,11 +251,7 @@ def _cores_to_spread_over(
 
 
 def core_demand(request: GuestRequest, demand: ProviderDemand) -> CoreDemand:
-    """The number of CPUs and cores that one provider must give to a guest.
-
-    With thread policy isolate, each guest CPU needs a core. The cores are divided over the zones in
-    proportion to PCPU.
-    """
+    """CPUs and cores for a provider to give; with isolate, a core a guest CPU, divided by PCPU."""
     if request.thread_policy is not ThreadPolicy.ISOLATE:
         return CoreDemand(request.thread_policy, demand.pcpu)
     # The CPU of the emulator threads is chosen last, and so from the last zone with PCPU.

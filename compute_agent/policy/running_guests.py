@@ -132,11 +132,7 @@ def keep_dedicated(supply: CpuSupply, request: GuestRequest, current: CpuAssignm
 
 
 def may_stay(current: CpuAssignment, taken: CpuSet, online: CpuSet) -> bool:
-    """Whether a guest without an allocation may stay on its CPUs.
-
-    The guest may stay if no other guest holds one of its CPUs. A guest without dedicated CPUs also needs at
-    least one online CPU among its CPUs.
-    """
+    """Whether a guest without allocation may stay: on no other's CPUs, and one of its own online."""
     in_the_way = not taken.isdisjoint(current.cpus | current.emulator_cpus)
     return not in_the_way and (bool(current.held_cpus) or not online.isdisjoint(current.cpus))
 

@@ -118,11 +118,7 @@ class ProviderReader:
         self._known = None
 
     def mark_stale(self, uuids: Set[str]) -> None:
-        """Read these providers again next time, even if their generations have not changed.
-
-        The agent may have planned a refused change from a wrong answer of the server. Without another
-        reading, the agent would use that answer until something changes on the server.
-        """
+        """Read these providers again next time, as a wrong answer may have caused a refused change."""
         self._trees.clear()
         self._stale = uuids
 

@@ -76,11 +76,7 @@ def share_groups(
 
 
 def share_key(host: ResctrlLayout, share: ShareSpec) -> ShareKey | None:
-    """A key that is equal for shares with the same effect; None if guests must not share the group.
-
-    Guests must not share a group if its bandwidth cap applies to all tasks of the group together. Each guest
-    then needs a group of its own.
-    """
+    """A key equal for shares of one effect; None if a bandwidth cap on all tasks forbids to share."""
     cache_control, control = host.platform.l3, host.platform.mb
     caches = cache_control.ids if cache_control else ()
     resources = cache_control.resources if cache_control else ()

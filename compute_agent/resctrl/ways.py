@@ -367,11 +367,7 @@ def _moves_for(
 def _best_place(
     partition: WayPartition, free: WayMask, taken: WayMask, own: WayMask, count: int
 ) -> WayMask | None:
-    """The run of ``count`` free ways that contains most of the ways in ``own``.
-
-    Among equal runs, the run that leaves most open ways is chosen, then the run in the smallest gap, then the
-    lowest run.
-    """
+    """The run of ``count`` free ways with most of ``own``, then most open, in the smallest gap, lowest."""
     best, best_key = None, (0, 0, 0, 0)
     for gap in free.split_runs():
         first = next(iter(gap))

@@ -83,11 +83,7 @@ class UsualStop(Protocol):
 
 
 class GuestEvictor:
-    """The evictions in progress, each in a thread of its own. Only one thread may call the methods.
-
-    An agent that ends does not wait for evictions. The next agent reads the evictions from the state file,
-    and begins them again.
-    """
+    """Evictions, each in a thread; one thread calls the methods, and the next agent goes on with them."""
 
     def __init__(
         self, stop: UsualStop, give_back: Callable[[str], None], at_a_time: int = _AT_A_TIME
@@ -105,11 +101,7 @@ class GuestEvictor:
         self._over: queue.SimpleQueue[tuple[str, Exception | None]] = queue.SimpleQueue()
 
     def begin_eviction(self, guest: str, stop: StopGuest | None = None, grace: float | None = None) -> None:
-        """Begin the eviction of a guest; do nothing if this eviction has begun already.
-
-        ``stop`` makes the guest leave. None means the function that the constructor got, which is then called
-        with ``grace`` (seconds).
-        """
+        """Begin an eviction unless begun, by ``stop``, or (None) the constructor's with ``grace`` seconds."""
         if guest not in self._running:
             self._running.add(guest)
             # The agent does not wait for this thread, because the operator's command may hang, or Placement

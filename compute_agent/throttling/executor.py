@@ -90,19 +90,11 @@ class EvictionStarter(Protocol):
     """Starts evictions. :class:`compute_agent.throttling.evictions.GuestEvictor` implements it."""
 
     def begin_eviction(self, guest: str, stop: StopGuest | None = None, grace: float | None = None) -> None:
-        """Begin the eviction of a guest; do nothing if this eviction has begun already.
-
-        ``stop`` makes the guest leave. None means the default eviction of the agent, which lasts at most
-        ``grace`` seconds.
-        """
+        """Begin an eviction unless begun, by ``stop``, or (None) the agent's within ``grace`` seconds."""
         ...
 
     def finished_evictions(self) -> Mapping[str, Exception | None]:
-        """Return the evictions that have ended since the last call, by uuid of the guest.
-
-        The value is None if the guest has left. If the guest has not left, the value is the error because of
-        which the guest still runs.
-        """
+        """Ended evictions since the last call, by uuid: None if the guest has left, or the error."""
         ...
 
 
@@ -190,11 +182,7 @@ class ThrottleExecutor:
             self._begin_eviction(eviction.guest, eviction.metric, eviction.grace)
 
     def finished_evictions(self, pending: Iterable[PendingEviction]) -> Mapping[str, Exception | None]:
-        """Report the evictions that have ended since the last call, and return them by uuid of the guest.
-
-        The value is None if the guest has left. Otherwise the guest still runs, and the value is the error.
-        ``pending`` are the evictions in the trigger's state.
-        """
+        """Report and return ended ones of ``pending`` by uuid: None if the guest has left, or the error."""
         # The evictor knows only the uuids of guests. The trigger's state has the metric because of which a
         # guest had to leave.
         metrics = {one.guest: one.metric for one in pending}

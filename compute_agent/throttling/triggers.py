@@ -253,11 +253,7 @@ class InterferenceTrigger:
         self._executor.telemetry.show_interference(self.state, self._watches, sample.time)
 
     def forget_all(self) -> None:
-        """Drop all samples, decisions, cases and baselines.
-
-        The agent calls this method when the last watch is removed, because the values would be outdated when
-        a watch is added again.
-        """
+        """Drop samples, decisions, cases and baselines with the last watch, as they would be outdated."""
         self._samples, self._decisions, self.state = (), (), InterferenceState()
 
     # The methods of ThrottleTrigger, which the executor calls:
@@ -297,11 +293,7 @@ def _intended_state(state: WatermarkState, plan: Iterable[WatermarkAct]) -> Wate
 def _expected_snapshot(
     rules: WatermarkRules, snapshot: UsageSnapshot, before: WatermarkState, action: WatermarkAct
 ) -> UsageSnapshot:
-    """The snapshot that is expected after a successful action; ``before`` is the state before the action.
-
-    Only actions that lower or raise a limit change the snapshot. The use of guests that are being evicted is
-    subtracted elsewhere, in each plan.
-    """
+    """The snapshot after an action with ``before``; evicted guests are subtracted in each plan."""
     if isinstance(action, ThrottleAction):
         limit = before.limit_of(action.guest, action.knob)
         return rules.after_throttle(snapshot, action.guest, action.knob, limit, action.limit)

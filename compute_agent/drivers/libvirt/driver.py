@@ -546,11 +546,7 @@ class LibvirtDriver:
         return self._table.find_entry(guest).other_nodes(wanted)
 
     def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
-        """Bind the memory of a domain that only the hook has announced, unless it has ``<numatune>``.
-
-        libvirtd answers no calls about the domain yet, so the agent itself writes to the cgroup of QEMU's
-        main thread.
-        """
+        """Bind memory of a domain without ``<numatune>`` by its cgroup, before libvirtd answers for it."""
         try:
             return self._expected.bind_memory(guest, nodes)
         except OSError as error:

@@ -86,11 +86,7 @@ class QemuProcess:
     _roles: dict[int, ThreadRole] = field(default_factory=dict)
 
     def thread_roles(self) -> Mapping[int, ThreadRole]:
-        """The roles of all threads by thread id; empty when the process is gone.
-
-        If no thread has the name of a guest CPU, all threads have the role ``all_vcpus``, because any of them
-        may run a guest CPU.
-        """
+        """Roles by thread id: all ``all_vcpus`` if none has a guest CPU's name; empty without the process."""
         # The pid may belong to another process by now.
         if not procfs.is_alive(self.identity):
             return {}

@@ -276,11 +276,7 @@ class ProcessTable:
             return list(self._records.values())
 
     def current_record(self, guest_uuid: str) -> ProcessRecord | None:
-        """The record of a guest that runs; None if it has ended.
-
-        If the main process of a guest that is a whole group has ended, the oldest remaining process becomes
-        the main process.
-        """
+        """The record of a running guest, a whole group's with its oldest process; None if it has ended."""
         with self._lock:
             record = self._records.get(guest_uuid)
             if record is None or self._is_running(record.identity):

@@ -128,11 +128,7 @@ class SignalTrack:
         return level is not None and level > self.threshold
 
     def suffers_lastingly(self, time: float) -> bool:
-        """Whether all samples of the last window, and the sample before it, were violations.
-
-        A disturbance begins between two samples. So the first violation is older than the window, and all
-        samples in the window are disturbed for their whole time.
-        """
+        """Whether the last window, and the sample before, in which a disturbance begins, are violations."""
         return self.suffers_now(time) and time - self.since >= WINDOW_SECONDS
 
 

@@ -163,11 +163,7 @@ def _values_at(
 
 
 def _matching_domain(host: Mapping[str, float], domain: str) -> str | None:
-    """The domain of a metric that is combined with ``domain`` of the expression's subject.
-
-    The result is None if the metric has no matching domain. A metric of the whole host matches each domain.
-    ``host`` is the usage of the metric by domain.
-    """
+    """A metric's domain for the subject's ``domain``, the whole host for all; None if none matches."""
     if domain in host:
         return domain
     if "" in host or domain:

@@ -189,11 +189,7 @@ def plan_throttles(
     state: WatermarkState,
     untouchable: frozenset[str],
 ) -> list[ThrottleAction]:
-    """The limits to set because of confirmed breaches.
-
-    If the effects can be computed, guests are limited by as many steps as bring usage below the threshold.
-    Otherwise each selected guest is limited by one step.
-    """
+    """Limits because of breaches: just enough if effects can be computed, or a step a selected guest."""
     found = find_breaches(rules, WatermarkAction.THROTTLE_DOWN, snapshot, streaks)
     if not _can_be_precise(found, snapshot, untouchable):
         first = _of_highest_priority(found)

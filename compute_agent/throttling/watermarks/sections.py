@@ -144,11 +144,7 @@ class WatermarkSection:
         return found
 
     def threshold_amount(self, action: WatermarkAction, snapshot: UsageSnapshot, domain: str) -> float | None:
-        """The threshold of an action on one domain, in the metric's unit.
-
-        Return None if the section has no threshold for the action, or if the threshold is a percentage of an
-        unknown capacity.
-        """
+        """An action's threshold on a domain, in the metric's unit; None without one or its capacity."""
         # A percentage refers to the capacity of the domain, because caches of one host may differ in size.
         threshold = self.threshold_for(action)
         capacity = snapshot.capacity.get(MetricSeries(self.metric, domain))
@@ -477,11 +473,7 @@ class WatermarkRules:
     # Expected effects of actions
 
     def after_eviction(self, snapshot: UsageSnapshot, guest: str) -> UsageSnapshot:
-        """The expected snapshot without a guest.
-
-        The host's usage falls by the guest's use if the metric is ``evict_quantified``. Usage of other
-        metrics does not change.
-        """
+        """The snapshot without a guest: less use of the host if the metric is ``evict_quantified``."""
         # The guest has left since its eviction began.
         if guest not in snapshot.guests:
             return snapshot
@@ -492,11 +484,7 @@ class WatermarkRules:
     def share_left(
         self, guest: GuestUsage, knob: ThrottleControl, before: float | None, after: float
     ) -> float:
-        """The expected use of a guest under a lower limit, as a share of its present use, from 0 to 1.
-
-        The limit falls from ``before`` (None: no limit) to ``after``. The result is 1 if the use of the guest
-        is not known.
-        """
+        """A guest's expected share of its use under a limit that falls to ``after``; 1 if use is unknown."""
         use = self._guest_consumption(guest, knob)
         return 1.0 if not use else left_by(use, before, after, guest.allotments[knob]) / use
 

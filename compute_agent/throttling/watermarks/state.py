@@ -39,11 +39,7 @@ class ThrottledGuest:
 
 @dataclass(frozen=True, slots=True)
 class PendingEviction:
-    """An eviction in progress: the uuid of the guest, and the metric that caused the eviction.
-
-    ``grace`` is the number of seconds that the guest has to end; None means ``[qos] evict_grace``.
-    ``watermark`` is empty if a former release began the eviction.
-    """
+    """An eviction with its metric, ``grace`` (None: ``[qos]``) and watermark, empty if an old one's."""
 
     guest: str
     metric: str
