@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from placement import microversion
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.schemas import explanation
@@ -33,14 +32,14 @@ from placement.schemas.claim import (
     time_field,
 )
 from placement.schemas.request_form import RequestForms
-from placement.schemas.terms import Params, load_query, since_version
+from placement.schemas.terms import MAX_PAGE, PageLimit, Params, load_query
 from placement.search.claims.claim import WantedClaim
 from placement.search.claims.window_search import WantedTime
 from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, GroupPolicy
 from placement.store.reservation_changes import ReservationChange, ReservationEnd
 from placement.store.reservations import TYPE, ReservationState
-from placement.store.time_profile import TimeWindow, WindowMargins
+from placement.store.time_profile import AT_ONCE, TimeWindow, WindowMargins
 from placement.store.window_history import PastState
 
 # no other claims are members, so any name serves
@@ -112,8 +111,6 @@ MAX_SECONDS: Final = 10 * 366 * 86_400.0
 """Maximum seconds until a reservation expires, which are ten years."""
 MAX_MARGIN: Final = 30 * 86_400
 """Maximum seconds of the lead and of the cleaning time of a window, which are 30 days."""
-MAX_PAGE: Final = 1000
-"""Maximum number of reservations that one answer lists."""
 DEGRADED: Final = "degraded"
 """The filter that selects reservations, of any state, with amounts that their providers can no longer give.
 """
@@ -155,30 +152,26 @@ class ReservationUpdate(_EndingSchema):
 
     generation = IntegerField(0, required=True)
     allocations = allocations_field(min_properties=1, load_default=None, allow_none=False)
+    movable = BooleanField(load_default=None, allow_none=False)
 
 
 class _ListQuery(StrictSchema):
     """The parameters of ``GET /ext/v1/reservations``."""
 
-    project_id = StringField(min_length=1, max_length=255, metadata=since_version(microversion.INITIAL))
-    group = StringField(min_length=1, max_length=255, metadata=since_version(microversion.INITIAL))
-    limit = StringField(
-        pattern="^[1-9][0-9]{0,3}$",
-        meaning="a number from 1 to 9999",
-        metadata=since_version(microversion.INITIAL),
-    )
-    marker = UuidField(metadata=since_version(microversion.INITIAL))
+    project_id = StringField(min_length=1, max_length=255)
+    group = StringField(min_length=1, max_length=255)
+    limit = PageLimit()
+    marker = UuidField()
     state = StringField(
         pattern=f"^({'|'.join(_STATES)})$",
         meaning=f"one of {', '.join(_STATES)}",
-        metadata=since_version(microversion.INITIAL),
     )
 
 
 class _LimitsQuery(StrictSchema):
     """The parameters of ``GET /ext/v1/reservation_limits``."""
 
-    project_id = StringField(min_length=1, max_length=255, metadata=since_version(microversion.INITIAL))
+    project_id = StringField(min_length=1, max_length=255)
 
 
 def parse_limits(params: Params, version: Microversion) -> str | None:
@@ -207,10 +200,7 @@ class ReservationsPage:
 
 def parse_list(params: Params, version: Microversion) -> ReservationsPage:
     """Parse the query string of ``GET /ext/v1/reservations``, or raise InvalidRequest."""
-    values = load_query(_ListQuery, params, version)
-    # a limit above the maximum is no error, so that clients need not know the maximum
-    limit = min(MAX_PAGE, int(values.pop("limit", MAX_PAGE)))
-    return ReservationsPage(limit=limit, **values)
+    return ReservationsPage(**load_query(_ListQuery, params, version))
 
 
 def change_of(body: dict[str, Any]) -> ReservationChange:
@@ -219,12 +209,13 @@ def change_of(body: dict[str, Any]) -> ReservationChange:
     :raises InvalidRequest: the body asks for no change, or has both fields for the end time.
     """
     has_end = body["expires_at"] is not None or body["expires_in"] is not None
-    if not has_end and body["allocations"] is None and body["on_end"] is None:
-        raise InvalidRequest("One of expires_at, expires_in, allocations and on_end is needed.")
+    if not has_end and all(body[name] is None for name in ("allocations", "on_end", "movable")):
+        raise InvalidRequest("One of expires_at, expires_in, allocations, on_end and movable is needed.")
     kept = None
     if body["allocations"] is not None:
         kept = {uuid: each["resources"] for uuid, each in body["allocations"].items()}
-    return ReservationChange(end_of(body) if has_end else None, kept, parse_end_action(body["on_end"]))
+    end = end_of(body) if has_end else None
+    return ReservationChange(end, kept, parse_end_action(body["on_end"]), body["movable"])
 
 
 def end_of(body: dict[str, Any]) -> ReservationEnd:
@@ -243,8 +234,8 @@ def end_of(body: dict[str, Any]) -> ReservationEnd:
 def window_of(body: dict[str, Any], end: ReservationEnd) -> TimeWindow | None:
     """Return the window that a body asks for, without margins; None if the reservation begins at once.
 
-    :raises InvalidRequest: the window has no end time, or does not end after its start. A date does not
-        exist, or a reservation without a start has a lead or a cleaning time.
+    :raises InvalidRequest: the window has no end time, or does not end after its start, or begins before
+        1970. A date does not exist, or a reservation without a start has a lead or a cleaning time.
     """
     if body["starts_at"] is None:
         if given := [name for name in ("lead_time", "cleaning_time") if body[name]]:
@@ -253,6 +244,9 @@ def window_of(body: dict[str, Any], end: ReservationEnd) -> TimeWindow | None:
     if end.at is None:
         raise InvalidRequest("A reservation with starts_at needs expires_at instead of expires_in.")
     window = TimeWindow(parse_time(body["starts_at"], "starts_at"), end.at)
+    # such a time would mean the present, as in claims
+    if window.starts_at - body["lead_time"] <= AT_ONCE:
+        raise InvalidRequest("A window, with its lead time, cannot begin before the year 1971.")
     # margins make the held time longer, so a later check of it would not find this
     if window.ends_at <= window.starts_at:
         raise InvalidRequest("A reservation has to end after its start.")

@@ -26,7 +26,6 @@ def change_end(database: ServiceDatabase, consumer: str, generation: int, change
     """Change the end time of a claim; return the new end. The generation of the consumer increases by one.
 
     :raises NotFound: the consumer has no claim with a future end time.
-    :raises ConcurrentUpdate: ``generation`` is not the current generation.
     :raises InvalidRequest: the new end time is not in the future.
     :raises Conflict: the claim has no fixed end time, or its resources are not free until the new end time.
         Also if the new end time is later than both the present one and the end of the claim's window.
@@ -69,6 +68,8 @@ def _change_locked(tx: WriteTransaction, consumer: str, generation: int, change:
             f"The claim of consumer {consumer} is from the reservation {source.uuid}, which ends at"
             f" {iso_time(source.usable.ends_at)}: move the end of the reservation first."
         )
+    if source is not None:
+        locked = locked.with_scope(source.uuid, locked.providers_beside(source.uuid))
     end = _later_end(expiries.read_ends(tx, [consumer])[consumer], guest_end, change.on_end)
     tx.lock(locked.providers)
     claims = [
