@@ -32,6 +32,7 @@ from gunicorn.workers.base import Worker
 from placement.api.call import ABANDONED
 from placement.server.arbiter import ServerArbiter
 from placement.server.connection import ClientConnection, TooLarge
+from placement.server.plain_http import PlainRequest, PlainResponse, make_environ
 
 MAX_REQUEST_LINE: Final = 8190
 """Maximum bytes of a request line, as in Apache httpd; lists of aggregates and traits make queries long."""
@@ -348,7 +349,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         """Call the application and send its answer; return whether to close the connection afterwards."""
         request = connection.request
         try:
-            content = request.body.read()
+            content = connection.read_body()
         except Exception as error:  # the error has several kinds: invalid chunks, or an early end
             self.log.warning(
                 "Refused a request from %s with 400, because its body is invalid: %r",
@@ -357,7 +358,11 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             )
             util.write_error(connection, 400, "Bad Request", "The body does not match its headers.")
             return True
-        response, environ = wsgi.create(request, connection, connection.peer, connection.server, self.cfg)
+        if isinstance(request, PlainRequest) and connection.base_environ is not None:
+            response = PlainResponse(request, connection, self.cfg)
+            environ = make_environ(request, connection.base_environ)
+        else:
+            response, environ = wsgi.create(request, connection, connection.peer, connection.server, self.cfg)
         environ["wsgi.input"] = io.BytesIO(content)
         environ["wsgi.multithread"] = True
         environ[ABANDONED] = self._abandoned_check(connection)
@@ -383,10 +388,11 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
 
     def _abandoned_check(self, connection: ClientConnection) -> Callable[[], str | None]:
         """Return a function that returns the reason why the answer is no longer needed, or None."""
-        poll = select.poll()
-        poll.register(connection.sock, select.POLLRDHUP)
 
         def abandoned_reason() -> str | None:
+            # most requests end before they ask
+            poll = select.poll()
+            poll.register(connection.sock, select.POLLRDHUP)
             if poll.poll(0):
                 return "The client has closed the connection."
             if self._stop_began and time.monotonic() - self._stop_began > _STOP_TIMEOUT:

@@ -290,7 +290,7 @@ class ContainerTable(GuestTable):
         if not group:
             raise UnfitSubjectError(f"it has no control group of its own (its process is in {path or '/'})")
         folder = self._groups / group.strip("/")
-        if main.pid not in group_members(self._groups, folder):
+        if main.pid not in group_members(self._groups, folder, main.pid):
             raise UnfitSubjectError("its main process is not in its control group of version 2")
         self._refuse_shared_group(container.key, folder)
         problems = settings.problems
