@@ -297,6 +297,8 @@ ended_claims = define_table(
     sa.Column("booked_at", sa.Double, nullable=False),
     sa.Column("ends_at", sa.Double, nullable=False, index=True),
     sa.Column("on_end", sa.String(16), nullable=False),
+    # the uuids of the root providers of its amounts, as JSON
+    sa.Column("roots", sa.Text, nullable=True),
 )
 
 change_buckets = define_table(

@@ -19,6 +19,7 @@ If the claim has already ended, :func:`note_ended` keeps the data for its events
 
 from __future__ import annotations
 
+import json
 import uuid as uuids
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -50,6 +51,9 @@ _FORGOTTEN: Final = 200
 # a window may begin in the past by as much, and its booking takes some time
 _LATE: Final = 2 * MAX_PAST
 """Maximum number of seconds by which a window may start before its booking."""
+# the column has 64 KiB on MySQL
+_MAX_ROOTS: Final = 1000
+"""Maximum number of hosts of an ended claim that its events name."""
 # any constant namespace serves; a change would repeat each event of the last minute
 _NAMESPACE: Final = uuids.UUID("0a8f2c1e-52f7-4a39-9d0c-6b1f3f6a7e24")
 
@@ -75,7 +79,7 @@ class TimeEvent:
 
     ``starts_at`` and ``ends_at`` are the present times of the window or claim, without lead and cleaning
     time. For a claim, ``starts_at`` is None. ``hosts`` has the uuids of the root providers of its amounts.
-    The field is empty for a window or a claim without amounts, for instance after its end.
+    For a claim that is over, these are the hosts at its end. The field is empty for a window that is over.
     """
 
     kind: TimeEventKind
@@ -168,7 +172,7 @@ def list_events(
             query = query.where((instant > place) | ((instant == place) & is_behind))
             values |= {"begin": begin, "consumer": consumer}
         for event in _events_of(kind, conn.execute(query, values)):
-            if is_past and event.event_id not in found:
+            if is_past:
                 past.add(event.event_id)
             found[event.event_id] = event
     page = nsmallest(limit, found.values(), key=lambda each: each.position.sort_key)
@@ -187,10 +191,18 @@ def _place_in(kind: TimeEventKind, after: EventPosition) -> tuple[float, str]:
 
 
 def _events_of(kind: TimeEventKind, rows: Iterable[Sequence[Any]]) -> Iterator[TimeEvent]:
-    for instant, uuid, project_id, consumer_type, starts_at, ends_at, on_end in rows:
+    for instant, uuid, project_id, consumer_type, starts_at, ends_at, on_end, roots in rows:
         start = None if starts_at is None else float(starts_at)
         yield TimeEvent(
-            kind, float(instant), uuid, project_id, consumer_type, start, float(ends_at), EndAction(on_end)
+            kind,
+            float(instant),
+            uuid,
+            project_id,
+            consumer_type,
+            start,
+            float(ends_at),
+            EndAction(on_end),
+            json.loads(roots) if roots else (),
         )
 
 
@@ -207,7 +219,9 @@ def note_ended(tx: WriteTransaction, uuids_of_consumers: Sequence[str]) -> None:
     # a consumer may have had an earlier claim
     known = [each["uuid"] for each in ended]
     tx.conn.execute(sa.delete(ended_claims).where(ended_claims.c.uuid.in_(known)))
-    tx.conn.execute(sa.insert(ended_claims), [dict(each) for each in ended])
+    roots = find_roots(tx.conn, known)
+    rows = [{**each, "roots": json.dumps(roots.get(each["uuid"], [])[:_MAX_ROOTS])} for each in ended]
+    tx.conn.execute(sa.insert(ended_claims), rows)
 
 
 def forget_ended(tx: WriteTransaction, now: float) -> None:
@@ -257,6 +271,7 @@ def _window_events(instant: sa.ColumnElement[Any], *conditions: sa.ColumnElement
             _start.label("starts_at"),
             _end.label("ends_at"),
             _w.on_end,
+            sa.null().label("roots"),
         )
         .where(_is_within(instant), *conditions)
         .order_by(instant, _w.uuid)
@@ -274,6 +289,7 @@ def _claim_events(instant: sa.ColumnElement[Any], *conditions: sa.ColumnElement[
             sa.null().label("starts_at"),
             _claim_end.label("ends_at"),
             _e.on_end,
+            sa.null().label("roots"),
         )
         .select_from(claim_expiries.join(consumers, EXPIRES))
         .where(
@@ -300,6 +316,7 @@ def _past_claim_events(instant: sa.ColumnElement[Any], *conditions: sa.ColumnEle
             sa.null().label("starts_at"),
             past.ends_at,
             past.on_end,
+            past.roots,
         )
         .where(past.ends_at >= _since, past.ends_at < _until + _notice, _is_within(instant), *conditions)
         .order_by(instant, past.uuid)

@@ -174,10 +174,17 @@ def test_events_name_the_hosts_of_present_claims_and_windows(admin: Admin, url: 
     assert places(0, 2.5 * HOUR) == {one["consumer_uuid"]: [host], window: sorted([host, other])}
     advance_clock(url, 1.5 * HOUR)
     assert admin("GET", PATH).status_code == 200
-    # the consumer has gone to another host since
+    # a claim that is over has been at its host, even if its consumer has gone to another host since
+    assert places(-2 * HOUR, HOUR) == {one["consumer_uuid"]: [host], window: sorted([host, other])}
     again = new_claim("resources=VCPU:1", allowed_hosts=[other]) | {"consumer_uuid": one["consumer_uuid"]}
     assert post_claims(admin, again).status_code == 201
+    assert places(-2 * HOUR, HOUR) == {one["consumer_uuid"]: [host], window: sorted([host, other])}
+    # a worker of the release before keeps no hosts
+    execute_sql(url, "UPDATE ended_claims SET roots = NULL")
     assert places(-2 * HOUR, HOUR) == {one["consumer_uuid"]: [], window: sorted([host, other])}
+    advance_clock(url, 2 * HOUR)
+    assert admin("GET", PATH).status_code == 200
+    assert places(-3 * HOUR, 0)[window] == []
 
 
 def test_a_claim_that_is_deleted_or_written_again_does_not_end(admin: Admin, url: str, host: str) -> None:
