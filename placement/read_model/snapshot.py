@@ -22,7 +22,7 @@ from placement.read_model.index import (
     SumsByClass,
 )
 from placement.read_model.provider import Attribute, Provider
-from placement.read_model.trees import HostTree, TreeClasses
+from placement.read_model.trees import HostTree, PortionBounds, TreeClasses
 
 DISTANCE: Final = "numa_distance."
 """Prefix of attributes that state the distance of a NUMA node to another node. The uuid of the other node's
@@ -197,6 +197,11 @@ class ModelSnapshot:
         """Return the index of trees by free amounts of a resource class."""
         self.whole_trees()
         return self._free_indexes.index_of(name)
+
+    def portion_bounds(self, name: str) -> PortionBounds | None:
+        """Return bounds of a resource class that include those of each provider; None for an unknown class."""
+        self.whole_trees()
+        return self._kinds.bounds.get(name)
 
     def sums_of(self, name: str) -> Sums:
         """Return the used amount and the capacity of a resource class by tree; keys are the roots."""
