@@ -199,7 +199,7 @@ class ModelSnapshot:
         return self._free_indexes.index_of(name)
 
     def portion_bounds(self, name: str) -> PortionBounds | None:
-        """Return bounds of a resource class that include those of each provider; None for an unknown class."""
+        """Return bounds of a resource class for all its providers; None for an unknown class."""
         self.whole_trees()
         return self._kinds.bounds.get(name)
 

@@ -376,7 +376,7 @@ class _WholeFunnel:
         """Return the nearest misses of all hosts that fail a clause, nearest first."""
         parts = self.found.parts
         about_amount = part is not None and clause.condition in _AMOUNTS
-        # a rank combines the distance and the number of unserved parts in one number, which is compared faster
+        # a rank has the distance and the number of unserved parts in one number, which is compared faster
         scale = len(parts) + 1
         ranks: list[Sequence[int]] = []
         for host in hosts:

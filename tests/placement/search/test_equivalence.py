@@ -79,3 +79,20 @@ def test_providers_without_the_classes_matter_to_subtree_groups_with_conditions(
     assert names(snapshot, CandidatesRequest(groups, same_subtrees=subtrees)) == [["a", "b"]]
     groups = groups[0], RequestGroup("_2", {"VCPU": 2}, required=(frozenset({"T1"}),))
     assert names(snapshot, CandidatesRequest(groups, same_subtrees=subtrees)) == [["a"], ["b"]]
+
+
+def test_amounts_between_two_sums_do_not_distinguish_hosts() -> None:
+    snapshot = build(
+        *(Spec(f"h{free}", None, {"VCPU": inventory(12)}, used={"VCPU": 12 - free}) for free in range(1, 11))
+    )
+    groups = RequestGroup("_1", {"VCPU": 3}), RequestGroup("_2", {"VCPU": 5})
+    alike = names(snapshot, CandidatesRequest(groups, group_policy="none"))
+    assert sorted(map(sorted, alike)) == [["h1", "h2"], ["h10", "h8", "h9"], ["h3", "h4"], ["h5", "h6", "h7"]]
+
+
+def test_with_too_many_sums_each_amount_distinguishes_hosts() -> None:
+    snapshot = build(
+        *(Spec(f"h{free}", None, {"VCPU": inventory(99)}, used={"VCPU": 99 - free}) for free in range(40, 44))
+    )
+    groups = tuple([RequestGroup(f"_{amount}", {"VCPU": amount}) for amount in (10, 21, 43, 87, 175)])
+    assert len(names(snapshot, CandidatesRequest(groups, group_policy="none"))) == 4
