@@ -144,7 +144,7 @@ class PortionBounds(NamedTuple):
             self.step if self.step == other.step else 0,
         )
 
-    def verdict(self, amount: int) -> bool | None:
+    def give_verdict(self, amount: int) -> bool | None:
         """Return True if each provider allows the amount, and False if it exceeds each ``max_unit``.
 
         The result is None if the providers differ, or if another bound may forbid the amount.
@@ -155,7 +155,7 @@ class PortionBounds(NamedTuple):
         return True if amount <= self.common else False if amount > self.most else None
 
     @property
-    def unit(self) -> tuple[int, int] | None:
+    def common_unit(self) -> tuple[int, int] | None:
         """The ``min_unit`` and the ``step_size`` of all providers; None if these differ."""
         return (self.least, self.step) if self.step and self.least == self.lowest else None
 
@@ -288,7 +288,7 @@ class TreeStructure:
 
     def any_gives(self, name: str, amount: int) -> bool:
         """Return whether every provider with the class is known to allow this amount in one allocation."""
-        return name in self.having and self.bounds_of(name).verdict(amount) is True
+        return name in self.having and self.bounds_of(name).give_verdict(amount) is True
 
     def note_capacities(self, members: Sequence[Provider]) -> None:
         """Raise the capacities that the structure remembers to at least those of this tree."""

@@ -133,7 +133,7 @@ class AskedAmounts:
             for name, amount in asked
             # one verdict for the whole cloud spares a look at each structure
             if (bounds := snapshot.portion_bounds(name)) is not None
-            and ((found := bounds.verdict(amount)) is None or (is_sum and not found))
+            and ((found := bounds.give_verdict(amount)) is None or (is_sum and not found))
         ]
         self._portions: dict[TreeStructure, Hashable] = {}
 
@@ -161,7 +161,7 @@ class AskedAmounts:
     def _portion_key(self, shape: TreeStructure, name: str, amount: int, is_sum: int) -> Hashable:
         # a verdict stands for all inventories, so that structures with different inventories can have equal
         # keys
-        verdict = shape.bounds_of(name).verdict(amount)
+        verdict = shape.bounds_of(name).give_verdict(amount)
         if verdict is not None and not (is_sum and not verdict):
             return verdict
         layout = shape.frame.layout_of(self.where)
@@ -321,7 +321,7 @@ class LikeTrees:
     """For each tree, its free amounts by slot of the layout."""
 
     @property
-    def tree(self) -> HostTree:
+    def first_tree(self) -> HostTree:
         """One of the trees, which represents all of them."""
         return self.trees[0]
 

@@ -177,9 +177,9 @@ class RelaxationSearch:
         name = clause.names[0]
         # the amounts are cached, because each set of clauses with this class needs them
         bounds = self._found.snapshot.portion_bounds(name)
-        if name not in self._smallest_of and bounds is not None and bounds.unit is not None:
+        if name not in self._smallest_of and bounds is not None and bounds.common_unit is not None:
             # mostly all providers of the cloud have one min_unit and one step size
-            self._smallest_of[name] = [smallest_amount(*bounds.unit)]
+            self._smallest_of[name] = [smallest_amount(*bounds.common_unit)]
         elif name not in self._smallest_of:
             # the loop is over structures instead of trees, because thousands of trees have the same structure
             shapes = {tree.shape for host in self._found.hosts for tree in host.alike.trees}
@@ -212,7 +212,7 @@ class RelaxationSearch:
         if amounts:
             groups = regroup_trees(self._found.snapshot, request, groups, self._budget)
         for alike in groups:
-            if tell(alike.tree, alike.shared_providers):
+            if tell(alike.first_tree, alike.shared_providers):
                 yield len(alike.trees)
 
     def _able_hosts(self, changed: Bits, lessened: Bits) -> Iterator[LikeHosts]:

@@ -270,7 +270,7 @@ class _HostSurveyor:
         standings = [self._results_of_tree(number, alike) for number in range(len(found.parts))]
         found.standings[alike.kin] = standings
         # all trees of a kin meet the same conditions on roots, and on the group without a suffix together
-        root = alike.tree.root
+        root = alike.first_tree.root
         lacking_root = sum(self._bit[check.drop] for check in found.on_roots if not check.met_by(root))
         parts = [_PartSurvey(number, each) for number, each in enumerate(standings)]
         return _KinSurvey(parts, tuple(self._lacking_together(alike)), lacking_root)
@@ -316,7 +316,7 @@ class _HostSurveyor:
 
     def _results_of_tree(self, number: int, alike: LikeTrees) -> TreeResults:
         """Return the results of the providers of a tree, and of its sharing providers."""
-        part, tree, kin = self._found.parts[number], alike.tree, alike.kin
+        part, tree, kin = self._found.parts[number], alike.first_tree, alike.kin
         names, own, providers = part.need.resources, kin.own, kin.providers(tree)
         having = {at for name, _ in names for at, _ in kin.having.get(name, ())}
         # the code uses one entry for all providers without any of the classes, because they have equal
@@ -409,7 +409,7 @@ class _HostSurveyor:
         for sets, part in zip(self._gone, self._found.parts, strict=True):
             gone |= sets[0] if part.need.unsuffixed else 0
         serving = [
-            each for each in alike.kin.providers(alike.tree) if not classes.isdisjoint(each.inventories)
+            each for each in alike.kin.providers(alike.first_tree) if not classes.isdisjoint(each.inventories)
         ]
         self._budget.spend(1 + len(serving) // 4)
         for check in self._found.together:

@@ -117,11 +117,11 @@ def test_bounds_never_contradict_the_inventories(trees: list[list[dict[str, int]
     everything = [each for some in offered.values() for each in some]
     check_verdict(bounds, everything, amount)
     units = {(each.min_unit, each.step_size) for each in everything}
-    assert bounds.unit == (units.pop() if len(units) == 1 else None)
+    assert bounds.common_unit == (units.pop() if len(units) == 1 else None)
 
 
 def check_verdict(bounds: PortionBounds, offered: list[Inventory], amount: int) -> None:
-    verdict = bounds.verdict(amount)
+    verdict = bounds.give_verdict(amount)
     if verdict is not None:
         assert {each.is_portion(amount) for each in offered} == {verdict}
         assert verdict or all(each.max_unit < amount for each in offered)
