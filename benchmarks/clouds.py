@@ -22,7 +22,7 @@ import orjson
 from benchmarks import table
 from benchmarks.clouds_beside import compare_versions
 from benchmarks.clouds_reference import measure
-from benchmarks.measure import MIN_REPEATS, Result
+from benchmarks.measure import MIN_REPEATS, Result, loop_seconds
 from benchmarks.mixed import CLOUDS, Cloud
 from benchmarks.mixed_queries import FAMILIES, paths
 from benchmarks.models import Inventories, snapshot_of
@@ -33,7 +33,7 @@ from placement.schemas.query_candidates import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import find_candidates
 from placement.search.candidates import topology_first
-from placement.search.rendering import ProviderSummaries, render
+from placement.search.rendering import ProviderSummaries, render_pieces
 
 _PARTS: Final = ("parse", "search", "order", "render")
 _WARM: Final = 2
@@ -102,7 +102,7 @@ class Alone:
         stamps.append(time.thread_time())
         found = topology_first(found)
         stamps.append(time.thread_time())
-        body = render(self.snapshot, found, version, self._summaries)
+        body = b"".join(render_pieces(self.snapshot, found, version, self._summaries, SearchBudget()))
         stamps.append(time.thread_time())
         clock = time.perf_counter() - clock
         parts = {
@@ -211,9 +211,9 @@ def _beside(options: argparse.Namespace) -> Iterator[str]:
     for cloud in _seeded_clouds(options):
         results = []
         for result in measure(cloud, hosts, limit, options.queries, options.repeats, options.seconds):
-            print(f"{result.section}: {result.name}", file=sys.stderr, flush=True)
+            print(f"{result.section}: {result.name}: {dict(result.cpu)}", file=sys.stderr, flush=True)
             results.append(result)
-        yield f"\n{_title(cloud, hosts)}, limit={limit}\n"
+        yield f"\n{_title(cloud, hosts)}, limit={limit}, five million additions {loop_seconds():.2f} s\n"
         yield table.text(results)
         for what, ratios in _ratios(results).items():
             yield f"\n{what}: median {statistics.median(ratios):.1f}x, lowest {min(ratios):.1f}x\n"

@@ -35,6 +35,7 @@ from compute_agent.fleet.guests import parse
 from compute_agent.fleet.revision import FleetError
 from compute_agent.inventory import provider_tree
 from compute_agent.inventory.derive import BESIDE
+from compute_agent.inventory.folder_owner import check_owner, read_identity
 from compute_agent.inventory.options import hypervisor_name
 from compute_agent.inventory.provider_tree import IdentityError, ProviderInventory, ProviderNode
 from compute_agent.loops.allocations import allocations_read
@@ -85,10 +86,7 @@ _TRAITS_IN_A_ROW: Final = 4
 
 
 def of_move(move: AllocationMove, names: Mapping[str, str]) -> PlannedChange:
-    """The planned change for a moved amount of an allocation.
-
-    ``names`` has the names of providers by uuid.
-    """
+    """The planned change for a moved amount; ``names`` has the names of providers by uuid."""
     source = f"{move.source_class} {move.source_amount} of {names.get(move.source, move.source)}"
     target = f"{move.target_class} {move.target_amount} of {names.get(move.target, move.target)}"
     return PlannedChange(PLACEMENT, move.consumer, f"allocation {source} -> {target}")
@@ -232,6 +230,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     DriverError, PlacementError (unusable options) or OSError.
     """
     folder = Path(conf.state_path)
+    check_owner(folder, read_identity(Path(conf.host.root)))
     resctrl = open_resctrl(conf)
     uuid = provider_tree.look_up(folder)
     settings = read_settings(conf, load_registry())
@@ -375,10 +374,7 @@ class _KeptValues:
 
 
 class _ReadOnlyDriver:
-    """Forwards only those methods of a driver that change nothing.
-
-    The ends of guests are not reported, because a driver that reports an end also deletes the guest's record.
-    """
+    """Forwards only what changes nothing. A driver that reports an end would delete the guest's record."""
 
     def __init__(self, driver: GuestDriver) -> None:
         self._driver = driver

@@ -35,6 +35,7 @@ from compute_agent.controllers.isolation import isolation_status
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.drivers.processes import records
 from compute_agent.files import remove_leftovers
+from compute_agent.inventory.folder_owner import keep_owner, read_identity
 from compute_agent.loops.audit import AuditOutcome, HostAuditor
 from compute_agent.loops.devices import DeviceUse
 from compute_agent.loops.noise import CpuHolder
@@ -45,7 +46,7 @@ from compute_agent.promises.verdict import PromiseVerdict
 from compute_agent.report.audit import HealOptions
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.plan import Ownership
-from compute_agent.throttling.watermarks.rehearsal import rehearse_usage
+from compute_agent.throttling.watermarks.plan import rehearse_usage
 
 LOG = logging.getLogger(__name__)
 
@@ -57,10 +58,7 @@ PRUNE_SECONDS: Final = 600.0
 
 
 class ReceivedSignals:
-    """A queue of received signals.
-
-    Signal handlers and all threads may call put(), and the main thread calls get().
-    """
+    """A queue of signals: handlers and all threads may call put(), the main thread calls get()."""
 
     def __init__(self) -> None:
         # SimpleQueue.put() is reentrant, unlike Queue.put(): a handler may interrupt a put of the main
@@ -89,7 +87,8 @@ class HostAgent:
 
         :raises ConfigError: the configuration does not fit this host, or contradicts itself.
         :raises cfg.Error: a configuration file cannot be read or parsed.
-        :raises IdentityError: the uuid or the name of the root provider cannot be determined.
+        :raises IdentityError: the state folder belongs to another host, or the uuid or the name of the root
+            provider cannot be determined.
         :raises LockedError: another agent works on the state folder, or on the guests.
         :raises DriverError: the driver of guests cannot be used.
         :raises OSError: a file of the host or of the state folder cannot be read or written.
@@ -103,6 +102,7 @@ class HostAgent:
             for part in (folder, folder / GUESTS_FOLDER):
                 # A crash during a write leaves a temporary file that should have replaced the real file.
                 remove_leftovers(part)
+            keep_owner(folder, read_identity(Path(options.host.root)))
             self._parts = parts = assemble_agent(load_conf, options, folder)
         except BaseException:
             os.close(self._lock)
@@ -163,10 +163,7 @@ class HostAgent:
         LOG.info("The agent of host %s has started", self.pipeline.host_state.tree.root.name)
 
     def _stop_tracer(self) -> None:
-        """End the kernel's osnoise tracer, if a killed ``compute-agent cpu noise`` has left it running.
-
-        The tracer would disturb the CPUs that guests are about to get.
-        """
+        """End a tracer that a killed ``cpu noise`` left running, as it would disturb the CPUs of guests."""
         tracer = OsNoiseTracer(Path(self.options.host.root), self._folder / ORIGINAL_FILE)
         try:
             tracer.stop_leftover()
@@ -196,19 +193,13 @@ class HostAgent:
     # For the main thread
 
     def catch_signals(self) -> None:
-        """Install handlers that put SIGTERM, SIGINT and SIGHUP into the queue of serve_signals().
-
-        Call this method in the main thread before start().
-        """
+        """Queue SIGTERM, SIGINT and SIGHUP for serve_signals(); called in the main thread before start()."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             # The handler only queues: it interrupts the main thread, which may hold a lock at that moment.
             signal.signal(number, lambda number, frame: self._signals.put(number))
 
     def serve_signals(self) -> None:
-        """Run the main thread's periodic tasks until SIGTERM or SIGINT, then stop the agent.
-
-        SIGHUP reloads the configuration. Call this method after start().
-        """
+        """Run periodic tasks after start() until SIGTERM or SIGINT, then stop; SIGHUP reloads."""
         due = time.monotonic() + self.reconcile_interval
         prune_due = time.monotonic()
         try:
@@ -235,11 +226,7 @@ class HostAgent:
         self._parts.reloader.reload_changes()
 
     def reload(self) -> None:
-        """Read the configuration and the host again, and apply them.
-
-        If the configuration is refused, the old one stays in force, and an event and a metric report the
-        refusal.
-        """
+        """Read and apply the configuration and the host; report a refused one, and keep the old in force."""
         self._parts.reloader.reload()
 
     def reconcile(self) -> None:

@@ -143,10 +143,7 @@ class HeldBackShare:
         return min(capacity, max(self.cpus, LEAST * capacity)) if self.remaining else 0.0
 
     def in_words(self, capacity: float) -> Iterator[tuple[str, float]]:
-        """The held back share as a term: a phrase and its cores.
-
-        Nothing is yielded if no share is held back.
-        """
+        """The held back share as a term, a phrase with its cores; nothing without one."""
         if self.remaining:
             hours, times = self.remaining / 3600, "once" if self.count == 1 else f"{self.count} times"
             yield (
@@ -158,7 +155,7 @@ class HeldBackShare:
 def missing_cpus(used: float, promised: float, capacity: float) -> float:
     """The promised CPUs that are missing, in cores; 0 if no CPU is missing.
 
-    :param used: the cores that guests on ordinary capacity and the system use.
+    :param used: the cores that the system uses, together with the guests that hold no reclaimed capacity.
     :param promised: the CPUs that are promised.
     :param capacity: the shared CPUs of the zone.
     """

@@ -31,10 +31,7 @@ systemd.
 
 
 def check_bind(bind: str) -> None:
-    """Check that the server can listen at an address.
-
-    :raises ValueError: the server cannot listen at this address; the text names the option and the remedy.
-    """
+    """Raise ValueError if the server cannot listen at an address, with the option and the remedy."""
     if any(name in os.environ for name in _HANDED_OVER):
         # the server inherits its sockets, so nothing has to be bound
         return
@@ -52,7 +49,8 @@ def check_bind(bind: str) -> None:
         elif isinstance(address, tuple):
             _check_port(address)
     except (OSError, OverflowError) as error:
-        raise ValueError(f"--bind {bind}: {_error_reason(error)}; {_error_remedy(error)}") from error
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise ValueError(f"--bind {bind}: {reason}; {_error_remedy(error)}") from error
 
 
 def _check_port(address: tuple[str, int]) -> None:
@@ -66,10 +64,7 @@ def _check_port(address: tuple[str, int]) -> None:
 
 
 def _check_path(path: Path) -> None:
-    """Check that the server may create its socket at a path.
-
-    The server replaces an existing socket, but no other file.
-    """
+    """Check that the server may create its socket at a path, where it replaces a socket but no other file."""
     if not path.parent.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, f"{path.parent} is not a folder")
     # the server creates the socket and removes it later, which needs both permissions for the folder
@@ -77,10 +72,6 @@ def _check_path(path: Path) -> None:
         raise PermissionError(errno.EACCES, f"user {os.geteuid()} cannot write to {path.parent}")
     if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
         raise FileExistsError(errno.EEXIST, f"{path} exists and is not a socket")
-
-
-def _error_reason(error: OSError | OverflowError) -> str:
-    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def _error_remedy(error: OSError | OverflowError) -> str:
@@ -98,18 +89,12 @@ _PASSWORDS: Final = frozenset({"password", "passwd"})
 
 
 def open_database(conf: cfg.ConfigOpts) -> AbstractContextManager[ServiceDatabase]:
-    """Return the database that the configuration names.
-
-    :raises Unavailable: the database does not answer or has a schema that this version cannot work with.
-    """
+    """Return the configured database, or raise Unavailable for a schema of another version."""
     return sync.open_database(conf.placement_database.connection)
 
 
 def warn_of_password(program: str, argument: str, url: str, instead: str) -> None:
-    """Print a warning if an argument holds the password of a database.
-
-    :param instead: the safe way to pass the secret.
-    """
+    """Print a warning if an argument holds a database's password; ``instead`` is a safe way."""
     try:
         parsed = make_url(url)
     except (exc.ArgumentError, ValueError):
@@ -120,10 +105,7 @@ def warn_of_password(program: str, argument: str, url: str, instead: str) -> Non
 
 
 def warn_of_secret(program: str, argument: str, secret: str, instead: str) -> None:
-    """Print a warning that an argument holds a secret, which each user of the host can read.
-
-    :param instead: the safe way to pass the secret.
-    """
+    """Print a warning that users of the host can read a secret; ``instead`` is a safe way to pass it."""
     print(
         f"{program}: warning: {argument} holds {secret}, which the list of processes shows"
         f" to every user of this host: {instead}",

@@ -35,10 +35,7 @@ _MAX_PARAMETERS: Final = 65_000
 
 
 class PreparedStatement:
-    """A statement with a cached compiled text for each kind of database.
-
-    Callers give values by the names of the bind parameters. No parameter may be ``expanding``.
-    """
+    """A statement with its compiled text for each kind of database; no parameter may be ``expanding``."""
 
     def __init__(self, statement: Statement) -> None:
         self._statement = statement
@@ -99,10 +96,7 @@ class StatementAnswer:
 
     @property
     def rows(self) -> Rows:
-        """The rows of the answer; the first access sends all queued statements of the batch to the database.
-
-        :raises sqlalchemy.exc.DBAPIError: a statement of the batch failed.
-        """
+        """The rows of the answer; the first access sends all queued statements of the batch."""
         if self.received is None:
             self._batch.send()
         # this line is for the type checker: send() has received it, or raised an error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import psycopg
 from psycopg import errors
 from psycopg.abc import PQGen
-from psycopg.pq import ExecStatus
+from psycopg.pq import ExecStatus, TransactionStatus
 from sqlalchemy.exc import ArgumentError
 
 if TYPE_CHECKING:
@@ -38,6 +38,17 @@ class PostgresqlConnection(psycopg.Connection[Any]):
             return super().wait(gen, *args, **kwargs)
         with self.closed_on_timeout():
             return super().wait(_limit_wait(gen, self.answer_timeout), *args, **kwargs)
+
+    # batches send their own COMMIT, so after most writes there is nothing to end, which psycopg finds slowly
+    def commit(self) -> None:
+        """Commit the transaction; without a transaction, do nothing."""
+        if self.pgconn.transaction_status != TransactionStatus.IDLE:
+            super().commit()
+
+    def rollback(self) -> None:
+        """Roll the transaction back; without a transaction, do nothing."""
+        if self.pgconn.transaction_status != TransactionStatus.IDLE:
+            super().rollback()
 
     @contextmanager
     def closed_on_timeout(self) -> Iterator[None]:
@@ -73,10 +84,7 @@ class PostgresqlConnection(psycopg.Connection[Any]):
             return [result.get_value(0, column) for column in range(result.nfields)]
 
     def _only_result(self) -> "PGresult":
-        """Return the result of a statement that has only one result.
-
-        :raises TimeoutError: the server has sent nothing in time.
-        """
+        """Return the only result of a statement, or raise TimeoutError if none comes in time."""
         poll = select.poll()
         poll.register(self.pgconn.socket, select.POLLIN)
         self.pgconn.flush()  # a small statement is sent completely by one call
@@ -123,10 +131,7 @@ def _parse_threshold(given: int | str | None) -> int | None:
 
 
 def wait_for(poll: select.poll, timeout: float | None) -> None:
-    """Wait until the server's socket is ready for the events of ``poll``.
-
-    :raises TimeoutError: the socket is not ready within ``timeout`` seconds.
-    """
+    """Wait for the events of ``poll`` on the server's socket, or raise TimeoutError."""
     if not poll.poll(None if timeout is None else timeout * 1000):
         raise _no_answer(timeout)
 

@@ -77,8 +77,8 @@ class ReadGate:
     def pin_snapshot(self, snapshot: ModelSnapshot) -> None:
         """Pin the snapshot, so that no update changes it until :meth:`unpin_snapshot` undoes each pin.
 
-        The caller must hold the turn, because this method also makes the trees of the snapshot. Later readers
-        must not make trees.
+        The caller must hold the turn, so that it is the only thread that changes the model. This method also
+        makes the trees of the snapshot, because later readers must not make trees.
         """
         snapshot.whole_trees()
         with self.counting:
@@ -172,10 +172,7 @@ class ModelView:
         return self._stamps[buckets.bucket_of(provider.uuid)][provider.id]
 
     def bucket_counters(self) -> dict[int, int]:
-        """Return the change counters of all buckets.
-
-        Only requests that have not yielded may call this method.
-        """
+        """Return the change counters of all buckets; not to be called after the request has yielded."""
         return {**self._counters}
 
     def changed_since(self, counters: Mapping[int, int]) -> list[int]:
@@ -257,10 +254,7 @@ class ReadModel:
 
     @contextmanager
     def fresh_view(self) -> Iterator[ModelView]:
-        """Return the current model, with all changes committed before this call and no expired allocations.
-
-        :raises placement.exceptions.Unavailable: the database does not answer.
-        """
+        """Return the current model: all changes committed before this call, no expired allocations."""
         expires = self._give_back_expired is not None
         while True:
             # the query precedes the turn, so that no other request waits for its answer
@@ -288,8 +282,6 @@ class ReadModel:
 
         Only callers that check the data again in a transaction before they write may use this view. Many such
         views share the answer to one query of the version.
-
-        :raises placement.exceptions.Unavailable: the database does not answer.
         """
         with ReadTurn(self._gate) as turn:
             known = self._state is not None and self._position is not None
@@ -346,10 +338,7 @@ class ReadModel:
         return self._gate.pin_count
 
     def _writable_model(self) -> WritableModel:
-        """Return a copy of the model for its file.
-
-        :raises placement.exceptions.Unavailable: the model is not up to date.
-        """
+        """Return a copy of the model for its file, or raise Unavailable if it is not up to date."""
         with ReadTurn(self._gate):
             state = self._state
             if state is None or self._position is None:
@@ -417,10 +406,7 @@ class ReadModel:
             self.reread += 1
 
     def _follow_database(self, conn: sa.Connection, state: ModelState, history: str) -> FullReread | None:
-        """Apply the changes of the database to the model; return the reason for a full read, or None.
-
-        :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer.
-        """
+        """Apply the changes of the database to the model; return the reason for a full read, or None."""
         if history != self._history:
             return FullReread(f"{ANOTHER_HISTORY}: its server, timeline, table or file has changed")
         return follow_database(conn, state)

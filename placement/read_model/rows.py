@@ -159,10 +159,7 @@ class SharedValues:
         return len(self._kept) + len(self._inventories)
 
     def shared_inventories(self, found: tuple[Any, ...]) -> dict[str, Inventory]:
-        """Return shared inventories by class.
-
-        ``found`` has the name of each class, followed by its inventory.
-        """
+        """Return shared inventories by class, from the name of each class followed by its inventory."""
         if not found:
             return NOTHING
         by_name = dict(zip(found[::2], map(self, found[1::2]), strict=True))
@@ -173,10 +170,7 @@ class SharedValues:
 
 
 class BucketFingerprint(NamedTuple):
-    """The number of providers in a bucket, and the sum of the numbers of their last changes.
-
-    Because counters grow by random numbers, a bucket with the same fingerprint has the same state.
-    """
+    """The number of a bucket's providers and the sum of their change numbers: equal only for equal states."""
 
     providers: int
     total: int
@@ -217,10 +211,7 @@ class ChangedBuckets:
 
 
 def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuckets:
-    """Read the providers with stamps above the known counters of their buckets, and their usage.
-
-    :param known: the counter of each bucket at the last read.
-    """
+    """Read the providers with stamps above the ``known`` counter of their bucket, and their usage."""
     answers = []
     pairs = list(known.items())
     for start in range(0, len(pairs), _MAX_PAIRS):
@@ -244,11 +235,7 @@ def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuck
 # statements are cached by the padded number of buckets: 1, 2, 4 and so on up to 64 are seven statements
 @lru_cache
 def _stamped_statements(count: int) -> tuple[PreparedStatement, PreparedStatement, PreparedStatement]:
-    """Return three statements that read the changes of this number of buckets.
-
-    The statements select the providers with a stamp above the counter of their bucket, the usage of these
-    providers, and the fingerprints of the buckets.
-    """
+    """Return statements for this number of buckets: new stamps, their usage, and the fingerprints."""
     chosen = bind_parameters("bucket", count, sa.Integer)
     pairs = zip(chosen, bind_parameters("counter", count, sa.BigInteger), strict=True)
     stamped = sa.or_(*(sa.and_(_rp.bucket == bucket, _rp.change_seq > counter) for bucket, counter in pairs))
@@ -333,10 +320,7 @@ _next_expiries: Final = (
 
 
 def read_next_expiry(conn: sa.Connection) -> float:
-    """Return the time when the next reservation or claim expires, or the next window begins.
-
-    The time is in seconds since 1970 by the database's clock, and infinite if there is no such event.
-    """
+    """Return the database's time of the next expiry or start of a window; infinite if there is none."""
     found = [conn.execute(query).scalar() for query in _next_expiries]
     return min((each for each in found if each is not None), default=math.inf)
 

@@ -70,10 +70,9 @@ class ProviderSummaries:
         snapshot: ModelSnapshot,
         trees: Iterable[HostTree],
         shape: SummaryShape,
-        budget: SearchBudget | None = None,
+        budget: SearchBudget,
     ) -> list[bytes]:
         """Return the summaries of each tree in this shape."""
-        budget = budget or SearchBudget()
         kept = self._kept.setdefault(shape, {})
         # two requests may render one tree at the same time; the results are equal, and the later one is kept
         found = [kept.get(tree) or _render_tree(snapshot, tree, shape, kept, budget) for tree in trees]
@@ -100,24 +99,6 @@ def _render_tree(
     return summaries
 
 
-def render(
-    snapshot: ModelSnapshot,
-    offers: Sequence[Offer],
-    version: Microversion,
-    kept: ProviderSummaries | None = None,
-) -> bytes:
-    """Return the JSON of the answer, in the shape of a microversion.
-
-    :param kept: the cached summaries of earlier answers; without them, the summaries of all trees are
-        rendered.
-    """
-    return b"".join(
-        render_pieces(
-            snapshot, offers, version, ProviderSummaries() if kept is None else kept, SearchBudget()
-        )
-    )
-
-
 def render_pieces(
     snapshot: ModelSnapshot,
     offers: Sequence[Offer],
@@ -125,9 +106,10 @@ def render_pieces(
     kept: ProviderSummaries,
     budget: SearchBudget,
 ) -> list[bytes]:
-    """Return the result of :func:`render` in pieces of about 1 MiB each; an answer may have 100 MiB.
+    """Return the JSON of the answer, in pieces of about 1 MiB; an answer may have 100 MiB.
 
-    :param budget: the budget of the search. Its pauses let other threads run during a long answer.
+    :param budget: the budget of the search. The pauses of the budget let other threads run during a long
+        answer.
     """
     if not offers:
         # the function returns early, because the code below needs at least one candidate and one provider
@@ -173,10 +155,7 @@ _Template = tuple[bytes, Callable[[tuple[bytes, ...]], Any]]
 
 
 class _CandidateTemplates:
-    """Makes the JSON template of each batch of patterns. Each form of patterns is rendered once.
-
-    Templates need no escaping, because names and uuids contain no characters that JSON escapes.
-    """
+    """Makes a JSON template for each batch; names and uuids need no escaping."""
 
     def __init__(self, version: Microversion, budget: SearchBudget) -> None:
         self._version = version
@@ -233,10 +212,7 @@ def _summary_parts(
     kept: ProviderSummaries,
     budget: SearchBudget,
 ) -> Iterable[bytes]:
-    """Return ``"uuid":{...}`` for each provider of the candidates.
-
-    From microversion 1.29 on, the result also has all other providers of their trees.
-    """
+    """Return ``"uuid":{...}`` of each provider; from 1.29 on, of all providers of the trees."""
     shape = SummaryShape.for_version(version)
     # summaries of whole trees do not depend on the request, so they are kept for later answers
     if shape.nested:

@@ -30,11 +30,7 @@ MAX_REMEMBERED: Final = 100_000
 
 
 def never_pooled(traits: frozenset[str]) -> bool:
-    """Return whether the traits of a provider exclude it from every pool.
-
-    NUMA nodes form no pool, because topology policies distinguish them. Sharing providers form no pool,
-    because guests of other hosts also use them.
-    """
+    """Return whether traits exclude a provider from pools: NUMA nodes differ, and others use sharing ones."""
     return not traits.isdisjoint((ZONE, SHARES))
 
 
@@ -105,10 +101,7 @@ class AssignmentKinds:
         return len({*self.of_providers.values()}) < len(self.of_providers)
 
     def list_pools(self) -> Iterator[tuple[list[int], int]]:
-        """Yield for each pool the ids of its providers and the amount of one unit.
-
-        The ids are in the order of the options.
-        """
+        """Yield each pool's ids of providers, in the order of the options, and the amount of one unit."""
         by_kind: dict[int, list[int]] = {}
         for provider_id, kind in self.of_providers.items():
             by_kind.setdefault(kind, []).append(provider_id)
@@ -176,10 +169,7 @@ class AssignmentKinds:
         )
 
     def _provider_signature(self, provider: Provider, serves: Sequence[int]) -> Hashable:
-        """Return a key of a provider; providers with equal keys can be swapped in any assignment.
-
-        Providers that can be swapped are leaves below the same parent, or have neither parent nor children.
-        """
+        """Return a key; equal ones can be swapped: leaves of one parent, or neither parents nor children."""
         rules = self._rules
         # this is a key with the provider's own id, so that this provider is equal to no other
         if provider.id in self._parents or (self._pooled and not self._gives_units(provider, serves)):
@@ -226,12 +216,7 @@ class AssignmentKinds:
         )
 
     def _units_for_one(self, found: Sequence[Provider]) -> int:
-        """Return the number of needs that one provider of a kind can serve at once.
-
-        The result is 0 if the kind forms no pool.
-
-        :param found: all providers that belong to the kind.
-        """
+        """Return how many needs one of the ``found`` providers of a kind can serve; 0 without a pool."""
         serves = self._serves[found[0].id]
         unit = self._unit_of(found[0], serves)
         # in the last case the providers form no pool, because free amounts of such a class may differ within

@@ -327,7 +327,7 @@ def commit_claims(
     others += [each.consumer for each in moves]
     targets = {uuid for each in moves for uuid in each.after}
     # a single call locks all consumers, providers and groups, so that locks are taken in the usual order
-    locked = lock_claimed(tx, claims, targets, buckets_of(names), others)
+    locked = lock_claimed(tx, claims, targets, buckets_of(names), others, reservation)
     check_generations(claims, locked)
     if moves:
         moved = moved_claims(tx, moves, locked)
@@ -400,11 +400,7 @@ def commit_claims(
 
 
 def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: Collection[str]) -> None:
-    """Check that each consumer may join its group at its chosen hosts.
-
-    :param moving: consumers that leave their current hosts with these claims.
-    :raises LostRace: another consumer has joined the group meanwhile.
-    """
+    """Raise LostRace if a consumer may not join its group; ``moving`` consumers leave their hosts."""
     counts = {
         name: members_by_host(members.get(name, ()), moving) for name in {each.group.name for each in joining}
     }

@@ -16,10 +16,7 @@ from placement.store.time_profile import AT_ONCE, EndAction, TimeWindow, check_w
 
 @dataclass(frozen=True, slots=True)
 class EndChange:
-    """A change of a claim with a fixed end time: the new end time, and the action on the guest at this time.
-
-    None keeps the present value.
-    """
+    """The new end time of a claim, and the action on the guest then; None keeps the present value."""
 
     ends_at: float | None
     on_end: EndAction | None
@@ -29,7 +26,6 @@ def change_end(database: ServiceDatabase, consumer: str, generation: int, change
     """Change the end time of a claim; return the new end. The generation of the consumer increases by one.
 
     :raises NotFound: the consumer has no claim with a future end time.
-    :raises ConcurrentUpdate: ``generation`` is not the current generation.
     :raises InvalidRequest: the new end time is not in the future.
     :raises Conflict: the claim has no fixed end time, or its resources are not free until the new end time.
         Also if the new end time is later than both the present one and the end of the claim's window.
@@ -72,6 +68,8 @@ def _change_locked(tx: WriteTransaction, consumer: str, generation: int, change:
             f"The claim of consumer {consumer} is from the reservation {source.uuid}, which ends at"
             f" {iso_time(source.usable.ends_at)}: move the end of the reservation first."
         )
+    if source is not None:
+        locked = locked.with_scope(source.uuid, locked.providers_beside(source.uuid))
     end = _later_end(expiries.read_ends(tx, [consumer])[consumer], guest_end, change.on_end)
     tx.lock(locked.providers)
     claims = [
@@ -103,9 +101,6 @@ def _later_end(end: ClaimEnd, guest_end: float, on_end: EndAction | None) -> Cla
 
 
 def _source_window(tx: WriteTransaction, consumer: str) -> CapacityReservation | None:
-    """Return the window from which a claim was made.
-
-    The result is None if the claim is from no window, or the window is over.
-    """
+    """Return the window from which a claim was made; None if there is none, or it is over."""
     uuid = window_promises.source_windows(tx.conn, [consumer]).get(consumer)
     return None if uuid is None else reservations.find_reservation(tx.conn, uuid)

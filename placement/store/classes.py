@@ -31,7 +31,6 @@ def create_class(tx: WriteTransaction, name: str) -> bool:
 def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
     """Rename a custom class (microversions 1.2 to 1.6).
 
-    :raises NotFound: there is no class of this name.
     :raises InvalidRequest: the class is a standard class.
     :raises Conflict: a class with the name ``new`` exists.
     """
@@ -57,7 +56,6 @@ def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
 def delete(tx: WriteTransaction, name: str) -> None:
     """Delete a custom class.
 
-    :raises NotFound: there is no class of this name.
     :raises InvalidRequest: the class is a standard class.
     :raises Conflict: the class is in use.
     """
@@ -80,10 +78,7 @@ def _lock_custom(tx: WriteTransaction, name: str, verb: str) -> int:
 
 
 def make_standard_names(tx: WriteTransaction, additional: Iterable[str]) -> None:
-    """Create missing standard and additional classes, and missing standard traits.
-
-    A class that the configuration no longer names as additional is deleted, unless it is in use.
-    """
+    """Create missing standard and additional names; delete unused classes no longer named as additional."""
     # the names are a list in the order of the library, so that ids of a new database have this order
     wanted = list(dict.fromkeys((*os_resource_classes.STANDARDS, *additional)))
     for table, standard in ((resource_classes, wanted), (traits, os_traits.get_traits())):

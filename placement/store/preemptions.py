@@ -36,7 +36,6 @@ from placement.store import reservations
 from placement.store.claimants import LockedConsumers
 from placement.store.claims import ConsumerClaim
 from placement.store.expired import EXPIRES
-from placement.store.holds import TimeSchedule, read_schedule
 from placement.store.time_profile import (
     AT_ONCE,
     EndAction,
@@ -46,6 +45,7 @@ from placement.store.time_profile import (
     by_key,
     largest_sum,
 )
+from placement.store.time_schedule import TimeSchedule, read_schedule
 
 # an agent or a guest needs some time to stop in good order
 MIN_NOTICE: Final = 300.0
@@ -203,10 +203,7 @@ _LOCKED: Final = (
 def preempted_claims(
     tx: WriteTransaction, preempted: Collection[str], ends_at: float, locked: LockedConsumers
 ) -> list[ConsumerClaim] | None:
-    """Return claims of locked consumers that end at ``ends_at``.
-
-    The result is None if one of them may not end at that time.
-    """
+    """Return claims of locked consumers that end at ``ends_at``; None if one may not end then."""
     values = {"uuids": sorted(preempted), "ends_at": ends_at}
     found = {uuid: (kept, on_end) for uuid, kept, on_end in tx.conn.execute(_LOCKED, values)}
     if found.keys() != set(preempted):

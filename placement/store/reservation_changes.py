@@ -11,10 +11,11 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from placement.db import buckets, clock
+from placement.db.batch import PreparedStatement
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import consumers, reservations
 from placement.exceptions import EndTooLate, InvalidRequest
-from placement.store import allocations, claimants, holds, window_history
+from placement.store import allocations, claimants, time_schedule, window_history
 from placement.store import consumers as consumer_store
 from placement.store.booking_limits import BookingLimits
 from placement.store.claims import CapacityExceeded
@@ -61,15 +62,12 @@ class ReservationEnd:
 
 @dataclass(frozen=True, slots=True)
 class ReservationChange:
-    """A change of a reservation: its new end time, and the amounts that it keeps, by provider and class.
-
-    ``on_end`` applies to later claims from the reservation. A field with the value None leaves its part of
-    the reservation unchanged.
-    """
+    """A new end, kept amounts, the action of later claims and movability; None leaves its part unchanged."""
 
     end: ReservationEnd | None
     kept: Mapping[str, Mapping[str, int]] | None = None
     on_end: EndAction | None = None
+    is_movable: bool | None = None
 
 
 def make_reservation(
@@ -96,13 +94,11 @@ def make_reservation(
     """
     # the counter is incremented, so that all workers read the next expiry again
     tx.lock_buckets([buckets.RESERVATIONS])
-    # the condition has the uuid, because the id of the new consumer is not known yet
-    which = sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery()
-    values: dict[str, Any] = {"consumer_id": which, "claim_group": group, "starts_at": starts_at}
+    values: dict[str, Any] = {"consumer": consumer, "claim_group": group, "starts_at": starts_at}
     values |= {"lead_time": margins.lead, "cleaning_time": margins.cleaning}
-    values |= {"on_end": on_end, "is_maintenance": is_maintenance, "is_movable": is_movable}
-    values["expires_at"] = _time_of(end)
-    tx.conn.execute(sa.insert(reservations).values(values))
+    values |= {"on_end": on_end.value, "is_maintenance": is_maintenance, "is_movable": is_movable}
+    values["end"] = end.seconds if end.at is None else end.at
+    tx.queue(_INSERT_FOR if end.at is None else _INSERT_UNTIL, values)
     # the reservation is read after the write, because the database computes the end by its own clock
     written = _read_written(tx, consumer)
     # a client may use the uuid of a deleted window again
@@ -114,6 +110,25 @@ def make_reservation(
         limits.check_number(count_living(tx.conn, written.reservation.project_id))
     _check_limits(tx, written.reservation, limits)
     return written
+
+
+def _insert_reservation(expires_at: sa.ColumnElement[float]) -> PreparedStatement:
+    # the condition has the uuid, because the id of the new consumer is not known yet
+    which = sa.select(consumers.c.id).where(consumers.c.uuid == sa.bindparam("consumer")).scalar_subquery()
+    columns = (
+        *("claim_group", "starts_at", "lead_time", "cleaning_time"),
+        *("on_end", "is_maintenance", "is_movable"),
+    )
+    own = {name: sa.bindparam(name, type_=reservations.c[name].type) for name in columns}
+    return PreparedStatement(
+        sa.insert(reservations).values({"consumer_id": which, "expires_at": expires_at, **own})
+    )
+
+
+_END: Final = sa.bindparam("end", type_=sa.Double)
+_INSERT_UNTIL: Final = _insert_reservation(_END)
+# seconds are added in the statement, because the clocks of workers differ
+_INSERT_FOR: Final = _insert_reservation(clock.ServerNow() + _END)
 
 
 def _note_booking(tx: WriteTransaction, written: WrittenReservation) -> None:
@@ -152,7 +167,7 @@ def _check_limits(tx: WriteTransaction, written: CapacityReservation, limits: Bo
     limits.check_time(TimeWindow(begin, written.expires_at), written.now)
     if limits.needs_amounts:
         # read under the lock of the bucket, so that it includes each other booking
-        every = holds.project_amounts(tx.conn, written.project_id)
+        every = time_schedule.project_amounts(tx.conn, written.project_id)
         own = [each for each in every if each.consumer == written.uuid]
         others = [each for each in every if each.consumer != written.uuid]
         limits.check_amounts(written.project_id, others, own, written.now)
@@ -169,11 +184,14 @@ def _change_locked(
     # locks the consumer before the bucket, as every transaction does
     row, found = _lock_reservation(tx, uuid, may_change)
     consumer_store.check_generation(row, generation)
+    if change.is_movable and (found.starts_at is None or found.is_maintenance):
+        raise InvalidRequest("Only a reservation with starts_at that is no maintenance can be movable.")
     end, window = change.end, None
     if found.starts_at is not None:
         ends_at = found.expires_at
         if end is not None:
-            ends_at = found.now + (end.seconds or 0.0) if end.at is None else end.at
+            # answers show milliseconds, and a claim may end at the shown time
+            ends_at = round(found.now + (end.seconds or 0.0), 3) if end.at is None else end.at
             if ends_at <= found.usable.starts_at:
                 raise InvalidRequest("A reservation has to end after its start.")
             ends_at += found.cleaning_time
@@ -192,6 +210,9 @@ def _change_locked(
     if change.on_end is not None:
         tx.conn.execute(query.values(on_end=change.on_end))
         window_history.note_end_action(tx, uuid, change.on_end)
+    if change.is_movable is not None:
+        # a booking that has chosen a move checks this again under the lock of the consumer
+        tx.conn.execute(query.values(is_movable=change.is_movable))
     written = _read_written(tx, uuid)
     # an earlier end is possible even if the limits are lower than before
     if written.reservation.expires_at > found.expires_at:
@@ -246,12 +267,7 @@ def change_reservation(
 def _latest_end(
     tx: WriteTransaction, uuid: str, kept: Mapping[str, Mapping[str, int]] | None
 ) -> tuple[CapacityReservation, float, list[TimedAmount]]:
-    """Return a window, its latest possible expiry, and the timed amounts of other consumers.
-
-    The expiry is in seconds since 1970.
-
-    :param kept: the amounts that the window keeps; None means that it keeps all amounts.
-    """
+    """Return a window that keeps amounts (None: all), its latest expiry, and others' timed amounts."""
     _, found = _lock_reservation(tx, uuid)
     start, endless = found.starts_at or AT_ONCE, TimeWindow(found.starts_at or AT_ONCE, math.inf)
     reserved = reserved_amounts(tx.conn, [found])
@@ -264,7 +280,7 @@ def _latest_end(
     claimed = {(each.provider, each.resource_class) for each in reserved.claimed}
     keys = sorted(claimed.union(key for key, used in held.items() if used))
     supplies, class_ids = allocations.read_supplies(tx, {provider for provider, _ in keys})
-    schedule = holds.read_schedule(tx.conn, of_providers=supplies)
+    schedule = time_schedule.read_schedule(tx.conn, of_providers=supplies)
     by_provider = by_key(schedule.amounts)
     latest, others = math.inf, []
     for key in keys:
@@ -289,10 +305,7 @@ def _latest_end(
 
 
 def delete_reservation(tx: WriteTransaction, uuid: str, may_change: ProjectCheck = any_project) -> None:
-    """Release all allocations that a reservation still has.
-
-    :raises NotFound: there is no such reservation that the caller may change.
-    """
+    """Release what a reservation still has; NotFound: the caller may not change it."""
     # the consumer with this uuid may be no reservation any more
     _lock_reservation(tx, uuid, may_change)
     allocations.delete(tx, uuid)
@@ -343,10 +356,7 @@ def _read_written(tx: WriteTransaction, uuid: str) -> WrittenReservation:
 def _lock_reservation(
     tx: WriteTransaction, uuid: str, may_change: ProjectCheck = any_project
 ) -> tuple[consumer_store.ConsumerRow, CapacityReservation]:
-    """Lock the consumer of a reservation until the transaction ends.
-
-    :raises NotFound: there is no such reservation that the caller may change.
-    """
+    """Lock the consumer of a reservation, or raise NotFound if the caller may not change it."""
     rows = consumer_store.rows(consumer_store.lock(tx, [uuid]))
     # checked under the lock of the consumer, so that no other transaction ends the reservation after the
     # check

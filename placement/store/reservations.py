@@ -18,7 +18,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from placement.db import clock
-from placement.db.batch import KEPT_SIZES, PreparedStatement, bind_parameters, bind_values
+from placement.db.batch import KEPT_SIZES, PreparedStatement, StatementBatch, bind_parameters, bind_values
 from placement.db.database import WriteTransaction
 from placement.db.tables import RESERVATION, consumers, planned_allocations, reservations, resource_classes
 from placement.exceptions import NO_RESERVATION, Conflict, NotFound
@@ -159,18 +159,25 @@ _shown: Final = (
     .select_from(RESERVING_CONSUMERS)
     .where(consumers.c.consumer_type == TYPE, reservations.c.expires_at > clock.ServerNow())
 )
-_one: Final = _shown.where(consumers.c.uuid == sa.bindparam("uuid"))
+_one: Final = PreparedStatement(_shown.where(consumers.c.uuid == sa.bindparam("uuid")))
 
 
 def find_reservation(conn: sa.Connection, uuid: str) -> CapacityReservation | None:
     """Return the reservation with this uuid; None if it does not exist or has expired."""
-    row = conn.execute(_one, {"uuid": uuid}).first()
-    return None if row is None else _reservation_of(row)
+    rows = StatementBatch(conn).add(_one, {"uuid": uuid}).rows
+    return _reservation_of(rows[0]) if rows else None
 
 
 def _reservation_of(row: Sequence[Any]) -> CapacityReservation:
-    *_, on_end, is_movable = row
-    return replace(CapacityReservation(*row), on_end=EndAction(on_end), is_movable=bool(is_movable))
+    found = CapacityReservation(*row)
+    return replace(
+        found,
+        # some drivers return truth values as numbers
+        is_pending=bool(found.is_pending),
+        is_maintenance=bool(found.is_maintenance),
+        is_movable=bool(found.is_movable),
+        on_end=EndAction(found.on_end),
+    )
 
 
 def list_reservations(
@@ -227,13 +234,15 @@ def window_claim(
 ) -> ConsumerClaim:
     """Return the claim of a locked reservation for its amounts, whether the window has begun or not.
 
-    The caller has locked the buckets of its providers.
+    The claim has only the amounts in the scope of the window. The caller has locked the buckets of their
+    providers.
     """
+    scope = locked.scopes.get(row.uuid)
     owner = consumer_store.present_owner(row)
     resources: dict[str, dict[str, int]] = {}
     if any(each.consumer == row.uuid for each in locked.promised):
         for each in window_promises.promised_amounts(tx.conn, [row.uuid]):
-            if each.held_part.used:
+            if each.held_part.used and (scope is None or each.provider in scope):
                 resources.setdefault(each.provider, {})[each.resource_class] = each.held_part.used
     else:
         own = [each for each in (*locked.holdings, *locked.planned) if each.consumer == row.uuid]

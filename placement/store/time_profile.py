@@ -165,10 +165,7 @@ class TimedAmount:
 
     @property
     def starts_at(self) -> float:
-        """The start of the window.
-
-        An amount with an allocation counts from now on, even if the clock is behind.
-        """
+        """The start of the window, or now for an amount with an allocation, even if the clock is behind."""
         # the clock of a server that takes over may be behind
         return -math.inf if self.has_begun else self.window.starts_at
 
@@ -287,7 +284,8 @@ def returned_amounts(rows: TimedRows) -> list[TimedAmount]:
             if each.window.ends_at < end:
                 found.append(_return_of(promise, each.used, each.window.ends_at))
         if rest > 0:
-            found.append(_return_of(promise, rest, promise.time.starts_at))
+            # such a window has begun, even if the clock is behind
+            found.append(_return_of(promise, rest, AT_ONCE))
     return found
 
 

@@ -32,11 +32,7 @@ EXAMPLE: Final = "small=resources=VCPU:1,MEMORY_MB:2048\nlarge: vcpus=8 ram=1638
 
 @dataclass(frozen=True, slots=True)
 class CapacityQuestion:
-    """The fields of the form.
-
-    Each line of ``flavors`` is a query or a flavor of Nova, and each line of ``excluded_hosts`` is a name or
-    uuid.
-    """
+    """The fields of the form: lines with a query or a flavor of Nova, and lines with a host."""
 
     flavors: str = ""
     excluded_hosts: str = ""
@@ -44,10 +40,7 @@ class CapacityQuestion:
     moves: bool = False
 
     def request_body(self, snapshot: ModelSnapshot) -> dict[str, Any]:
-        """Return the body of the REST request.
-
-        :raises InvalidRequest: a line is invalid, or a host does not exist.
-        """
+        """Return the body of the REST request; InvalidRequest: a line or a host is wrong."""
         flavors = [_parse_flavor(line) for line in _text_lines(self.flavors)]
         excluded = []
         for line in _text_lines(self.excluded_hosts):

@@ -20,9 +20,9 @@ from placement.policies import ext, rest
 from placement.read_model.provider import Provider
 from placement.store.expiries import server_time
 from placement.store.holders import find_projects
-from placement.store.holds import TimeSchedule, read_schedule
 from placement.store.reservations import list_reservations, reserved_amounts
 from placement.store.time_profile import TimedAmount, TimeWindow
+from placement.store.time_schedule import TimeSchedule, read_schedule
 from placement.store.time_skyline import TimeSkyline
 from placement_extras.console import fleet, page_request
 from placement_extras.console.fleet import HostFilter
@@ -94,10 +94,7 @@ class CalendarBar:
 
 @dataclass(frozen=True, slots=True)
 class UsageStep:
-    """A part of the shown time with a constant used amount.
-
-    ``left`` and ``width`` are shares of the shown time.
-    """
+    """A part of the shown time with a constant used amount; ``left`` and ``width`` are shares of the time."""
 
     left: float
     width: float
@@ -159,10 +156,7 @@ def calendar_host(
 
 
 def _usage_steps(skyline: TimeSkyline, endless: int, shown: TimeWindow) -> Iterator[UsageStep]:
-    """Yield the steps of usage in the order of time.
-
-    Short steps are drawn as one, with the largest of their amounts.
-    """
+    """Yield the steps of usage by time; short steps are drawn as one, with their largest amount."""
     length = shown.duration_seconds
     inside = (each for each in skyline.times if shown.starts_at < each < shown.ends_at)
     first, level = shown.starts_at, 0

@@ -157,10 +157,7 @@ _VERSION: Final = re.compile(
 
 
 def check_comparisons(text: str) -> None:
-    """Check a list of comparisons of versions, such as ``>=6.0,<6.2``.
-
-    :raises ValueError: the text is not a list of comparisons.
-    """
+    """Raise ValueError unless a text lists comparisons of versions, such as ``>=6.0,<6.2``."""
     for each in text.split(","):
         found = _COMPARISON.fullmatch(each)
         if found is None or _VERSION.fullmatch(found[1]) is None:
@@ -279,17 +276,11 @@ class FlavorGuest:
         return cls(flavor, dict(flavor.extra_specs), read(flavor.image.properties))
 
     def both_texts(self, name: str, prefix: str = "hw") -> tuple[str | None, str | None]:
-        """Return the value of a feature in the flavor, and its value in the image.
-
-        A missing value is None in the result.
-        """
+        """Return the value of a feature in the flavor, and its value in the image; None if missing."""
         return self.specs.get(f"{prefix}:{name}"), self.image.texts.get(f"{prefix}_{name}")
 
     def agreed_text(self, name: str, prefix: str = "hw") -> str | None:
-        """Return the value of a feature in flavor or image; None if neither has a value.
-
-        :raises InvalidRequest: flavor and image contradict each other.
-        """
+        """Return the value of a feature in flavor or image; None if neither has a value."""
         flavor, image = self.both_texts(name, prefix)
         if flavor and image and flavor != image:
             raise contradiction_error(prefix, name, flavor, image)
@@ -307,18 +298,12 @@ class FlavorGuest:
         return value
 
     def both_flags(self, name: str) -> tuple[bool | None, bool | None]:
-        """Return whether the flavor asks for a feature, and whether the image asks for it.
-
-        A missing value is None in the result.
-        """
+        """Return whether the flavor asks for a feature, and whether the image does; None if missing."""
         spec = self.specs.get(f"hw:{name}")
         return None if spec is None else parse_flag(spec), self.image.flags.get(f"hw_{name}")
 
     def agreed_flag(self, name: str) -> bool | None:
-        """Return whether flavor or image asks for a feature; None if neither has a value.
-
-        :raises InvalidRequest: flavor and image contradict each other.
-        """
+        """Return whether flavor or image asks for a feature; None if neither has a value."""
         flavor, image = self.both_flags(name)
         if flavor is not None and image is not None and flavor != image:
             raise contradiction_error("hw", name, self.specs[f"hw:{name}"], "yes" if image else "no")
@@ -354,10 +339,7 @@ def _is_number(suffix: str) -> bool:
 
 
 def check_known(prefix: str, name: str, value: str | None) -> None:
-    """Check a value against the values of the image property of the same name.
-
-    :raises InvalidRequest: the value is not one of the known values.
-    """
+    """Raise InvalidRequest for a value that the image property of the same name does not have."""
     known = CHOICES[f"{prefix}_{name}"].values
     if value and value not in known:
         raise refusal_error(f"{prefix}:{name} cannot be {value!r}, only one of {', '.join(sorted(known))}")

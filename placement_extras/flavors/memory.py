@@ -37,10 +37,7 @@ _BY_WORDS: Final = ("any", "large", "small")
 
 @dataclass(frozen=True, slots=True)
 class MemoryEncryption:
-    """A kind of memory encryption: the trait that a host needs, and the conditions that a guest has to meet.
-
-    ``is_stateless`` requires firmware without state, and ``has_no_video`` requires a guest without video.
-    """
+    """A kind of memory encryption, with its trait, and what it requires: stateless firmware, no video."""
 
     trait: str
     is_stateless: bool = False
@@ -153,10 +150,7 @@ def huge_pages(guest: FlavorGuest) -> tuple[str, int] | None:
 
 
 def _page_size(text: str) -> str | int:
-    """Return the page size of a text, in KiB and rounded up, or as one of the words.
-
-    :raises InvalidRequest: the text is neither a size nor a word.
-    """
+    """Return a page size in KiB, rounded up, or as one of the words; otherwise raise InvalidRequest."""
     if text in _BY_WORDS:
         return text
     try:

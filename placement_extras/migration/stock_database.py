@@ -207,7 +207,6 @@ def open_source(url: str, owner: ConsumerOwnership, prefix: str = "") -> Iterato
     :param owner: project and user of consumers that have allocations, but no row in the source.
     :param prefix: prefix of the names of the tables.
     :raises InvalidRequest: the URL cannot be used, or names no database of OpenStack Placement.
-    :raises Unavailable: the database does not answer.
     """
     engine = _source_engine(url)
     try:
@@ -281,10 +280,7 @@ def read_stock(conn: sa.Connection, owner: ConsumerOwnership, prefix: str = "") 
 
 
 def _check_schema(conn: sa.Connection, t: StockTables) -> bool:
-    """Check that tables and columns exist; return whether the schema has consumer types.
-
-    :raises InvalidRequest: a table or a column is missing.
-    """
+    """Refuse missing tables and columns; return whether the schema has consumer types."""
     inspector = sa.inspect(conn)
     present = {
         name: {column["name"] for column in inspector.get_columns(name)}
@@ -420,10 +416,7 @@ def _content_queries(
 
 
 def _unknown_consumers(conn: sa.Connection, t: StockTables, held: sa.Select[Any]) -> dict[str, int]:
-    """Return new ids, by uuid, for consumers that have allocations but no row.
-
-    Releases before Rocky wrote no rows.
-    """
+    """Return new ids, by uuid, for consumers with allocations but no row, as before Rocky."""
     each = held.subquery()
     query = (
         sa.select(each.c.consumer_uuid)
@@ -438,10 +431,7 @@ def _unknown_consumers(conn: sa.Connection, t: StockTables, held: sa.Select[Any]
 
 
 def _find_leftovers(conn: sa.Connection, t: StockTables, class_ids: set[int]) -> Iterator[str]:
-    """Describe rows that refer to missing rows.
-
-    Clients of OpenStack Placement do not see such rows, so these rows are not copied.
-    """
+    """Describe rows that refer to missing rows, which clients do not see, and which are not copied."""
     p, known = t.providers.c, sorted(class_ids)
     for table, what in ((t.inventories, "inventory"), (t.allocations, "allocation")):
         amount = table.c.total if table is t.inventories else table.c.used

@@ -37,10 +37,7 @@ class UnplacedGuest:
 
 @dataclass(frozen=True, slots=True)
 class DisplacedGuests:
-    """The guests of drained hosts: their number, and the guests that have no new place.
-
-    The number of guests with a new place is given as bounds.
-    """
+    """The number of guests of drained hosts, bounds of those with a new place, and guests without one."""
 
     guests: int
     fit: FitBounds
@@ -54,7 +51,6 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
     are left, a second search tries all places for all guests, within limits.
 
     :param board: the simulated cluster, without the hosts of these guests.
-    :raises placement.search.budget.BudgetExhausted: the work takes too long.
     """
     for guest in guests:
         board.budget.spend(len(guest.held))
@@ -95,11 +91,7 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
 
 
 def _largest_first(guests: Sequence[HostedConsumer], budget: SearchBudget) -> list[HostedConsumer]:
-    """Sort guests by descending size.
-
-    The size of a guest is the largest of its shares: for each class, its amount divided by the largest amount
-    of any guest.
-    """
+    """Sort guests by size, the largest share that an amount has in the largest amount of its class."""
     asked = [(each, each.total_amounts) for some in yielding_slices(guests, budget) for each in some]
     most: dict[str, int] = {}
     for some in yielding_slices(asked, budget):
@@ -134,10 +126,7 @@ def _place_guests(
 
 
 class _FirstPlaces:
-    """Finds the first host with room for the guests of one request.
-
-    While guests are only added, a host that has no room stays without room.
-    """
+    """Finds the first host with room for guests of one request; a host once full stays full."""
 
     def __init__(self, board: ClusterSimulation, guest: HostedConsumer) -> None:
         self._board = board
@@ -194,11 +183,7 @@ class _DrainSearch:
         self._best: tuple[HostedConsumer, ...] = ()
 
     def find_places(self, known: int, upper_bound: int) -> _DrainResult:
-        """Search for an arrangement that gives more than ``known`` guests a place.
-
-        :param known: the number of guests for which a place is known.
-        :param upper_bound: the proved maximum of guests with a place.
-        """
+        """Search for places of more than ``known`` guests, up to the proved ``upper_bound``."""
         if not self._is_small():
             return _DrainResult(upper_bound, None)
         # number of guests that may stay without a place: each search has to place one guest more
@@ -228,10 +213,7 @@ class _DrainSearch:
         return True
 
     def _try_guests(self, number: int, left: list[HostedConsumer], spare: int) -> bool:
-        """Try to place the guests from index ``number`` on, except at most ``spare`` of them.
-
-        If the result is True, the guests remain placed in the simulation.
-        """
+        """Try to place guests from index ``number`` on, except ``spare``; if True, they stay placed."""
         self._journal.count_try()
         if number == len(self.guests):
             self._best = tuple(left)

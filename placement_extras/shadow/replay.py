@@ -83,10 +83,7 @@ class ReplayClient:
         )
 
     def __call__(self, copy: MirroredRequest) -> tuple[ShadowAnswer, float]:
-        """Send a copy to our service; return the answer and its time in seconds.
-
-        :raises UnansweredRequest: our service does not answer.
-        """
+        """Send a copy; return the answer and its seconds, or raise UnansweredRequest."""
         pause, tries = 0.05, 0
         while True:
             tries += 1
@@ -276,10 +273,7 @@ class RequestReplay:
                 self._conclude_copy(each)
 
     def take_around_copy(self, copy: MirroredRequest) -> None:
-        """Replay a write that was in flight when the database was copied.
-
-        The copied database may already contain it.
-        """
+        """Replay a write in flight at the copy of the database, which may already contain it."""
         self._note_write(copy)
         outcome = self._try_outcome(copy, last=True)
         # this line is for the type checker: with ``last`` there is always an outcome

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 import logging
 import os
@@ -26,7 +25,7 @@ from typing import Any, Final, TypeVar
 
 from oslo_config import cfg
 
-from compute_agent.drivers.cgroup import GuestCgroup, group_name
+from compute_agent.drivers.cgroup import GuestCgroup, group_at, group_name
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.files import (
     open_own,
@@ -127,10 +126,7 @@ class GuestLogs:
         self._told: dict[str, str] = {}
 
     def shorten_logs(self, max_bytes: int) -> None:
-        """Shorten each log that is larger than ``max_bytes`` to its last part.
-
-        An error is logged once for each guest.
-        """
+        """Cut logs above ``max_bytes`` to their last part; log an error once for each guest."""
         names = set()
         try:
             with os.scandir(self._folder) as entries:
@@ -217,15 +213,6 @@ _FORMAT: Final = 1
 T = TypeVar("T")
 
 
-@functools.lru_cache(maxsize=4096)
-def _cached_group(folder: str) -> GuestCgroup:
-    """The group in a folder.
-
-    The result is cached, because each round asks for the group of each guest a dozen times.
-    """
-    return GuestCgroup(Path(folder))
-
-
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
     """The record of a process guest: its identity, its process, its settings, and how it was made.
@@ -263,7 +250,7 @@ class ProcessRecord:
     @property
     def own_group(self) -> GuestCgroup | None:
         """The guest's own group; None if the guest has no own group."""
-        return _cached_group(self.cgroup) if self.cgroup else None
+        return group_at(self.cgroup) if self.cgroup else None
 
     def member_pids(self) -> list[int]:
         """The pids of the processes in the guest's own group; empty if there is no such group."""

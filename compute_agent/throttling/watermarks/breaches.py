@@ -107,10 +107,7 @@ def _next_streak(
 
 
 def restart_streaks(streaks: Streaks, watermarks: Iterable[str]) -> Streaks:
-    """The streaks after the guests that these watermarks evicted have left.
-
-    The streaks of evictions begin again at 0, so that only new measurements lead to another eviction.
-    """
+    """Streaks after evicted guests left: from 0, so that only new measurements evict again."""
     names = frozenset(watermarks)
     return {
         watch: replace(streak, samples=0)
@@ -154,7 +151,7 @@ def is_quiet(streak: ThresholdStreak, watermark: WatermarkSection, time: float, 
 
 
 def find_near_watermarks(rules: WatermarkRules, host: UsageSnapshot) -> tuple[WatermarkSection, ...]:
-    """The watermarks whose decisions in this round, or in one of the next rounds, need values of guests.
+    """The watermarks that need values of guests to decide in this round, or in one of the next rounds.
 
     :param host: the usage of the host, measured without guests.
     """
@@ -173,7 +170,7 @@ def lacks_rates(rules: WatermarkRules, snapshot: UsageSnapshot, rated: Set[str])
     return any(
         sampling is GuestSampling.NEAR
         and _exceeds_share(watermark, snapshot, 1.0)
-        and not rated.issuperset(metric.name for metric in rules.needed_metrics([watermark]))
+        and not rated >= {metric.name for metric in rules.needed_metrics([watermark])}
         for watermark, sampling in _watermark_samplings(rules)
     )
 
@@ -260,10 +257,7 @@ class ThresholdExceeded:
         ]
 
     def is_measured(self, guest: GuestUsage) -> bool:
-        """Whether a guest's use is known.
-
-        For throttling, its use of the lever's metric must be known, too.
-        """
+        """Whether a guest's use is known, and for throttling its use of the lever's metric."""
         if (
             self.action is WatermarkAction.THROTTLE_DOWN
             and self.used_lever.guest_consumption(guest, self.series.domain) is None

@@ -8,7 +8,13 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from placement.api.call import ApiRequest, api_operation, next_links
-from placement.api.ext.claims import amounts_by_consumer, amounts_document, claim_service, place_document
+from placement.api.ext.claims import (
+    amounts_by_consumer,
+    amounts_document,
+    claim_context,
+    place_document,
+    time_or_null,
+)
 from placement.api.paths import EXT
 from placement.db.database import WriteTransaction
 from placement.exceptions import InvalidRequest
@@ -17,13 +23,13 @@ from placement.schemas import reservation as schemas
 from placement.schemas.base import canonical_uuid
 from placement.schemas.claim import parse_end_action
 from placement.search.claims.degradation import DegradationCause, PromisingProviders, find_causes, has_failed
+from placement.search.claims.service import ClaimService
 from placement.store import reservation_changes
 from placement.store import reservations as store
 from placement.store.allocations import Allocation
 from placement.store.booking_limits import BookingLimits
 from placement.store.consumers import ConsumerOwnership
 from placement.store.expiries import server_time
-from placement.store.holds import project_amounts, read_schedule
 from placement.store.maintenances import HostGuest, book_maintenance, find_guests
 from placement.store.reservation_changes import ReservationEnd
 from placement.store.reservations import (
@@ -32,7 +38,8 @@ from placement.store.reservations import (
     ReservedAmounts,
     WrittenReservation,
 )
-from placement.store.time_profile import EndAction, WindowMargins, iso_time
+from placement.store.time_profile import EndAction, iso_time
+from placement.store.time_schedule import project_amounts, read_schedule
 from placement.store.time_skyline import SkylinesByProvider, make_skylines
 from placement.store.window_history import PastState, WindowRecord, list_past
 
@@ -66,7 +73,7 @@ def create_reservation(call: ApiRequest) -> Response:
             {"reservation": _written_document(call, written), "preempted": [], "warnings": []}, status=201
         )
         return call.add_location(answer, f"{PATH}/{uuid}")
-    margins, starts_at = WindowMargins(body["lead_time"], body["cleaning_time"]), None
+    margins, starts_at = schemas.margins_of(body), None
     if window is not None:
         window = margins.held_window(window)
         starts_at, end = window.starts_at, ReservationEnd(window.ends_at, None)
@@ -88,7 +95,7 @@ def create_reservation(call: ApiRequest) -> Response:
             )
         ]
 
-    placed = claim_service(call).claim_places(wanted, also=make_written)
+    placed = ClaimService(claim_context(call)).claim_places(wanted, also=make_written)
     (written,) = made
     # equal claims have equal warnings
     warnings = list(dict.fromkeys(text for each in wanted for text in each.warnings))
@@ -104,10 +111,7 @@ def create_reservation(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", PATH, None, writes_json=True)
 def list_some(call: ApiRequest) -> Response:
-    """List reservations, sorted by uuid.
-
-    A caller without the right to see all reservations gets those of its project.
-    """
+    """List reservations by uuid; a caller without the right to see all of them gets those of its project."""
     page = schemas.parse_list(call.query_parameters, call.version)
     project_id = visible_project(call, rules.LIST_RESERVATIONS, page.project_id)
     if page.state in set(PastState):
@@ -183,10 +187,7 @@ def show_limits(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", _ONE, None, writes_json=True)
 def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
-    """Show a reservation.
-
-    The answer is 404 if the reservation belongs to a project that the caller may not see.
-    """
+    """Show a reservation; answer 404 if the caller may not see its project."""
     # the policy is checked before the lookup, so that a caller without any right does not learn which
     # reservations exist
     call.authorize(rules.SHOW_RESERVATION, {"project_id": call.project_id or _ANY_PROJECT})
@@ -216,7 +217,7 @@ def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
     writes_json=True,
 )
 def update(call: ApiRequest, reservation_uuid: str) -> Response:
-    """Change the end time of a reservation, or give back a part of its amounts."""
+    """Change the end time of a reservation or whether it may move, or give back a part of its amounts."""
     may_change = _project_check(call, rules.CHANGE_RESERVATION)
     known = _known_uuid(reservation_uuid)
     body = call.parse_body(_UPDATE)
@@ -240,10 +241,7 @@ def delete(call: ApiRequest, reservation_uuid: str) -> Response:
 
 
 def _project_check(call: ApiRequest, rule: str) -> reservation_changes.ProjectCheck:
-    """Return a function that tells whether a rule lets the caller act on the reservations of a project.
-
-    :raises Forbidden: the rule does not even let the caller act on reservations of its own project.
-    """
+    """Return whether a rule allows a project; raise Forbidden if it does not even allow the caller's own."""
     # this check precedes the lookup: a caller without any right does not learn which reservations exist
     call.authorize(rule, {"project_id": call.project_id or _ANY_PROJECT})
     return lambda project_id: call.allows_project(rule, project_id)
@@ -259,10 +257,7 @@ def booking_limits(call: ApiRequest) -> BookingLimits:
 
 
 def _known_uuid(uuid: str) -> str:
-    """Return the canonical form of the uuid in a path, which is its form in the database.
-
-    :raises NotFound: ``uuid`` is not a uuid.
-    """
+    """Return the uuid in a path in its canonical form, as in the database, or raise NotFound."""
     canonical = canonical_uuid(uuid)
     if canonical is None:
         raise store.no_reservation(uuid)
@@ -325,7 +320,7 @@ def _past_document(window: WindowRecord, state: PastState) -> dict[str, Any]:
         "allocations": {},
         "claimed": {},
         "promised": window.resources,
-        "ended_at": None if window.ended_at is None else iso_time(window.ended_at),
+        "ended_at": time_or_null(window.ended_at),
     }
 
 
@@ -334,7 +329,7 @@ def _guest_document(guest: HostGuest) -> dict[str, Any]:
         "consumer_uuid": guest.consumer,
         "consumer_type": guest.consumer_type,
         "project_id": guest.project_id,
-        "ends_at": None if guest.ends_at is None else iso_time(guest.ends_at),
+        "ends_at": time_or_null(guest.ends_at),
         "has_to_move": guest.has_to_move,
     }
 

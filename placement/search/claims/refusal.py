@@ -42,10 +42,7 @@ from placement.store import allocations, reservations
 
 
 def fitting_roots(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> Iterator[int]:
-    """Yield the roots of the hosts on which the claim fits.
-
-    :raises BudgetExhausted: the budget is spent.
-    """
+    """Yield the roots of the hosts on which the claim fits."""
     # the seed is fixed, so that equal questions get equal answers; hosts need no random order here
     roots, at = choices_at_hosts(world, wanted, budget, random.Random(0))
     for root in roots:
@@ -54,20 +51,14 @@ def fitting_roots(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudge
 
 
 def has_place(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> bool:
-    """Return whether the claim fits on some host.
-
-    :raises BudgetExhausted: the budget is spent.
-    """
+    """Return whether the claim fits on some host."""
     return next(fitting_roots(world, wanted, budget), None) is not None
 
 
 def looser_topologies(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget
 ) -> Iterator[TopologyPolicy]:
-    """Yield the least strict topology policy if the claim fits only with that policy.
-
-    :raises BudgetExhausted: the budget is spent.
-    """
+    """Yield the least strict topology policy if the claim fits only with that policy."""
     # only the least strict policy is tried: if it gives the claim no place, no other policy does
     most = TopologyPolicy.BEST_EFFORT
     if wanted.topology is not most and has_place(world, replace(wanted, topology=most), budget):
@@ -179,10 +170,7 @@ def explain_topology(
 def _count_fitting(
     world: ClaimScenario, wanted: WantedClaim, hosts: int, budget: SearchBudget
 ) -> TopologyFit:
-    """Return the number of hosts on which the claim fits, or bounds of this number if the budget is spent.
-
-    :param hosts: the number of all hosts of the cloud.
-    """
+    """Return on how many of all ``hosts`` the claim fits, or bounds if the budget is spent."""
     fitting, left = 0, hosts
     with suppress(BudgetExhausted):  # hosts that were not tried may have a place
         roots, at = choices_at_hosts(world, wanted, budget, random.Random(0))
@@ -239,7 +227,7 @@ def reservation_refusal(
     )
     more = f" and {len(reserved) - _MAX_SAID} more" if len(reserved) > _MAX_SAID else ""
     return NoCandidate(
-        f"{_no_candidate(wanted, unplaced)} within the reservation, which holds {holds}{more}.",
+        f"{_no_candidate(wanted, unplaced)} within the reservation, which holds {holds or 'nothing'}{more}.",
         None,
     )
 

@@ -13,11 +13,10 @@ from werkzeug.test import TestResponse
 from placement import microversion
 from placement.schemas import (
     allocation,
-    availability,
-    changes,
     claim,
     explanation,
     inventory,
+    query_candidates,
     reservation,
     resource_provider,
     time_events,
@@ -57,7 +56,7 @@ SCHEMAS = {
     "updateSeveralAllocations": allocation.post_allocations(microversion.MAX),
     "reshape": allocation.reshaper_body(microversion.MAX),
     "explainAllocationCandidates": explanation.ExplanationBody(),
-    "findWindows": availability.AvailabilityBody(),
+    "findWindows": reservation.AvailabilityBody(),
     "showCapacity": handler.CapacityBody(),
     "claim": claim.ClaimsBody(),
     "confirmClaim": claim.ConfirmationBody(),
@@ -69,13 +68,13 @@ SCHEMAS = {
 PARSERS = {
     "listResourceProviders": queries.parse_provider_filter,
     "listTraits": queries.parse_traits,
-    "listAllocationCandidates": queries.parse_candidates,
+    "listAllocationCandidates": query_candidates.parse_candidates,
     "showUsages": queries.parse_usages,
     "listReservations": reservation.parse_list,
     "showReservationLimits": reservation.parse_limits,
     "listClaims": claim.parse_ending,
     "listTimeEvents": time_events.parse_events,
-    "listChanges": changes.parse_following,
+    "listChanges": queries.parse_following,
     "showTree": tree.parse_show,
 }
 
