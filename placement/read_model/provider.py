@@ -15,7 +15,7 @@ else:
     def value_class(*, frozen: bool, slots: bool) -> Any:
         """Return a decorator for dataclasses that only the type checker protects from changes.
 
-        The constructor of a frozen dataclass takes seven times as long, and a worker makes up to a million
+        The constructor of a frozen dataclass takes at least four times as long, and a worker makes up to a million
         objects at its start.
         """
         return dataclass(slots=slots, unsafe_hash=frozen)

@@ -127,7 +127,7 @@ def test_a_model_of_each_size_is_written_read_and_asked() -> None:
     command = [sys.executable, "-m", "benchmarks.model_file", "--providers", "50", "100", "--repeats", "1"]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    sizes = [line.split("|")[1].strip() for line in done.stdout.splitlines()[2:]]
+    sizes = [line.split("|")[2].strip() for line in done.stdout.splitlines()[2:]]
     assert sizes == ["50", "100"]
 
 
