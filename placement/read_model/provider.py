@@ -15,8 +15,8 @@ else:
     def value_class(*, frozen: bool, slots: bool) -> Any:
         """Return a decorator for dataclasses that only the type checker protects from changes.
 
-        The constructor of a frozen dataclass takes at least four times as long, and a worker makes up to a million
-        objects at its start.
+        The constructor of a frozen dataclass takes at least four times as long, and a worker makes up to a
+        million objects at its start.
         """
         return dataclass(slots=slots, unsafe_hash=frozen)
 
