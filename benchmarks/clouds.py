@@ -211,7 +211,7 @@ def _beside(options: argparse.Namespace) -> Iterator[str]:
     for cloud in _seeded_clouds(options):
         results = []
         for result in measure(cloud, hosts, limit, options.queries, options.repeats, options.seconds):
-            print(f"{result.section}: {result.name}", file=sys.stderr, flush=True)
+            print(f"{result.section}: {result.name}: {dict(result.cpu)}", file=sys.stderr, flush=True)
             results.append(result)
         yield f"\n{_title(cloud, hosts)}, limit={limit}\n"
         yield table.text(results)

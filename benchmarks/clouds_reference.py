@@ -72,13 +72,15 @@ def _query(
             side: stack.enter_context(Connection(service.port, seconds)) for side, service in services.items()
         }
         latencies = {
-            side: Latency(connection, paths(name, cloud, limit), services[side].cpu_seconds)
+            side: Latency(connection, paths(name, cloud, limit, cloud.seed), services[side].cpu_seconds)
             for side, connection in connections.items()
         }
         samples = interleave(latencies, repeats, failed=lambda side: services[side].restart())
         notes: dict[str, Any] = {}
         if all(sample.failure is None for sample in samples.values()):
-            notes = _compared(connections, islice(paths(name, cloud, limit, seed=1), _SETS_COMPARED), limit)
+            notes = _compared(
+                connections, islice(paths(name, cloud, limit, cloud.seed + 1), _SETS_COMPARED), limit
+            )
     return Result(
         f"{cloud.name}, {hosts:,} hosts, limit={limit}",
         name,

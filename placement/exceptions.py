@@ -66,10 +66,7 @@ class Conflict(ServiceError):
     """Whether windows, or claims with an end time, prevent the write."""
 
     def add_overlaps(self, sentence: str) -> None:
-        """Add a sentence that names the windows and claims which prevent the write.
-
-        An empty sentence adds nothing.
-        """
+        """Add a sentence that names the windows and claims which prevent the write; it may be empty."""
         self.detail += sentence
         self.has_overlaps = self.has_overlaps or bool(sentence)
 

@@ -35,6 +35,7 @@ from compute_agent.fleet.guests import parse
 from compute_agent.fleet.revision import FleetError
 from compute_agent.inventory import provider_tree
 from compute_agent.inventory.derive import BESIDE
+from compute_agent.inventory.folder_owner import check_owner, read_identity
 from compute_agent.inventory.options import hypervisor_name
 from compute_agent.inventory.provider_tree import IdentityError, ProviderInventory, ProviderNode
 from compute_agent.loops.allocations import allocations_read
@@ -232,6 +233,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     DriverError, PlacementError (unusable options) or OSError.
     """
     folder = Path(conf.state_path)
+    check_owner(folder, read_identity(Path(conf.host.root)))
     resctrl = open_resctrl(conf)
     uuid = provider_tree.look_up(folder)
     settings = read_settings(conf, load_registry())

@@ -37,6 +37,7 @@ from compute_agent.files import remove_durably, write_durably
 from compute_agent.host.kernel_files import read_host_id
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory import provider_tree
+from compute_agent.inventory.folder_owner import check_owner, read_identity
 from compute_agent.locks import LockedError
 from compute_agent.loops.allocations import allocations_by_consumer
 from compute_agent.loops.note_files import ClaimStore
@@ -547,7 +548,8 @@ def open_release(conf: cfg.ConfigOpts, options: ReleaseOptions, lock_timeout: fl
     :param lock_timeout: the seconds to wait for the end of an agent or another release on the folder.
     :raises ConfigError: an option is wrong.
     :raises LockedError: an agent or another release still works on the folder.
-    :raises IdentityError: the uuid of the root provider cannot be determined.
+    :raises IdentityError: the state folder belongs to another host, or the uuid of the root provider cannot
+        be determined.
     :raises DriverError: the driver of guests cannot be used.
     :raises PlacementError: the options of ``[placement]`` are wrong.
     :raises OSError: the host or the state folder cannot be read.
@@ -556,6 +558,8 @@ def open_release(conf: cfg.ConfigOpts, options: ReleaseOptions, lock_timeout: fl
     # With the lock, no agent can start and write its state or settings while they are undone.
     lock = _wait_for_lock(folder, lock_timeout)
     try:
+        # With the uuid of a copied folder, the release would delete the providers of another host.
+        check_owner(folder, read_identity(Path(conf.host.root)))
         state = StateFile(folder / STATE_FILE)
         holder = f"compute-agent release, pid {os.getpid()}"
         opened = open_host_driver(conf, state, folder / GUESTS_FOLDER, holder, AgentMetrics())

@@ -35,6 +35,7 @@ from compute_agent.controllers.isolation import isolation_status
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.drivers.processes import records
 from compute_agent.files import remove_leftovers
+from compute_agent.inventory.folder_owner import keep_owner, read_identity
 from compute_agent.loops.audit import AuditOutcome, HostAuditor
 from compute_agent.loops.devices import DeviceUse
 from compute_agent.loops.noise import CpuHolder
@@ -89,7 +90,8 @@ class HostAgent:
 
         :raises ConfigError: the configuration does not fit this host, or contradicts itself.
         :raises cfg.Error: a configuration file cannot be read or parsed.
-        :raises IdentityError: the uuid or the name of the root provider cannot be determined.
+        :raises IdentityError: the state folder belongs to another host, or the uuid or the name of the root
+            provider cannot be determined.
         :raises LockedError: another agent works on the state folder, or on the guests.
         :raises DriverError: the driver of guests cannot be used.
         :raises OSError: a file of the host or of the state folder cannot be read or written.
@@ -103,6 +105,7 @@ class HostAgent:
             for part in (folder, folder / GUESTS_FOLDER):
                 # A crash during a write leaves a temporary file that should have replaced the real file.
                 remove_leftovers(part)
+            keep_owner(folder, read_identity(Path(options.host.root)))
             self._parts = parts = assemble_agent(load_conf, options, folder)
         except BaseException:
             os.close(self._lock)

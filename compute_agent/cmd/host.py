@@ -40,6 +40,7 @@ from compute_agent.host.topology import HostTopology
 from compute_agent.inventory import options, provider_tree
 from compute_agent.inventory.cpu_sets import resolve_cpu_sets
 from compute_agent.inventory.derive import BESIDE
+from compute_agent.inventory.folder_owner import check_owner, read_identity
 from compute_agent.inventory.provider_tree import IdentityError, ProviderTree
 from compute_agent.inventory.resctrl import CachePlatform
 from compute_agent.model import cpuset
@@ -253,6 +254,12 @@ class ConfigCheck(ShowOne):
             warnings = list(filter(None, [check_state_folder(conf)]))
         except ConfigError as error:
             self._refusals.append(str(error))
+        try:
+            check_owner(Path(conf.state_path), read_identity(Path(conf.host.root)))
+        except IdentityError as error:
+            self._refusals.append(str(error))
+        except OSError:  # a user without rights to the folder can check a configuration, too
+            pass
         try:
             check_options(conf)
         except ConfigError as error:

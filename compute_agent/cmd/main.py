@@ -162,7 +162,8 @@ class AgentShell(App):
             action="append",
             metavar="FILE",
             help="ini file; may be given several times, and later files override earlier ones. Default:"
-            " /etc/compute-agent/compute-agent.conf and similar files.",
+            " /etc/compute-agent/compute-agent.conf, and the ini files in the folder compute-agent.conf.d"
+            " beside it.",
         )
         return parser
 

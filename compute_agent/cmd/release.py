@@ -14,6 +14,7 @@ from compute_agent.agent.protocol import DaemonUnreachableError
 from compute_agent.agent.release import ReleaseOptions, open_release
 from compute_agent.cmd.base import AgentLister, Commands
 from compute_agent.inventory import provider_tree
+from compute_agent.inventory.folder_owner import check_owner, read_identity
 
 _COLUMNS: Final = ("kind", "name", "detail", "outcome")
 
@@ -80,6 +81,7 @@ class ReleaseCommand(AgentLister):
         if parsed_args.undo:
             release.remove_mark(folder, LOCK_TIMEOUT)
             return _COLUMNS, []
+        check_owner(folder, read_identity(Path(conf.host.root)))
         # The mark is written before the agent ends, so that a service manager cannot restart the agent.
         release.mark_released(folder)
         # Without a running agent there is nothing to end.

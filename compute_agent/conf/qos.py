@@ -39,8 +39,8 @@ OPTS: Final = [
         default=10.0,
         min=0.0,
         max=100.0,
-        help="Percentage of the usage above the watermark. Throttling and eviction free the usage above the"
-        " watermark, and this percentage of it in addition. The usage then falls well below the watermark,"
+        help="How much more throttling and eviction free than the usage above the watermark, in percent of"
+        " that usage. The usage then falls well below the watermark,"
         " so that throttling does not start and stop all the time.",
     ),
     cfg.FloatOpt(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import time
@@ -51,6 +52,13 @@ _WITHOUT_FOLDERS: Final = 2
 _REMOVE_ATTEMPTS: Final = 50
 _REMOVE_PAUSE: Final = 0.01
 
+
+MAX_GROUPS: Final = 1000
+"""Maximum number of groups of one guest of which the agent reads the processes. A guest may make any number
+of groups below its own, and the agent would manage no other guest while it reads them."""
+
+MAX_DEPTH: Final = 32
+"""Maximum number of levels of these groups. The kernel takes long to find a deep group by its path."""
 
 IDLE: Final = "cpu.idle"
 BURST: Final = "cpu.max.burst"
@@ -231,7 +239,7 @@ class GuestCgroup:
         if source.folder == self.folder:
             return
         for _ in range(_MOVE_PASSES):
-            pids = source.process_ids()
+            pids = source.process_ids(all_groups=True)
             if not pids:
                 return
             for pid in pids:
@@ -239,11 +247,17 @@ class GuestCgroup:
                     self.add(pid)
         raise OSError(errno.EBUSY, "processes are made faster than they can be moved", str(source.folder))
 
-    def process_ids(self) -> list[int]:
-        """The pids of the processes in the group and its subgroups; empty if the group no longer exists."""
+    def process_ids(self, all_groups: bool = False) -> list[int]:
+        """The pids of the processes in the group and its subgroups; empty if the group no longer exists.
+
+        :param all_groups: whether to read more than ``MAX_GROUPS`` groups and ``MAX_DEPTH`` levels.
+        """
         # A guest, such as a container runtime, may make groups of its own below its group.
         found: list[int] = []
-        for folder in self._walk_tree():
+        for number, folder in enumerate(self._walk_tree(None if all_groups else MAX_DEPTH)):
+            if number == MAX_GROUPS and not all_groups:
+                _warn_of_groups(self.path)
+                break
             # A group may be removed while the tree is walked.
             with contextlib.suppress(OSError):
                 found.extend(map(int, kernel_files.read(f"{folder}/cgroup.procs").split()))
@@ -428,16 +442,47 @@ class GuestCgroup:
         if self._read_numbers(name) not in (None, wanted):
             self._write(name, cpuset.format(wanted))
 
-    def _walk_tree(self) -> Iterator[str]:
-        """The folders of the group and of its subgroups, parents first."""
+    def _walk_tree(self, max_depth: int | None = None) -> Iterator[str]:
+        """The folders of the group and of its subgroups, parents first.
+
+        :param max_depth: the number of levels of subgroups; None means all.
+        """
         # One stat(2) instead of a walk: few groups have subgroups, and the agent reads each guest's group
         # every few seconds.
         with contextlib.suppress(OSError):
             if os.stat(self.path).st_nlink == _WITHOUT_FOLDERS:
                 yield self.path
                 return
-        for folder, _, _ in os.walk(self.path):
+        # os.walk() of Python 3.11 calls itself for each level, and a guest may nest more groups than Python
+        # has levels of calls.
+        waiting = [self.path]
+        while waiting:
+            folder = waiting.pop()
             yield folder
+            if max_depth is not None and folder.count("/") - self.path.count("/") >= max_depth:
+                _warn_of_groups(self.path)
+                continue
+            # A group may be removed during the walk, and the path of a deep group may be too long.
+            with contextlib.suppress(OSError), os.scandir(folder) as entries:
+                waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+
+@functools.lru_cache(maxsize=4096)  # once for each group
+def _warn_of_groups(path: str) -> None:
+    LOG.warning(
+        "The control group %s has more than %d groups or %d levels of groups below it, and the agent reads no"
+        " processes of the others; the CPUs and limits of the group apply to them. Set"
+        " cgroup.max.descendants and cgroup.max.depth of the group",
+        path,
+        MAX_GROUPS,
+        MAX_DEPTH,
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def group_at(folder: str) -> GuestCgroup:
+    """The group with this folder. Rounds of comparisons use the same groups again and again."""
+    return GuestCgroup(Path(folder))
 
 
 def _remove(folder: Path) -> None:

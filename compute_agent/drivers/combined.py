@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -300,7 +300,7 @@ class CombinedDriver:
         """
         kept: dict[str, Guest] = {}
         doubles: dict[str, str] = {}
-        group_of = functools.cache(functools.partial(_kernel_group, self._groups))
+        sharing = _SharedGroups(functools.partial(_kernel_group, self._groups))
         everyone = [guest for guests in listed.values() for guest in guests]
         inner = _find_inner(everyone)
         for guest in everyone:
@@ -311,14 +311,16 @@ class CombinedDriver:
                     " one of the two"
                 )
                 continue
-            outer = None if guest.uuid in kept else _find_sharing(guest, kept.values(), group_of)
+            outer = None if guest.uuid in kept else sharing.find_other(guest)
             if outer is not None:
                 doubles[guest.uuid] = (
                     f"guest {guest} of driver {guest.driver} (pid {guest.pid}) has processes of guest {outer}"
                     f" of driver {outer.driver}, which comes first in [guests] drivers, so the agent does not"
                     " manage it: remove one of the two"
                 )
-            elif (first := kept.setdefault(guest.uuid, guest)) is not guest:
+            elif (first := kept.setdefault(guest.uuid, guest)) is guest:
+                sharing.add_guest(guest)
+            else:
                 doubles[guest.uuid] = (
                     f"guest {guest} of driver {guest.driver} (pid {guest.pid}) has the uuid of guest {first}"
                     f" of driver {first.driver} (pid {first.pid}), which comes first in [guests] drivers, so"
@@ -356,8 +358,10 @@ class _OwnChanges:
             return True
         if guest.cgroup in _find_inner([*others, guest]):
             return True
-        group_of = functools.cache(functools.partial(_kernel_group, self._groups))
-        return _find_sharing(guest, others, group_of) is not None
+        sharing = _SharedGroups(functools.partial(_kernel_group, self._groups))
+        for other in others:
+            sharing.add_guest(other)
+        return sharing.find_other(guest) is not None
 
 
 def _kernel_group(groups: Path, pid: int) -> str:
@@ -379,24 +383,57 @@ def _find_inner(guests: Iterable[Guest]) -> Mapping[str, Guest]:
     return found
 
 
-def _find_sharing(guest: Guest, others: Iterable[Guest], group_of: Callable[[int], str]) -> Guest | None:
-    """Return the guest of another driver that shares processes with this guest; None if no guest does.
+class _SharedGroups:
+    """Finds guests of different drivers that share processes.
 
     Two guests with different groups of their own share no process, apart from those that _find_inner()
     returns. In all other cases one of the two guests has no group, and its main process is in the group of
-    the other guest.
-
-    :param group_of: _kernel_group() with a cache, because each process is compared with all services.
+    the other guest, or below it. Groups are looked up by their folders: the agent compares hundreds of guests
+    every few seconds.
     """
-    for other in (other for other in others if other.driver != guest.driver):
-        if other.cgroup and other.cgroup == guest.cgroup:
-            return other
-        if bool(other.cgroup) == bool(guest.cgroup):
-            continue
-        inner, outer = (guest, other) if other.cgroup else (other, guest)
-        if f"{group_of(inner.pid)}/".startswith(f"{outer.cgroup}/"):
-            return other
-    return None
+
+    def __init__(self, group_of: Callable[[int], str]) -> None:
+        """Begin without guests.
+
+        :param group_of: returns the folder of the control group of a process, see :func:`_kernel_group`.
+        """
+        self._group_of = group_of
+        self._with_group: dict[str, list[Guest]] = {}
+        """The guests with a group of their own, by its folder."""
+        self._unread: list[Guest] = []
+        """The guests without a group that are not yet in ``_running_below``."""
+        self._running_below: dict[str, list[Guest]] = {}
+        """The guests without a group, by the group of the main process and by each upper group."""
+
+    def add_guest(self, guest: Guest) -> None:
+        """Add a guest, so that later calls of find_other() compare with it."""
+        if guest.cgroup:
+            self._with_group.setdefault(guest.cgroup, []).append(guest)
+        else:
+            self._unread.append(guest)
+
+    def find_other(self, guest: Guest) -> Guest | None:
+        """A guest of another driver that shares processes with this guest; None if no guest does."""
+        found: list[Guest] = []
+        if guest.cgroup:
+            # Processes are read only on a host with both kinds of guests.
+            unread, self._unread = self._unread, []
+            for other in unread:
+                for folder in _upper_folders(self._group_of(other.pid)):
+                    self._running_below.setdefault(folder, []).append(other)
+            for guests in (self._with_group, self._running_below):
+                found += guests.get(guest.cgroup, ())
+        elif self._with_group:
+            for folder in _upper_folders(self._group_of(guest.pid)):
+                found += self._with_group.get(folder, ())
+        return next((other for other in found if other.driver != guest.driver), None)
+
+
+def _upper_folders(folder: str) -> Iterator[str]:
+    """The folder itself, and all folders above it; none for an empty text."""
+    while folder:
+        yield folder
+        folder = folder.rpartition("/")[0]
 
 
 class _OwnFlavors:

@@ -56,7 +56,7 @@ def keep_offered(folder: Path, content: bytes) -> Path:
 
 
 def take_up(folder: Path) -> None:
-    """Make the offered revision the adopted revision.
+    """Make the stored revision that the fleet offers the revision that the agent uses.
 
     :raises FleetError: the file cannot be replaced.
     """

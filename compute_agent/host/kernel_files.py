@@ -85,18 +85,39 @@ def read_boot_id(root: Path) -> str:
 _MACHINE_ID: Final = re.compile(r"[0-9a-f]{32}\Z")
 
 
+def read_machine_id(root: Path) -> str:
+    """The content of ``/etc/machine-id`` of the host below ``root``; empty if the host has no id."""
+    # systemd writes "uninitialized" until the first boot has made an id.
+    found = (read_optional(f"{root}/etc/machine-id") or "").strip()
+    return found if _MACHINE_ID.match(found) else ""
+
+
+def read_host_name(root: Path) -> str:
+    """The content of ``/etc/hostname`` of the host below ``root``; empty if there is no file."""
+    # The name in the file stays when a DHCP server or the namespace of a container gives another one.
+    return (read_optional(f"{root}/etc/hostname") or "").strip()
+
+
+def read_machine_hash(root: Path) -> str:
+    """A hash of the machine id of the host below ``root``; empty if the host has no id.
+
+    Only a hash is used, because machine-id(5) asks programs to keep the id secret.
+    """
+    machine = read_machine_id(root)
+    return _hash_identity(machine, "") if machine else ""
+
+
 def read_host_id(root: Path) -> str:
     """A text that only the host below ``root`` has, also after a reboot; empty if nothing identifies it.
 
     The text is a hash of ``/etc/machine-id`` and ``/etc/hostname``. Hosts that were made from one image may
-    have the same machine id. Only a hash is used, because machine-id(5) asks programs to keep the id secret.
+    have the same machine id.
     """
-    found = (read_optional(f"{root}/etc/machine-id") or "").strip()
-    machine = found if _MACHINE_ID.match(found) else ""
-    # The name in the file stays when a DHCP server or the namespace of a container gives another one.
-    name = (read_optional(f"{root}/etc/hostname") or "").strip()
-    if not machine and not name:
-        return ""
+    machine, name = read_machine_id(root), read_host_name(root)
+    return _hash_identity(machine, name) if machine or name else ""
+
+
+def _hash_identity(machine: str, name: str) -> str:
     return hashlib.sha256(f"compute-agent {machine} {name}".encode()).hexdigest()[:32]
 
 

@@ -399,7 +399,10 @@ class HostIsolator:
                 cpuset.format(status.quiet) or "none",
             )
         if status.alone != self.status.alone:
-            LOG.info("The quiet CPUs in cpuset partitions are now: %s", cpuset.format(status.alone) or "none")
+            LOG.info(
+                "CPUs without interrupts and kernel work, in cpuset partitions of their own: %s",
+                cpuset.format(status.alone) or "none",
+            )
         if status.balancers != self.status.balancers:
             for sentence in status.balancers:
                 LOG.warning("Quiet CPUs may get interrupts: %s", sentence)

@@ -49,6 +49,9 @@ LOG = logging.getLogger(__name__)
 _FIRST_PAUSE: Final = 30.0
 _MAX_PAUSE: Final = 600.0
 
+ASK_SECONDS: Final = 5.0
+"""Seconds in each report for questions about guests that do not run."""
+
 NO_ROOM_THREAD: Final = ThreadSpec(
     "guest without room",
     ONCE,
@@ -127,6 +130,8 @@ class GuestClaims:
         self._refusals: Mapping[str, ClaimRefusal] = {}
         self._gone: dict[str, float] = {}
         """The time at which a guest was first found gone, by uuid."""
+        self._asked = ""
+        """The uuid of the absent guest about which a driver was asked last."""
         self._checked: dict[str, int] = {}
         """The main process of each guest with a claim that fits the guest's wishes, by uuid of the guest."""
         self._since: float | None = None
@@ -194,11 +199,7 @@ class GuestClaims:
             if uuid in views and (not views[uuid].allocation or uuid in self._store.notes)
         }
         self._checked = {uuid: pid for uuid, pid in self._checked.items() if uuid in views}
-        for note in list(self._store.notes.values()):
-            if note.guest_uuid in views or not self._is_over(note):
-                self._gone.pop(note.guest_uuid, None)
-            elif self._clock() - self._gone.setdefault(note.guest_uuid, self._clock()) >= self._claim_grace:
-                self._give_back(client, note)
+        self._end_claims(client, views)
         if not self._in_force.current.options.guests.claim:
             self._since = None
             return
@@ -222,6 +223,28 @@ class GuestClaims:
                 self._adjust_claim(client, views[uuid], wish, notes[uuid])
             else:
                 self._hold_allocation(client, views[uuid], wish, before.get(uuid))
+
+    def _end_claims(self, client: PlacementClient, views: Mapping[str, GuestView]) -> None:
+        """Give back the claims of guests that are gone for the time of grace.
+
+        A slow engine of containers must not delay the report. So the questions of one report end after some
+        seconds, and the next report continues with the next guest.
+        """
+        absent = sorted(
+            (note for uuid, note in self._store.notes.items() if uuid not in views),
+            key=lambda note: (note.guest_uuid <= self._asked, note.guest_uuid),
+        )
+        missing = {note.guest_uuid for note in absent}
+        self._gone = {uuid: since for uuid, since in self._gone.items() if uuid in missing}
+        until = self._clock() + ASK_SECONDS
+        for note in absent:
+            if self._clock() >= until:
+                return
+            self._asked = note.guest_uuid
+            if not self._is_over(note):
+                self._gone.pop(note.guest_uuid, None)
+            elif self._clock() - self._gone.setdefault(note.guest_uuid, self._clock()) >= self._claim_grace:
+                self._give_back(client, note)
 
     @property
     def _claim_grace(self) -> float:

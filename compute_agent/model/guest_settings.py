@@ -185,6 +185,10 @@ def _optional_class(text: str) -> str:
 def _read_annotation(text: str) -> str:
     if len(text) > MAX_ANNOTATION:
         raise ValueError(f"{MAX_ANNOTATION} characters at most")
+    # Commands print the text on terminals. A label in JSON may even have halves of characters, which no
+    # encoding has.
+    if not "".join(set(text) - set("\t\r\n")).isprintable():
+        raise ValueError("only printable characters")
     return text
 
 

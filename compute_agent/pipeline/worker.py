@@ -47,6 +47,7 @@ from compute_agent.pipeline.guest_cache import (
     GuestCache,
     GuestView,
     UnclaimedHolding,
+    renew_view,
     view_guest,
 )
 from compute_agent.pipeline.guest_settings import GuestClassifier, ManualSettings, ResolutionInput
@@ -177,6 +178,8 @@ class GuestPipeline:
         self._queue: queue.SimpleQueue[tuple[Event, Future[Any], float]] = queue.SimpleQueue()
         # The lock is reentrant, because code that runs within an event also calls guests() and guest_views().
         self._lock = threading.RLock()
+        self._views: tuple[HostTopology | None, Mapping[str, GuestView]] = (None, {})
+        """The last copies of all guests by uuid, and the topology at that time."""
         self._thread = PeriodicTask(
             WORKER_THREAD,
             self._handle_queued,
@@ -199,8 +202,16 @@ class GuestPipeline:
     def guest_views(self) -> list[GuestView]:
         """Copies of all guests with their allocations and assignments, in the order of their uuids."""
         with self._lock:
-            views = (view_guest(entry, self.host_state.topology) for entry in self._cache)
-            return sorted(views, key=lambda one: one.guest.uuid)
+            topology = self.host_state.topology
+            before, known = self._views
+            # Rounds of the watermarks call this each second, and few guests change meanwhile.
+            known = known if before is topology else {}
+            views: dict[str, GuestView] = {}
+            for entry in self._cache:
+                uuid = entry.guest.uuid
+                views[uuid] = renew_view(known.get(uuid), entry, topology)
+            self._views = topology, views
+            return [views[uuid] for uuid in sorted(views)]
 
     def guests(self) -> list[Guest]:
         """All guests, without allocations and assignments, at a tenth of the cost of guest_views()."""

@@ -157,8 +157,8 @@ class ProviderDemand:
     :ivar pcpu: the amount of PCPU that the allocation takes from the provider.
     :ivar vcpu: the amount of VCPU that the allocation takes from the provider.
     :ivar pool: the name of the pool to which the provider belongs; empty if it belongs to no pool.
-    :ivar around: on a host with pools, all CPUs of the zone. Dedicated CPUs that a running guest has in the
-        zone but outside of ``cpus`` still serve the demand.
+    :ivar around: on a host with pools, all CPUs of the zone. If the guest of the allocation already
+        has dedicated CPUs in the zone but outside of ``cpus``, these CPUs still count for ``pcpu``.
     """
 
     zone: str

@@ -158,7 +158,7 @@ class HeldBackShare:
 def missing_cpus(used: float, promised: float, capacity: float) -> float:
     """The promised CPUs that are missing, in cores; 0 if no CPU is missing.
 
-    :param used: the cores that guests on ordinary capacity and the system use.
+    :param used: the cores that the system uses, together with the guests that hold no reclaimed capacity.
     :param promised: the CPUs that are promised.
     :param capacity: the shared CPUs of the zone.
     """

@@ -185,8 +185,8 @@ def remember_written(
 ) -> Written:
     """The written values to remember when Placement's inventories are ``shown``.
 
-    If a field has the agent's value, only this value is remembered. For any other field all remembered values
-    stay, because a request without an answer may still take effect.
+    If Placement shows the agent's value of a field, only this value is remembered. Otherwise all remembered
+    values of the field stay, because an earlier request without an answer may still take effect.
 
     :param claimed: the values remembered so far.
     """

@@ -277,7 +277,7 @@ class ThrottleExecutor:
             self.telemetry.record_action(decision, EventOutcome.DONE)
 
     def _show_preview(self, owner: str, actions: Iterable[ThrottlingAct]) -> None:
-        """Report actions of sections in preview, except those that the trigger's last round also had."""
+        """Report the actions of sections in preview, without the actions that the previous round reported."""
         shown = {_preview_key(action): action for action in actions}
         before = self._previewed.get(owner, frozenset())
         for key, action in shown.items():

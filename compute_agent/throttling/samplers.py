@@ -287,8 +287,8 @@ class MetricSampler:
         unreadable, and when it is readable again. Rates are means since the last round, so the first round
         has no rates.
 
-        :param near: the watermarks whose metrics are measured for guests. measure_host() must have measured
-            the host in this round for all other watermarks. None means all watermarks.
+        :param near: the watermarks with metrics that are measured for guests. measure_host() must have
+            measured the host in this round for all other watermarks. None means all watermarks.
         """
         now = self._begin_round(time)
         now.subjects = subjects
@@ -301,7 +301,7 @@ class MetricSampler:
             {series: amount for series, amount in known.items() if series.metric not in self.guest_metrics}
             for known in (self._host.host, self._host.capacity)
         )
-        return replace(snapshot, host=host | snapshot.host, capacity=capacity | snapshot.capacity)
+        return replace(snapshot, host={**host, **snapshot.host}, capacity={**capacity, **snapshot.capacity})
 
     def _begin_round(self, time: float) -> MeasuringRound:
         """Return the round at ``time``.
@@ -332,19 +332,22 @@ class MetricSampler:
             capacity |= {
                 MetricSeries(metric.name, domain): amount for domain, amount in measured.capacity.items()
             }
+            # Guests of one host have the same few domains, so each series is made once.
+            series: dict[str, MetricSeries] = {}
             for guest, by_domain in measured.guests.items():
                 # Guests that are unknown here are left out, because code of another package may return any
                 # guests.
-                if guest in usage:
-                    usage[guest] |= {
-                        MetricSeries(metric.name, domain): used for domain, used in by_domain.items()
-                    }
+                if (of_guest := usage.get(guest)) is not None:
+                    for domain, used in by_domain.items():
+                        if domain not in series:
+                            series[domain] = MetricSeries(metric.name, domain)
+                        of_guest[series[domain]] = used
         # Missing metrics are not logged in the first round, in which all rates are missing.
         if self._before is not None:
             watched = {one.metric for one in rules.watermarks}.intersection(metric.name for metric in metrics)
             self._log_missing(watched, {one.metric for one in host})
         guests = {
-            subject.facts.uuid: replace(subject.facts, usage=usage[subject.facts.uuid])
+            subject.facts.uuid: subject.facts.with_usage(usage[subject.facts.uuid])
             for subject in now.subjects
         }
         return UsageSnapshot(now.time, host, guests, capacity)

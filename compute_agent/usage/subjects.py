@@ -14,7 +14,7 @@ from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestThreads
 from compute_agent.host.kernel_files import read_optional
 from compute_agent.inventory.provider_tree import ProviderNode
-from compute_agent.model.guest import Allocation, CpuAssignment, Guest
+from compute_agent.model.guest import Allocation, Guest
 from compute_agent.model.resource import (
     BLOCKIO,
     CACHE_WAYS,
@@ -103,9 +103,7 @@ CacheAllotments = Callable[[GuestView], Mapping[ThrottleControl, GuestAllotment]
 class _SubjectInputs(NamedTuple):
     """The facts from which the subject of a guest is built."""
 
-    guest: Guest
-    allocation: Allocation | None
-    assignment: CpuAssignment | None
+    view: GuestView
     classes: QosClasses
     started: float
     can_swap: bool
@@ -149,9 +147,7 @@ class SubjectFactory:
         built: dict[str, tuple[_SubjectInputs, MeasuredGuest]] = {}
         for view, key in zip(views, keys, strict=True):
             inputs = _SubjectInputs(
-                view.guest,
-                view.allocation,
-                view.assignment,
+                view,
                 classes,
                 started[key],
                 can_swap,
@@ -167,7 +163,7 @@ class SubjectFactory:
         return [subject for _, subject in built.values()]
 
     def _build_subject(self, view: GuestView, inputs: _SubjectInputs) -> MeasuredGuest:
-        guest, group = inputs.guest, inputs.group
+        guest, group = view.guest, inputs.group
         return build_subject(
             guest,
             inputs.classes,

@@ -64,10 +64,7 @@ BLUEPRINTS: Final = (
 
 
 class _NoSessions(SessionInterface):
-    """Tells Flask that the API has no sessions.
-
-    Without this class, Flask would make a signer for each request.
-    """
+    """Tells Flask that the API has no sessions; otherwise Flask would make a signer for each request."""
 
     _shared = NullSession()
 
@@ -81,10 +78,7 @@ class ApiFlask(Flask):
     session_interface = _NoSessions()
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function unchanged, because no handler of this API is a coroutine.
-
-        Flask itself would check this for each call.
-        """
+        """Return the function unchanged: no handler is a coroutine, which Flask would check for each call."""
         return func
 
 

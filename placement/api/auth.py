@@ -13,8 +13,8 @@ import orjson
 from oslo_config import cfg
 
 from placement.api import context
+from placement.api.context import CannotAsk, TokenAccess
 from placement.api.paths import EXT
-from placement.api.token_access import CannotAsk, TokenAccess
 from placement.exceptions import RETRY_AFTER
 
 if TYPE_CHECKING:
@@ -137,10 +137,7 @@ _ADMITTED: Final = "placement.auth_token.admitted"
 
 
 def _note_admission(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-    """Store in the environment whether ``auth_token`` admits the request.
-
-    The middleware ``auth_token`` calls this function in place of the application.
-    """
+    """Store whether ``auth_token`` admits the request; it calls this in place of the application."""
     # a service token is optional, but has to be valid if the client sends one
     environ[_ADMITTED] = (
         environ.get("HTTP_X_IDENTITY_STATUS") == "Confirmed"

@@ -43,10 +43,7 @@ Handler = Callable[..., Response]
 
 
 class _JsonAnswer(Response):
-    """A successful answer that is sent in pieces.
-
-    This class avoids the work that Werkzeug does on the headers of each answer.
-    """
+    """A successful answer in pieces, without the work that Werkzeug does on the headers of each answer."""
 
     def get_wsgi_headers(self, environ: "WSGIEnvironment") -> Headers:
         """Return the headers with the length of the body; called by werkzeug once for each answer."""
@@ -217,10 +214,7 @@ def mount_prefix() -> str:
 
 
 def next_links(path: str, following: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the links of a page of a list that has a next page.
-
-    :param following: the query parameters of the next page; those with the value None are left out.
-    """
+    """Return the links to the next page of a list; query parameters with the value None are left out."""
     query = urlencode({name: value for name, value in following.items() if value is not None})
     return [{"rel": "next", "href": f"{mount_prefix()}{path}?{query}"}]
 

@@ -1,6 +1,11 @@
-"""The caller of a request: its identity, and the request ids for logs."""
+"""The caller of a request: its identity, its token, and the request ids for logs.
+
+This module does not import the libraries that send requests to the Identity service
+(:mod:`placement.api.identity`).
+"""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from oslo_context import context as oslo_context
@@ -11,10 +16,7 @@ TRACE_ID: Final = "placement.trace_id"
 
 
 class RequestContext(oslo_context.RequestContext):
-    """The caller of a request: user, project, roles, system scope and request ids.
-
-    Making a context also makes it the context of this thread's log records.
-    """
+    """The caller of a request, which is also the context of the log records of the thread that makes it."""
 
     def to_policy_values(self) -> dict[str, Any]:
         """Return the attributes of the caller that policy rules can check."""
@@ -36,10 +38,7 @@ class RequestContext(oslo_context.RequestContext):
 
 
 def note_authenticated(environ: dict[str, Any]) -> RequestContext:
-    """Make a caller from authenticated headers, and put it into the WSGI environment.
-
-    Call this only if an authentication middleware has set or checked the headers.
-    """
+    """Put a caller into the WSGI environment, from headers that an authentication middleware has checked."""
     context: RequestContext = RequestContext.from_environ(environ)
     environ[_KEY] = context
     return context
@@ -73,3 +72,21 @@ def caller_of(environ: Mapping[str, Any]) -> RequestContext:
     """
     context: RequestContext = environ[_KEY]
     return context
+
+
+class CannotAsk(Exception):
+    """The Identity service did not answer whether a token is valid."""
+
+
+class SignInRefused(Exception):
+    """The Identity service has no user with this name and secret, or the user has no role in the project."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAccess:
+    """A token with its remaining seconds of validity, its user and its project."""
+
+    token: str
+    seconds: float
+    user: str
+    project: str

@@ -43,10 +43,7 @@ class DatabaseHealthcheck(HealthcheckBaseExtension):
         self._asking = False
 
     def healthcheck(self, server_port: int) -> HealthcheckResult:
-        """Return whether the database answers and has a usable schema.
-
-        oslo.middleware calls this method.
-        """
+        """Return whether the database answers and has a usable schema. oslo.middleware calls this method."""
         now = time.monotonic()
         with self._lock:
             if not self._asking and now - self._asked >= _KEPT:

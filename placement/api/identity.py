@@ -20,7 +20,7 @@ from keystonemiddleware import auth_token
 from oslo_config import cfg
 
 from placement import outage
-from placement.api.token_access import CannotAsk, SignInRefused, TokenAccess
+from placement.api.context import CannotAsk, SignInRefused, TokenAccess
 from placement.exceptions import Unavailable
 from placement.optional_packages import missing_package
 
@@ -135,10 +135,7 @@ class _IdentityOutage(outage.PeerOutage):
 
 
 class _SignInOutage(_IdentityOutage):
-    """An outage of signing in, counted separately from an outage of the validation of tokens.
-
-    Clients without a token cause these queries, and the user directory of a single domain may hang.
-    """
+    """An outage of signing in, which anyone can cause: it does not count as an outage for valid tokens."""
 
     def log_begin(self, error: Exception) -> None:
         """Log the begin of the outage."""

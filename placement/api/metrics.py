@@ -77,10 +77,7 @@ class RequestExemplars:
 
 
 class ServiceMetrics:
-    """The counters of this worker.
-
-    A worker answers scrapes of Prometheus for all workers.
-    """
+    """The counters of this worker. A worker answers scrapes of Prometheus for all workers."""
 
     def __init__(
         self, service: PlacementService, max_provider_series: int, *, exemplars: bool = False

@@ -65,10 +65,7 @@ def render_providers(providers: Iterable[Provider], view: ModelView, version: Mi
 
 @dataclass(frozen=True, slots=True)
 class _ProviderTemplate:
-    """The JSON of a provider, with gaps for the provider's values.
-
-    The template contains parent and root if the microversion shows them.
-    """
+    """The JSON of a provider, with gaps for its values; parent and root if the microversion shows them."""
 
     text: bytes
     nested: bool

@@ -209,10 +209,7 @@ class PlacementService:
         return WindowTimetable(self.model, self.database)
 
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
-        """Run ``work`` in a transaction.
-
-        If ``work`` needs the amounts of expired reservations, release these amounts first.
-        """
+        """Run ``work`` in a transaction; first release amounts of expired reservations, if it needs them."""
         return due_changes.write_with_room(self.database, work)
 
     def prepare_database(self) -> None:
@@ -276,10 +273,7 @@ class PlacementService:
             )
 
     def prepare_in_background(self) -> None:
-        """Prepare the database in a separate thread, and read the windows that exist.
-
-        Meanwhile the worker answers requests that need neither.
-        """
+        """Prepare the database and read windows in a thread; other requests are answered meanwhile."""
 
         def prepare_all() -> None:
             self.try_to_prepare()

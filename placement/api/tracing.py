@@ -71,10 +71,7 @@ class ServiceTracing:
 
     @classmethod
     def from_options(cls, conf: cfg.ConfigOpts) -> "ServiceTracing":
-        """Return the tracing that the options ask for.
-
-        The remaining spans are sent at exit, within a time limit.
-        """
+        """Return the tracing that the options ask for, which sends the remaining spans at exit."""
         exporter = OTLPSpanExporter(conf.tracing.endpoint, timeout=_EXPORT_TIMEOUT)
         tracing = cls(BatchSpanProcessor(exporter, max_queue_size=_MAX_QUEUE), conf.tracing.sample_ratio)
         atexit.register(tracing.send_rest)
@@ -210,10 +207,7 @@ def _note_answer(span: Span, status: int) -> None:
 
 
 def _name(response: Response) -> Response:
-    """Name the span of a request after its route.
-
-    The console's calls within the process have no span.
-    """
+    """Name the span of a request after its route. The console's calls within the process have no span."""
     told, rule = request.environ.get(_REQUEST), request.url_rule
     if told is not None and rule is not None:
         _name_route(told.own_span, request.method, rule.rule)

@@ -66,10 +66,7 @@ def _check_port(address: tuple[str, int]) -> None:
 
 
 def _check_path(path: Path) -> None:
-    """Check that the server may create its socket at a path.
-
-    The server replaces an existing socket, but no other file.
-    """
+    """Check that the server may create its socket at a path, where it replaces a socket but no other file."""
     if not path.parent.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, f"{path.parent} is not a folder")
     # the server creates the socket and removes it later, which needs both permissions for the folder
@@ -106,10 +103,7 @@ def open_database(conf: cfg.ConfigOpts) -> AbstractContextManager[ServiceDatabas
 
 
 def warn_of_password(program: str, argument: str, url: str, instead: str) -> None:
-    """Print a warning if an argument holds the password of a database.
-
-    :param instead: the safe way to pass the secret.
-    """
+    """Print a warning if an argument holds a database's password; ``instead`` is a safe way."""
     try:
         parsed = make_url(url)
     except (exc.ArgumentError, ValueError):
@@ -120,10 +114,7 @@ def warn_of_password(program: str, argument: str, url: str, instead: str) -> Non
 
 
 def warn_of_secret(program: str, argument: str, secret: str, instead: str) -> None:
-    """Print a warning that an argument holds a secret, which each user of the host can read.
-
-    :param instead: the safe way to pass the secret.
-    """
+    """Print a warning that users of the host can read a secret; ``instead`` is a safe way to pass it."""
     print(
         f"{program}: warning: {argument} holds {secret}, which the list of processes shows"
         f" to every user of this host: {instead}",

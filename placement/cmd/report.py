@@ -163,10 +163,7 @@ def fetch_text(url: str) -> str:
 
 
 def run_program(command: Sequence[str]) -> str:
-    """Return the output of a program, including its error output.
-
-    If the program fails, the result ends with the exit status or the error.
-    """
+    """Return the output and the error output of a program, and at the end how it failed, if it did."""
     end = ""
     # this is a file, because the output has no limit
     with tempfile.TemporaryFile() as output:

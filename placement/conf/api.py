@@ -58,8 +58,8 @@ computed in three parts: the conditions on single providers, then the
 reasons, then the changes that would help. If the first part is not complete
 in time, the answer is 400 with the code placement.ext.search_too_long.
 
-An explanation counts as a long search; [api] candidates_deadline describes
-how many long searches a worker runs at the same time.
+An explanation counts as a long search. The help of [api] candidates_deadline
+says how many long searches a worker runs at the same time.
 
 """,
     ),
@@ -75,8 +75,9 @@ candidates. A worker sends the answer first, and computes the explanation
 afterwards. A worker computes one explanation at a time, and uses at most 5
 percent of a CPU for explanations. The worker reuses the explanation for
 equal requests until a resource provider changes. After each explanation the
-worker pauses. If an answer needs a new explanation while the worker computes
-another one or pauses, the worker only counts the answer. Its next line has
+worker computes no other one for some time, which keeps it below 5 percent. If an
+answer needs a new explanation in this time, or while the worker computes another
+one, the worker only counts the answer. Its next line has
 the number of these answers.
 
 """,

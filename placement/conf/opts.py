@@ -60,10 +60,7 @@ def check_values(conf: cfg.ConfigOpts) -> None:
 
 
 def _value_error(group: str, option: str, text: str) -> cfg.ConfigFileValueError:
-    """Return oslo.config's error, with the name of the section added.
-
-    If the value seems to end with a comment, add advice.
-    """
+    """Return oslo.config's error with the section, and advice if the value seems to end with a comment."""
     where, _, reason = text.rpartition(" is not valid: ")
     if file := re.search(r"detail='(.*)'\)", where):
         reason += f" (in {file[1]})"

@@ -35,10 +35,7 @@ _MAX_PARAMETERS: Final = 65_000
 
 
 class PreparedStatement:
-    """A statement with a cached compiled text for each kind of database.
-
-    Callers give values by the names of the bind parameters. No parameter may be ``expanding``.
-    """
+    """A statement with its compiled text for each kind of database; no parameter may be ``expanding``."""
 
     def __init__(self, statement: Statement) -> None:
         self._statement = statement

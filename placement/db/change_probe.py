@@ -22,10 +22,7 @@ class _KeptConnection(NamedTuple):
 
 
 class ChangeProbe:
-    """Reads the version of the database; each thread keeps a connection for this.
-
-    :param engine: an engine with connections in autocommit mode.
-    """
+    """Reads the version of the database; each thread keeps a connection in autocommit mode for this."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
@@ -67,10 +64,7 @@ class ChangeProbe:
             raise errors.of_driver(self._dialect, error, None) from error
 
     def _asked_for(self, question: str) -> DatabaseVersion:
-        """Try another query for the version; return the answer.
-
-        If the server accepts the other query, later calls use it, too.
-        """
+        """Try another query for the version; return its answer, and keep to it if the server accepts it."""
         before, self._question = self._question, question
         try:
             return self._ask_kept()

@@ -86,19 +86,13 @@ class WriteTransaction:
 
     @property
     def conn(self) -> sa.Connection:
-        """The connection, for rare statements.
-
-        The access to this attribute first sends the queued statements.
-        """
+        """The connection, for rare statements; access to it first sends the queued statements."""
         self._batch.send()
         return self._conn
 
     @property
     def sends_at_once(self) -> bool:
-        """Whether the queued statements are sent together.
-
-        If the queued statements are sent together, reading an answer early costs an additional round trip.
-        """
+        """Whether queued statements are sent together, so that reading an answer early costs a round trip."""
         return self._batch.sends_at_once
 
     def queue(self, statement: PreparedStatement, values: Values) -> StatementAnswer:
@@ -163,10 +157,7 @@ class WriteTransaction:
         buckets.count_deletion(self._batch, buckets.bucket_of(uuid))
 
     def send_rest(self) -> None:
-        """Send the queued statements and the stamps of changed providers.
-
-        A transaction does this last before the commit.
-        """
+        """Send the queued statements and the stamps of changed providers, as the last before the commit."""
         # one statement for all providers with the same kind of change
         for change in sorted(set(self._changed.values())):
             ids = sorted(provider_id for provider_id, each in self._changed.items() if each == change)

@@ -194,10 +194,7 @@ def _postgresql_arguments(options: PoolOptions) -> dict[str, Any]:
 
 
 def _mysql_arguments(options: PoolOptions) -> dict[str, Any]:
-    """Return parameters of PyMySQL.
-
-    Only MariaDB executes the part of ``init_command`` that stands in a comment.
-    """
+    """Return parameters of PyMySQL; only MariaDB executes the part of ``init_command`` in a comment."""
     ours = {
         # the variable of MariaDB allows fractions of seconds, the variable of MySQL does not
         "max_statement_time": f"{options.statement_timeout:g}",
@@ -302,10 +299,7 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
 
 
 def _write_ahead(connection: sqlite3.Connection, timeout: float) -> None:
-    """Switch the SQLite file to the write-ahead log.
-
-    SQLite refuses the switch at once while another connection writes to the file.
-    """
+    """Switch the SQLite file to the write-ahead log, which SQLite refuses while another connection writes."""
     deadline = time.monotonic() + timeout
     while True:
         try:

@@ -74,10 +74,7 @@ def of_driver(dialect: sa.Dialect, error: Any, connection: Any) -> exc.DBAPIErro
 
 
 def is_elsewhere(original: BaseException | None) -> bool:
-    """Return whether an error of the driver means that the connection leads to the wrong server.
-
-    The connection still works, so drivers and pools would keep using it.
-    """
+    """Return whether an error means the wrong server, on a connection that works and would be kept."""
     if isinstance(original, WrongServer):
         return True
     return getattr(original, "sqlstate", None) == _READ_ONLY or mysql_code(original) in _MYSQL_ELSEWHERE

@@ -103,10 +103,7 @@ def hold_lock(source: sa.Engine, conn: sa.Connection, timeout: float) -> Iterato
 
 
 class _ProcessLock:
-    """The lock for migrations, as one process holds it.
-
-    Two threads share the connection of the lock, but use it one at a time.
-    """
+    """The lock for migrations of one process; two threads use its connection, one at a time."""
 
     def __init__(self, conn: sa.Connection, migrating: int, *, in_cluster: bool) -> None:
         self._conn = conn
@@ -155,10 +152,7 @@ class _ProcessLock:
         return _LockRow(*self._conn.execute(_LOOK_AT).one())
 
     def _is_gone(self, row: _LockRow) -> bool:
-        """Return whether the connection of the lock's owner is gone.
-
-        Connections of other nodes of a cluster are not visible.
-        """
+        """Return whether the owner's connection is gone; those of other cluster nodes are not visible."""
         if self._in_cluster:
             return False
         # the condition is False for connections of other users, because the process list shows them only to
@@ -213,10 +207,7 @@ class _ProcessLock:
             return True
 
     def keep_beating(self) -> None:
-        """Increment the beat until the lock is released.
-
-        The method :meth:`confirm_lock` notices a failure of this thread.
-        """
+        """Increment the beat until the lock is released; :meth:`confirm_lock` notices a failure here."""
         while not self.ended.wait(_BEAT):
             with suppress(exc.SQLAlchemyError):
                 self._count_up()

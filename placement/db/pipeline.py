@@ -151,10 +151,7 @@ class _PipelineExchange:
         self._pgconn.exit_pipeline_mode()
 
     def _send(self, step: _Encoded) -> None:
-        """Add a statement to the data to be sent.
-
-        If the server has not prepared the statement yet, first add its preparation.
-        """
+        """Add a statement to the data to be sent, after its preparation if the server lacks it."""
         text, values = step
         if len(values) > _PREPARED_UP_TO or not self._prepares:
             self._pgconn.send_query_params(text.encode(), values)

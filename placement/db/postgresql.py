@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import psycopg
 from psycopg import errors
 from psycopg.abc import PQGen
-from psycopg.pq import ExecStatus
+from psycopg.pq import ExecStatus, TransactionStatus
 from sqlalchemy.exc import ArgumentError
 
 if TYPE_CHECKING:
@@ -38,6 +38,17 @@ class PostgresqlConnection(psycopg.Connection[Any]):
             return super().wait(gen, *args, **kwargs)
         with self.closed_on_timeout():
             return super().wait(_limit_wait(gen, self.answer_timeout), *args, **kwargs)
+
+    # batches send their own COMMIT, so after most writes there is nothing to end, which psycopg finds slowly
+    def commit(self) -> None:
+        """Commit the transaction; without a transaction, do nothing."""
+        if self.pgconn.transaction_status != TransactionStatus.IDLE:
+            super().commit()
+
+    def rollback(self) -> None:
+        """Roll the transaction back; without a transaction, do nothing."""
+        if self.pgconn.transaction_status != TransactionStatus.IDLE:
+            super().rollback()
 
     @contextmanager
     def closed_on_timeout(self) -> Iterator[None]:

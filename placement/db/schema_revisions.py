@@ -26,10 +26,7 @@ def script_location() -> Path:
 
 @cache
 def known_revisions(branch: ExtensionTables | None = None) -> frozenset[str]:
-    """Return the revisions that this version knows, of the tables of the core or of an extension.
-
-    The name of a migration's file begins with its revision, a number of four digits.
-    """
+    """Return the revisions of the core or an extension: the four digits that begin names of files."""
     folder = script_location() / "versions" if branch is None else branch.revisions
     return frozenset(file.name.partition("_")[0] for file in folder.glob(f"{_DIGITS}_*.py"))
 
@@ -40,10 +37,7 @@ def newest_revision(branch: ExtensionTables | None = None) -> str | None:
 
 
 def read_revisions(conn: sa.Connection, branch: ExtensionTables | None = None) -> Sequence[str]:
-    """Return the revisions that a database records: one revision, or none before the first migration.
-
-    If there are several revisions, another program has recorded them.
-    """
+    """Return the recorded revisions: none or one, or several if another program has recorded them."""
     name = VERSION_TABLE if branch is None else branch.version_table
     if not sa.inspect(conn).has_table(name):
         return ()

@@ -90,10 +90,7 @@ def file_obstacle(url: str, user: SystemUser | None = None) -> str | None:
 
 
 def _may_exist(path: Path) -> bool:
-    """Return whether a path exists, or may exist.
-
-    The result is also True if this process may not see the path, because another check reports that.
-    """
+    """Return whether a path exists, or this process may not see it, which another check reports."""
     try:
         return path.exists()
     except PermissionError:

@@ -45,10 +45,7 @@ WINDOW_HOLD: Final = "WINDOW_HOLD"
 
 
 def define_table(name: str, *parts: sa.schema.SchemaItem, among: sa.MetaData = metadata) -> sa.Table:
-    """Define a table with the options of each kind of database.
-
-    :param among: the metadata to which the table belongs; each extension has its own metadata.
-    """
+    """Define a table with the options of each kind of database; each extension has its own metadata."""
     return sa.Table(name, among, *parts, sqlite_autoincrement=True, **_mysql)
 
 
@@ -65,10 +62,7 @@ class ExtensionTables:
 
     @classmethod
     def from_branch(cls, name: str, revisions: Path) -> "ExtensionTables":
-        """Return the tables of an extension, given the branch of its migrations.
-
-        At first the object has only the table with the revision of the branch.
-        """
+        """Return the tables of an extension, at first only the table with the revision of its branch."""
         tables = cls(name, revisions, sa.MetaData(naming_convention=_naming))
         sa.Table(
             tables.version_table, tables.metadata, sa.Column("version_num", sa.String(32), primary_key=True)
@@ -77,10 +71,7 @@ class ExtensionTables:
 
     @property
     def version_table(self) -> str:
-        """The table of Alembic with the revision of the branch.
-
-        The name of this table contains the name of the extension.
-        """
+        """The table of Alembic with the revision of the branch; its name contains the extension's."""
         return f"alembic_version_{self.name}"
 
     def define_table(self, name: str, *parts: sa.schema.SchemaItem) -> sa.Table:

@@ -114,10 +114,7 @@ class AuditProblem(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DatabaseFinding:
-    """A contradiction in the rows of a provider or consumer.
-
-    ``id`` is the id of the row; ``subject`` is the uuid of the provider or consumer, if it has one.
-    """
+    """A contradiction in the row ``id``; ``subject`` is the uuid of its provider or consumer, if any."""
 
     problem: AuditProblem
     id: int
@@ -283,10 +280,7 @@ _without_window: Final = tuple(map(_orphans_in, WINDOW_TABLES))
 
 
 def without_window(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Return planned allocations without a reservation that begins later.
-
-    A planned allocation without such a reservation would never begin, and keeps no capacity free.
-    """
+    """Return planned allocations that never begin and keep nothing free, because they have no reservation."""
     return [
         DatabaseFinding(
             AuditProblem.NO_WINDOW,
@@ -300,10 +294,7 @@ def without_window(conn: sa.Connection) -> list[DatabaseFinding]:
 
 
 def wrong_holds(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Return holds with other amounts than those that windows, and claims with an end time, need.
-
-    If a hold is too small, other consumers can claim promised amounts.
-    """
+    """Return holds that are wrong; if a hold is too small, other consumers can claim promised amounts."""
     found = holds.find_wrong_holds(conn)
     if not found:
         return []

@@ -77,8 +77,8 @@ class ReadGate:
     def pin_snapshot(self, snapshot: ModelSnapshot) -> None:
         """Pin the snapshot, so that no update changes it until :meth:`unpin_snapshot` undoes each pin.
 
-        The caller must hold the turn, because this method also makes the trees of the snapshot. Later readers
-        must not make trees.
+        The caller must hold the turn, so that it is the only thread that changes the model. This method also
+        makes the trees of the snapshot, because later readers must not make trees.
         """
         snapshot.whole_trees()
         with self.counting:
@@ -172,10 +172,7 @@ class ModelView:
         return self._stamps[buckets.bucket_of(provider.uuid)][provider.id]
 
     def bucket_counters(self) -> dict[int, int]:
-        """Return the change counters of all buckets.
-
-        Only requests that have not yielded may call this method.
-        """
+        """Return the change counters of all buckets; not to be called after the request has yielded."""
         return {**self._counters}
 
     def changed_since(self, counters: Mapping[int, int]) -> list[int]:

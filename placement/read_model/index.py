@@ -24,10 +24,7 @@ Sums = Mapping[int, tuple[int, int]]
 
 
 class SumsByClass:
-    """The used amount and the capacity of each tree, for each resource class.
-
-    The sums of a class are computed when a search first needs them.
-    """
+    """The used amount and capacity of each tree by class, computed when a search first needs a class."""
 
     def __init__(self) -> None:
         self._by_class: dict[str, dict[int, tuple[int, int]]] = {}
@@ -198,10 +195,7 @@ C = TypeVar("C", set[int], list[int])
 
 
 class RootIds(NamedTuple):
-    """The roots of the trees of some providers, in ascending order.
-
-    ``alone`` tells whether all these providers are roots.
-    """
+    """The roots of the trees of some providers, ascending; ``alone`` tells whether these are all roots."""
 
     ids: tuple[int, ...]
     alone: bool
@@ -216,10 +210,7 @@ _AT_ONCE: Final = 1024
 
 
 class MergedIds(Sequence[int]):
-    """The sorted union of several sorted sequences of provider ids.
-
-    The merge is lazy, so that a reader of the first ids does not wait for a merge of all ids.
-    """
+    """The sorted union of several sorted sequences of ids, merged lazily, for readers of the first ids."""
 
     def __init__(self, of: Sequence[Sequence[int]]) -> None:
         self._of = of
@@ -322,10 +313,7 @@ class ProviderIndex(_CopiedIndex[K, set[int]]):
 
 
 class FamilyIndex(_CopiedIndex[int, list[int]]):
-    """The ids of the members of each tree, in ascending order, by the id of its root.
-
-    Most trees have few members. For few members, a list needs a fifth of the memory of a set.
-    """
+    """The ascending ids of the members of each tree by root: mostly few, and lists need little memory."""
 
     def fill_from(self, keys: Iterable[int], ids: Iterable[int]) -> None:
         """Fill an empty index with providers, in ascending order of ids; ``keys`` has their roots."""

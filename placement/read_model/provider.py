@@ -29,10 +29,7 @@ _MAX_CAPACITY: Final = 2.0**53
 
 
 def capacity(total: int, reserved: int, allocation_ratio: float) -> int:
-    """Return the amount that may be allocated: ``(total - reserved) * allocation_ratio``, rounded down.
-
-    The result is limited to integers that every JSON parser reads, because ratios may be huge.
-    """
+    """Return ``(total - reserved) * allocation_ratio``, rounded down, within the integers of JSON parsers."""
     # the capacity is limited before the conversion to int, which would fail for an infinite float and be slow
     # for a huge one
     return int(max(-_MAX_CAPACITY, min(_MAX_CAPACITY, (total - reserved) * allocation_ratio)))
@@ -111,10 +108,7 @@ class Provider:
         return times[0] if len(times) == 1 else times[list(self.inventories).index(name)]
 
     def free(self, name: str) -> int:
-        """Return the unused amount of a resource class.
-
-        The amount is negative if usage exceeds the capacity.
-        """
+        """Return the unused amount of a resource class; negative if usage exceeds the capacity."""
         return self.inventories[name].capacity - self.used.get(name, 0)
 
 

@@ -159,10 +159,7 @@ class SharedValues:
         return len(self._kept) + len(self._inventories)
 
     def shared_inventories(self, found: tuple[Any, ...]) -> dict[str, Inventory]:
-        """Return shared inventories by class.
-
-        ``found`` has the name of each class, followed by its inventory.
-        """
+        """Return shared inventories by class, from the name of each class followed by its inventory."""
         if not found:
             return NOTHING
         by_name = dict(zip(found[::2], map(self, found[1::2]), strict=True))
@@ -173,10 +170,7 @@ class SharedValues:
 
 
 class BucketFingerprint(NamedTuple):
-    """The number of providers in a bucket, and the sum of the numbers of their last changes.
-
-    Because counters grow by random numbers, a bucket with the same fingerprint has the same state.
-    """
+    """The number of a bucket's providers and the sum of their change numbers: equal only for equal states."""
 
     providers: int
     total: int
@@ -333,10 +327,7 @@ _next_expiries: Final = (
 
 
 def read_next_expiry(conn: sa.Connection) -> float:
-    """Return the time when the next reservation or claim expires, or the next window begins.
-
-    The time is in seconds since 1970 by the database's clock, and infinite if there is no such event.
-    """
+    """Return the database's time of the next expiry or start of a window; infinite if there is none."""
     found = [conn.execute(query).scalar() for query in _next_expiries]
     return min((each for each in found if each is not None), default=math.inf)
 

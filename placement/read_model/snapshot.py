@@ -82,10 +82,7 @@ class ModelSnapshot:
         self._fill_indexes(sorted(providers, key=attrgetter("id")), patterns)
 
     def _fill_indexes(self, providers: list[Provider], patterns: Sequence[int] | None) -> None:
-        """Fill the empty indexes with these providers, in ascending order of ids.
-
-        This method is faster than many calls of :meth:`put`.
-        """
+        """Fill the empty indexes with providers, ascending by id; faster than many calls of :meth:`put`."""
         ids = [each.id for each in providers]
         self.providers.update(zip(ids, providers, strict=True))
         self.by_uuid.update(zip(map(attrgetter("uuid"), providers), ids, strict=True))
@@ -271,10 +268,7 @@ class ModelSnapshot:
         return roots
 
     def attribute_range(self, name: str) -> Range:
-        """Return the lowest and the highest number of an attribute.
-
-        The result is None if no provider has a number for it.
-        """
+        """Return the lowest and the highest number of an attribute; None if no provider has one."""
         if name not in self._ranges:
             if name not in self.by_attribute:
                 return None  # not remembered, as clients may ask for any name

@@ -198,10 +198,7 @@ class TreeStructure:
         return found
 
     def with_most(self, free: tuple[int, ...]) -> tuple[tuple[int, ...], Mapping[str, int]]:
-        """Return the free amounts, and by class the largest free amount at one provider.
-
-        Trees with equal free amounts, such as empty hosts, get the same objects in most cases.
-        """
+        """Return the free amounts, and by class the largest at one provider; equal amounts share objects."""
         found = self._with_most.get(free)
         if found is None:
             most: dict[str, int] = {}
@@ -359,10 +356,7 @@ class HostTree(ProviderSet):
         return ProviderSet((*self.members, *shared), self.kind.shape, self.uuids + uuids)
 
     def when_empty(self, shared: Sequence[Provider]) -> ProviderSet:
-        """Return the provider set that the tree would have without any usage.
-
-        The capacities in the result are those of the largest tree of the structure.
-        """
+        """Return the provider set of the unused tree, with the capacities of the largest like tree."""
         capacities = self.kind.shape.capacities
         inventories: list[dict[str, Inventory]] = [{} for _ in self.members]
         for slot, (at, name) in enumerate(self.kind.shape.slots):
@@ -380,10 +374,7 @@ class HostTree(ProviderSet):
 
 
 class _EqualObjects:
-    """The values of a tree that do not depend on usage.
-
-    Trees with equal values share one object to save memory.
-    """
+    """The values of a tree that do not depend on usage; trees with equal values share one object."""
 
     __slots__ = ("aggregates", "all_aggregates", "capacities", "kind", "unused")
 

@@ -405,10 +405,7 @@ def _first_violation(messages: Any, path: tuple[Any, ...] = ()) -> tuple[tuple[A
 
 
 def _list_items(path: tuple[Any, ...]) -> str:
-    """Return a text that names the items of lists on a path, counted from 1.
-
-    The result is empty if the path has no list.
-    """
+    """Return a text that names the items of lists on a path, counted from 1; empty if it has no list."""
     items = [
         f"item {step + 1} of {shown_value(path[at - 1])}"
         for at, step in enumerate(path)

@@ -34,10 +34,7 @@ class ChangesFollowing:
 
 
 def parse_following(params: Params, version: Microversion) -> ChangesFollowing:
-    """Parse the query string of a request for changes.
-
-    :raises InvalidRequest: the query string is wrong; the message names the error.
-    """
+    """Parse the query string of a request for changes, or raise :class:`InvalidRequest`."""
     values = load_query(_ChangesQuery, params, version)
     return ChangesFollowing(
         ChangeCursor.parse(values["since"]) if "since" in values else None,

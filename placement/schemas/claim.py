@@ -85,10 +85,7 @@ def parse_end_action(text: str | None) -> EndAction | None:
 
 
 def parse_time(text: str, field: str) -> float:
-    """Return the seconds since 1970 of a time in a body.
-
-    :raises InvalidRequest: the date does not exist.
-    """
+    """Return the seconds since 1970 of a time, or raise InvalidRequest if the date does not exist."""
     # the pattern accepts dates that do not exist, such as 30 February
     try:
         return datetime.fromisoformat(text).timestamp()
@@ -189,10 +186,7 @@ class EndingPage:
 
 
 def parse_ending(params: Params, version: Microversion) -> EndingPage:
-    """Return the page that a query string of ``GET /ext/v1/claims`` asks for.
-
-    :raises InvalidRequest: the query string is wrong; the message names the error.
-    """
+    """Parse the query string of ``GET /ext/v1/claims``, or raise InvalidRequest."""
     values = load_query(_EndingQuery, params, version)
     time, _, consumer = values.get("marker", "0_").partition("_")
     # a limit above the maximum is no error, so that clients need not know the maximum
@@ -204,10 +198,7 @@ def parse_ending(params: Params, version: Microversion) -> EndingPage:
 
 
 class ConfirmationBody(StrictSchema):
-    """The body of ``PUT /ext/v1/claims/{consumer_uuid}``.
-
-    The claim becomes permanent, or it expires or ends at another time.
-    """
+    """The body of ``PUT /ext/v1/claims/{consumer_uuid}``, which makes it permanent or changes its end."""
 
     consumer_generation = IntegerField(0, required=True)
     expires_in = NumberField(1, MAX_SECONDS, load_default=None)

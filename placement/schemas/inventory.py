@@ -49,10 +49,7 @@ _PLAIN: Final = {*_INTEGERS, "allocation_ratio"}
 
 
 def _plain_values(data: Any) -> InventoryValues | None:
-    """Return the values of an inventory with only common fields and types.
-
-    The result is None if the schema has to read the inventory.
-    """
+    """Return the values of an inventory of common fields and types; None if the schema has to read it."""
     # exact types are compared, so that no subclass passes unchecked
     if type(data) is not dict or not data.keys() <= _PLAIN or "total" not in data:
         return None
@@ -75,10 +72,7 @@ def _plain_values(data: Any) -> InventoryValues | None:
 
 
 class InventoryObject(ObjectField):
-    """The field of a body for the inventory of one resource class.
-
-    Reading with the schema takes ten times as long, so only unusual inventories are read with it.
-    """
+    """The field for an inventory; only unusual ones are read by the schema, which takes ten times as long."""
 
     def __init__(self) -> None:
         super().__init__(InventorySchema)

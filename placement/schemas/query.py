@@ -74,10 +74,7 @@ class TraitsFilter:
     associated: bool | None = None
 
     def lists_trait(self, name: str, associated: bool) -> bool:
-        """Return whether the filter lists a trait.
-
-        ``associated`` tells whether any provider has the trait.
-        """
+        """Return whether the filter lists a trait; ``associated`` tells whether a provider has the trait."""
         return (
             (self.names is None or name in self.names)
             and (self.prefix is None or name.startswith(self.prefix))
@@ -86,10 +83,7 @@ class TraitsFilter:
 
 
 def parse_provider_filter(params: Params, version: Microversion) -> ProviderFilter:
-    """Parse the query string of ``GET /resource_providers``.
-
-    :raises InvalidRequest: the query string is wrong; the message names the error.
-    """
+    """Parse the query string of ``GET /resource_providers``, or raise InvalidRequest."""
     values = load_query(ProvidersQuery, params, version)
     member_of, forbidden_aggregates = terms.parse_member_of(all_values(params, "member_of"), version)
     required, forbidden = terms.parse_required(all_values(params, "required"), version)
@@ -107,10 +101,7 @@ def parse_provider_filter(params: Params, version: Microversion) -> ProviderFilt
 
 
 def parse_usages(params: Params, version: Microversion) -> UsagesFilter:
-    """Parse the query string of ``GET /usages``.
-
-    :raises InvalidRequest: the query string is wrong; the message names the error.
-    """
+    """Parse the query string of ``GET /usages``, or raise InvalidRequest."""
     return UsagesFilter(**load_query(UsagesQuery, params, version))
 
 
@@ -119,10 +110,7 @@ _TRAIT_NAMES: Final = re.compile(r"(in|startswith):(.*)", re.DOTALL)
 
 
 def parse_traits(params: Params, version: Microversion) -> TraitsFilter:
-    """Parse the query string of ``GET /traits``.
-
-    :raises InvalidRequest: the query string is wrong; the message names the error.
-    """
+    """Parse the query string of ``GET /traits``, or raise InvalidRequest."""
     values = load_query(TraitsQuery, params, version)
     names: frozenset[str] | None = None
     prefix: str | None = None

@@ -1,17 +1,20 @@
-"""The bodies and the query of ``/ext/v1/reservations``."""
+"""The bodies and queries of ``/ext/v1/reservations``, and the body of ``POST /ext/v1/availability``."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from placement import microversion
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
+from placement.schemas import explanation
 from placement.schemas.allocation import allocations_field
 from placement.schemas.base import (
+    ArrayField,
     BooleanField,
     IntegerField,
     NumberField,
+    ObjectField,
     StrictSchema,
     StringField,
     UuidField,
@@ -19,22 +22,91 @@ from placement.schemas.base import (
 from placement.schemas.claim import (
     GROUP_MEANING,
     GROUP_NAME,
+    MAX_CLAIMS,
+    HostsSchema,
     OwnedSchema,
     end_action_field,
     parse_end_action,
+    parse_hosted,
     parse_order,
     parse_time,
     time_field,
 )
-from placement.schemas.joint_claims import JointSchema, parse_joint
 from placement.schemas.request_form import RequestForms
 from placement.schemas.terms import Params, load_query, since_version
 from placement.search.claims.claim import WantedClaim
+from placement.search.claims.window_search import WantedTime
 from placement.store.consumers import ConsumerOwnership
+from placement.store.groups import ConsumerGroup, GroupPolicy
 from placement.store.reservation_changes import ReservationChange, ReservationEnd
 from placement.store.reservations import TYPE, ReservationState
-from placement.store.time_profile import TimeWindow
+from placement.store.time_profile import TimeWindow, WindowMargins
 from placement.store.window_history import PastState
+
+# no other claims are members, so any name serves
+_APART: Final = ConsumerGroup("different-hosts", GroupPolicy.ANTI_AFFINITY, 1)
+"""The name of the group of claims that need different hosts."""
+
+
+class _JointClaim(HostsSchema, explanation.TopologySchema):
+    """One of several requests that must fit at the same time; it is repeated ``count`` times."""
+
+    count = IntegerField(1, MAX_CLAIMS, load_default=1)
+
+
+class JointSchema(HostsSchema, explanation.TopologySchema):
+    """One request, or several requests in ``claims``."""
+
+    claims = ArrayField(
+        ObjectField(_JointClaim), min_items=1, max_items=MAX_CLAIMS, load_default=None, allow_none=False
+    )
+    different_hosts = BooleanField(load_default=False)
+
+
+def parse_joint(
+    body: dict[str, Any],
+    forms: RequestForms,
+    consumer: str,
+    owner: ConsumerOwnership,
+    window: TimeWindow | None = None,
+    alone: Sequence[str] = (),
+) -> list[WantedClaim]:
+    """Return the claims of one new consumer for the requests in a body; equal claims are the same object.
+
+    :param forms: the registered forms of requests, such as flavors.
+    :param window: the time of all claims.
+    :param alone: further fields of the body that are not allowed beside ``claims``.
+    :raises InvalidRequest: a query, a flavor or a topology is wrong, or there are too many claims.
+    """
+    if body["claims"] is None:
+        if body["different_hosts"]:
+            raise InvalidRequest("different_hosts needs claims: one request is on one host anyway.")
+        return [replace(_parse_one(body, forms, consumer, owner), window=window)]
+    if given := [name for name in ("query", *forms, *_OF_EACH) if body[name]]:
+        raise InvalidRequest(f"With claims, {given[0]} is a field of each claim, and not of the body.")
+    if given := [name for name in alone if body[name]]:
+        raise InvalidRequest(f"With claims, {given[0]} is not possible.")
+    if (count := sum(each["count"] for each in body["claims"])) > MAX_CLAIMS:
+        raise InvalidRequest(
+            f"At most {MAX_CLAIMS} claims are placed together; the counts add up to {count}."
+        )
+    group = _APART if body["different_hosts"] else None
+    wanted: list[WantedClaim] = []
+    for each in body["claims"]:
+        one = replace(_parse_one(each, forms, consumer, owner), group=group, window=window)
+        wanted += [one] * each["count"]
+    return wanted
+
+
+_OF_EACH: Final = ("allowed_hosts", "excluded_hosts", "topology")
+
+
+def _parse_one(
+    asked: dict[str, Any], forms: RequestForms, consumer: str, owner: ConsumerOwnership
+) -> WantedClaim:
+    wanted = parse_hosted(asked, forms, consumer, owner)
+    return replace(wanted, topology=explanation.parse_topology(asked["topology"], wanted.request))
+
 
 MAX_SECONDS: Final = 10 * 366 * 86_400.0
 """Maximum seconds until a reservation expires, which are ten years."""
@@ -110,10 +182,7 @@ class _LimitsQuery(StrictSchema):
 
 
 def parse_limits(params: Params, version: Microversion) -> str | None:
-    """Return the project that a query string of ``GET /ext/v1/reservation_limits`` names, or None.
-
-    :raises InvalidRequest: the query string is wrong; the message names the error.
-    """
+    """Return the project in a query of ``.../reservation_limits`` or None, or raise InvalidRequest."""
     project_id: str | None = load_query(_LimitsQuery, params, version).get("project_id")
     return project_id
 
@@ -137,10 +206,7 @@ class ReservationsPage:
 
 
 def parse_list(params: Params, version: Microversion) -> ReservationsPage:
-    """Parse the query string of ``GET /ext/v1/reservations``.
-
-    :raises InvalidRequest: the query string is wrong; the message names the error.
-    """
+    """Parse the query string of ``GET /ext/v1/reservations``, or raise InvalidRequest."""
     values = load_query(_ListQuery, params, version)
     # a limit above the maximum is no error, so that clients need not know the maximum
     limit = min(MAX_PAGE, int(values.pop("limit", MAX_PAGE)))
@@ -221,3 +287,51 @@ def wanted_of(
     wanted = parse_joint(body, forms, uuid, owner, window, alone=["order"])
     order = parse_order(body["order"])
     return [replace(each, order=order) for each in wanted] if order else wanted
+
+
+MAX_DURATION: Final = 10 * 366 * 86_400
+"""Maximum duration of a window in seconds: ten years."""
+MAX_WINDOWS: Final = 100
+"""Maximum number of windows in an answer."""
+
+
+class AvailabilityBody(JointSchema):
+    """One or several requests for candidates, with the duration and the possible times of a window."""
+
+    duration = IntegerField(1, MAX_DURATION, required=True)
+    not_before = time_field()
+    deadline = time_field()
+    lead_time = IntegerField(0, MAX_MARGIN, load_default=0)
+    cleaning_time = IntegerField(0, MAX_MARGIN, load_default=0)
+    limit = IntegerField(1, MAX_WINDOWS, load_default=5)
+    explain = BooleanField(load_default=False)
+
+
+def searched_claims(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
+    """Return claims of new reservations for the requests in a body; the claims are never written.
+
+    :param forms: the registered forms of requests, such as flavors.
+    :raises InvalidRequest: a query, a flavor or a topology is wrong, or there are too many claims.
+    """
+    return parse_joint(body, forms, "", ConsumerOwnership("", "", TYPE))
+
+
+def margins_of(body: dict[str, Any]) -> WindowMargins:
+    """Return the lead time and the cleaning time in a body."""
+    return WindowMargins(body["lead_time"], body["cleaning_time"])
+
+
+def searched_time(body: dict[str, Any]) -> WantedTime:
+    """Return the time of the window that a body asks for, including the lead and the cleaning time.
+
+    :raises InvalidRequest: a date does not exist.
+    """
+    margins = margins_of(body)
+    begin, end = (
+        None if body[name] is None else parse_time(body[name], name) for name in ("not_before", "deadline")
+    )
+    return WantedTime(
+        margins.lead + body["duration"] + margins.cleaning,
+        None if begin is None else begin - margins.lead,
+        None if end is None else end + margins.cleaning,
+    )

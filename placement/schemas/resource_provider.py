@@ -72,20 +72,14 @@ class AggregatesBody(AggregateList):
 
 
 class TraitsBody(StrictSchema):
-    """The body of ``PUT /resource_providers/{uuid}/traits``.
-
-    A name that is invalid for traits is reported as an unknown trait, and not as a schema violation.
-    """
+    """The body of ``PUT .../traits``; invalid names are reported as unknown traits, not as violations."""
 
     traits = ArrayField(StringField(min_length=1, max_length=MAX_NAME), required=True)
     resource_provider_generation = IntegerField(required=True)
 
 
 class ResourceClassBody(StrictSchema):
-    """The body of ``POST /resource_classes``, and of ``PUT`` up to 1.6.
-
-    From 1.7 on, the name in the path of ``PUT``.
-    """
+    """The body of ``POST /resource_classes`` and, up to 1.6, of ``PUT``; from 1.7 on the name in its path."""
 
     name = StringField(required=True, max_length=MAX_NAME, pattern=CUSTOM_NAME)
 

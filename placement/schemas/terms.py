@@ -62,10 +62,7 @@ _ANY_TRAIT_FORM: Final = "in:HW_CPU_X86_VMX,CUSTOM_MAGIC"
 
 
 def parse_resources(text: str) -> dict[str, int]:
-    """Parse a text such as ``VCPU:2,MEMORY_MB:1024`` to amounts by class.
-
-    The last amount of a class counts.
-    """
+    """Parse a text such as ``VCPU:2,MEMORY_MB:1024`` to amounts; the last amount of a class counts."""
     if not text.strip():
         raise InvalidRequest(_RESOURCES_FORM.format(got="empty string"))
     resources: dict[str, int] = {}

@@ -71,10 +71,7 @@ class EventsPage:
 
 
 def parse_events(params: Params, version: Microversion) -> EventsPage:
-    """Return the page for which a query string asks.
-
-    :raises InvalidRequest: the query string is invalid; the message names the error.
-    """
+    """Parse the query string of ``GET /ext/v1/time_events``, or raise InvalidRequest."""
     values: Mapping[str, Any] = load_query(_EventsQuery, params, version)
     since = parse_time(values["since"], "since")
     until = parse_time(values["until"], "until") if "until" in values else None

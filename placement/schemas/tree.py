@@ -47,10 +47,7 @@ class _TreeProvider(StrictSchema):
 
 
 class _BoundedProviders(ArrayField):
-    """An array of descriptions of providers.
-
-    The total number of their parts is limited, and is checked before the parts are read.
-    """
+    """An array of descriptions of providers; the parts are counted before they are read."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
         # parts are counted before they are read, because reading is the expensive step
@@ -80,10 +77,7 @@ class _ShowQuery(StrictSchema):
 
 
 def parse_show(params: Params, version: Microversion) -> bool:
-    """Return whether the query string of ``GET /ext/v1/trees/{uuid}`` asks for allocations, too.
-
-    :raises InvalidRequest: the query string is wrong; the message names the error.
-    """
+    """Return whether a query of ``GET .../trees/{uuid}`` asks for allocations, or raise InvalidRequest."""
     shown: str = load_query(_ShowQuery, params, version).get("allocations", "false")
     return shown == "true"
 

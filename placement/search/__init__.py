@@ -41,7 +41,8 @@ Modules
 The order of calls
     ``placement.api`` parses a query, takes a view of the read model, and calls
     :func:`~placement.search.candidate_search.find_candidates` with a budget. The search makes needs and
-    conditions, filters roots, groups trees, compiles the request once for each group, and tries assignments.
+    conditions, filters roots, groups equal trees, compiles the request once for each group of trees, and
+    tries assignments.
     :func:`~placement.search.candidates.topology_first` orders the offers, and
     :func:`~placement.search.rendering.render_pieces` writes the answer. Diagnosis and claims call
     the same functions.

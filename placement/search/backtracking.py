@@ -67,7 +67,6 @@ def complete_assignments(
     :param distinct_only: whether to yield only one of several assignments that differ in equal devices or
         groups. This needs ``kinds``.
     :param places: the places of the options; given only if each rule compares two needs at a time.
-    :raises placement.search.budget.BudgetExhausted: the search has taken too long.
     """
     if rng is not None:
         # options are shuffled before the search, so that the first results are a random choice of all results
@@ -265,10 +264,7 @@ def _subtree_mates(rules: RequestRules, index: int) -> Iterator[int]:
 
 
 def _mates_together(rules: RequestRules, options: Sequence[Sequence[int]]) -> list[int]:
-    """Return the indexes of needs; the needs with the fewest options come first.
-
-    Needs of one same_subtree rule are adjacent.
-    """
+    """Return indexes of needs, fewest options first, with needs of one same_subtree rule adjacent."""
     order: list[int] = []
     for first in sorted(range(len(options)), key=lambda index: len(options[index])):
         for index in (first, *_subtree_mates(rules, first)):
@@ -278,10 +274,7 @@ def _mates_together(rules: RequestRules, options: Sequence[Sequence[int]]) -> li
 
 
 def count_ways(options: Sequence[Sequence[object]], limit: int) -> int:
-    """Return the number of ways to choose one option for each need.
-
-    The number is exact only up to the limit.
-    """
+    """Return in how many ways each need can get one of its options; exact only up to the limit."""
     found = 1
     for each in options:
         found *= len(each)

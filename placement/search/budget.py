@@ -2,7 +2,8 @@
 
 Most searches take less than a millisecond, but a few take unlimited time: placing 24 groups on 8 devices is a
 packing problem. A search counts its work in *steps* of a few microseconds each. From time to time the budget
-checks the thread's CPU time, which does not include waiting.
+checks the thread's CPU time, which does not include waiting. A function with a budget, and each method of an
+object that was made with one, raises :class:`BudgetExhausted` when the budget is spent.
 """
 
 import math
@@ -64,10 +65,7 @@ class SearchBudget:
         self._not_before = perf_counter() + min(seconds, first_slice)
 
     def spend(self, steps: int = 1) -> None:
-        """Count steps of work.
-
-        A count that is too high is harmless, because it only causes a check of the clock.
-        """
+        """Count steps of work; too high a count only causes a check of the clock."""
         self._steps_left -= steps
         if self._steps_left <= 0:
             # the error is raised again in later calls, because the caller may go on with another generator of
@@ -79,10 +77,7 @@ class SearchBudget:
                 raise BudgetExhausted
 
     def spend_anyway(self, steps: int = 1) -> None:
-        """Count steps of work on results already found, and let other threads run.
-
-        This method never raises an error.
-        """
+        """Count steps on results already found, and let other threads run, without ever raising an error."""
         self._steps_left -= steps
         if self._steps_left <= 0:
             self._check_clock()
@@ -94,10 +89,7 @@ class SearchBudget:
         return self.ended is None
 
     def _check_clock(self) -> float:
-        """Let other threads run at the end of a slice.
-
-        Return the thread's CPU time, or 0 if the clock was not read.
-        """
+        """Let other threads run at the end of a slice; return the thread's CPU time, 0 if it was not read."""
         now = 0.0
         if perf_counter() >= self._not_before:
             now = thread_time()

@@ -65,10 +65,7 @@ def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
 
 
 def round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
-    """Yield one batch of each tree, then a second batch of each tree, and so on.
-
-    The search of a tree begins only when its first batch is due.
-    """
+    """Yield one batch of each tree, then a second batch of each; a tree is searched when its first is due."""
     active: deque[Source] = deque()
     # the function is a generator, because a limit may be reached before most sources are opened
     for provider_set, batches in chain(sources, drain_waiting(active)):
@@ -87,10 +84,7 @@ def drain_waiting(waiting: deque[T]) -> Iterator[T]:
 
 
 def limit_offers(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
-    """Yield batches of candidates until there are ``limit`` candidates in total.
-
-    The last batch may be shortened.
-    """
+    """Yield batches until there are ``limit`` candidates in total; the last batch may be shortened."""
     if limit < 1:
         return
     for provider_set, patterns in offers:
@@ -185,10 +179,7 @@ class CandidateSearch:
         self._sized: set[ProviderSet] = set()
 
     def chunk_size(self) -> int:
-        """Return the number of batches between two checks of the answer's size.
-
-        This number decreases with the number of needs.
-        """
+        """Return the number of batches between checks of the answer's size, lower for more needs."""
         return max(1, _CHUNK // len(self._needs))
 
     def added_size(self, offers: Sequence[Offer]) -> int:
@@ -228,10 +219,7 @@ class CandidateSearch:
                 yield source
 
     def source_at(self, root: int, *, each_root: bool = False) -> Source | None:
-        """Return the candidates at the tree of a root.
-
-        The result is None if a quick check proves that the tree has no candidate.
-        """
+        """Return the candidates at the tree of a root; None if a quick check proves that there are none."""
         tree = self._trees[root]
         # in most clouds no provider shares with others: then the tree is its own provider set, and no
         # candidate is found twice
@@ -388,10 +376,7 @@ class CandidateSearch:
         return plan
 
     def _find_plan(self, tree: HostTree, shared: Sequence[Provider]) -> CompiledRequest | None:
-        """Compile the request for the trees with the same key as this tree.
-
-        The result is None if these trees cannot serve the request.
-        """
+        """Compile the request for the trees with this tree's key; None if they cannot serve it."""
         self.budget.spend(1 + len(self._met_in) * len(tree.members) // 4)
         # both checks are skipped if providers share with the tree, because a sharing provider may have the
         # class or the trait
@@ -532,10 +517,7 @@ class CandidatesByHost:
         return self._looking.possible_roots()
 
     def choices_at(self, root: int) -> Iterator[AllocationCandidate | None]:
-        """Yield each candidate anchored at a root when it is found, and None whenever the search rests.
-
-        :raises BudgetExhausted: the budget is spent.
-        """
+        """Yield each candidate anchored at a root when it is found, and None whenever the search rests."""
         looking = self._looking
         looking.budget.spend()
         source = looking.source_at(root, each_root=self._each_root)
@@ -564,8 +546,6 @@ def serving_check(
     """Return a function that checks whether a tree and its sharing providers have a candidate.
 
     The check remembers the results of equivalent trees, for as long as the snapshot does not change.
-
-    :raises BudgetExhausted: (the function) the budget is spent.
     """
     return CandidateSearch(snapshot, request, None, budget).serves_tree
 
@@ -584,8 +564,6 @@ def unused_patterns(
     these trees, so a smaller tree may be too small for some of the patterns.
 
     :param pooled: whether equal devices form pools.
-
-    :raises BudgetExhausted: (the function) the budget is spent.
     """
     search = CandidateSearch(snapshot, request, None, budget, distinct_only=pooled)
     return partial(search.unused_patterns, pooled=pooled)
@@ -607,10 +585,7 @@ def _while_it_lasts(offers: Iterable[Offer]) -> Iterator[Offer]:
 
 
 def _too_much(request: CandidatesRequest, budget: SearchBudget) -> InvalidRequest:
-    """Return the error for a request that needs too many steps.
-
-    The error names the group for which the search most often found no provider.
-    """
+    """Return the error for too many steps, with the group that most often found no provider."""
     advice = "."
     if budget.dead_ends:
         # a smaller request of this group is most likely to help

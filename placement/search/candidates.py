@@ -77,12 +77,7 @@ class CandidatePattern(NamedTuple):
 
 
 class PatternBatch(tuple[CandidatePattern, ...]):
-    """Patterns of candidates that follow one another in the result.
-
-    Two batches are equal only if they are the same object.
-
-    Equivalent trees share one batch object, so that the batch is ordered and rendered only once.
-    """
+    """Patterns of candidates in a row; equivalent trees share the object, so it is rendered only once."""
 
     __slots__ = ()
     # batches are keys of dictionaries, and hashing their patterns would cost more than the cache saves
@@ -148,7 +143,8 @@ def topology_first(offers: Sequence[Offer], budget: SearchBudget | None = None) 
     Candidates that are equal in both respects keep their order. Each batch is ordered once, so that
     equivalent trees still share one batch.
 
-    :param budget: the budget of the search. Its pauses let other threads run during a long answer.
+    :param budget: the budget of the search. The pauses of the budget let other threads run during a long
+        answer.
     """
     budget = budget or SearchBudget()
     budget.spend_anyway(len(offers) // 16)
@@ -228,10 +224,7 @@ def _order_batches(
 
 
 def branches_of(provider_set: ProviderSet) -> _Branches:
-    """Return, for each position, the topmost provider of its branch.
-
-    The result is None for the root and for sharing providers.
-    """
+    """Return for each position the topmost provider of its branch; None for root and sharing providers."""
     shared = len(provider_set.members) - provider_set.own_count
     branches = provider_set.shape.branches
     return branches + (None,) * shared if shared else branches

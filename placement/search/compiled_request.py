@@ -211,10 +211,7 @@ class CompiledRequest:
         return UnusedPatterns(PatternBatch(found), tuple(pools))
 
     def _options_within(self, free: tuple[int, ...]) -> Sequence[Sequence[int]] | None:
-        """Return for each need the positions of the providers that can serve it.
-
-        The result is None if some need has no provider.
-        """
+        """Return for each need the positions that can serve it; None if some need has none."""
         options: Sequence[Sequence[int]] | None = self._having_enough(free)
         # unusable options are removed before the key is made, so that more trees have equal keys
         for rule in self._rules.subtrees:
@@ -320,10 +317,7 @@ class CompiledRequest:
         return left
 
     def _contested_amounts(self, free: tuple[int, ...]) -> list[list[int]] | None:
-        """Return for each contested class the free amount at each option, limited to the sum of all needs.
-
-        The result is None if all options together have too little of a class free.
-        """
+        """Return what is free at each option of contested classes, up to what all ask; None if too little."""
         found: list[list[int]] = []
         if not self._rules.adding_up:
             return found
@@ -378,10 +372,7 @@ class CompiledRequest:
         return found
 
     def _having_enough(self, free: tuple[int, ...]) -> list[list[int]] | None:
-        """Return for each need the positions with enough free for it.
-
-        The result is None if some need has no such position.
-        """
+        """Return for each need the positions with enough free; None if some need has none."""
         having: dict[int, list[int]] = {}
         rules, hardest_first = self._rules, self._searched.hardest_first
         rules.budget.spend(self._steps)

@@ -199,10 +199,7 @@ class ProviderCondition(ABC):
                 yield IndexedNames(getattr(snapshot, self.index), tuple(names), self.of_roots)
 
     def named_providers(self, snapshot: ModelSnapshot) -> set[int] | None:
-        """Return the ids of all providers that can meet the condition.
-
-        The result is None if the condition does not name providers.
-        """
+        """Return the ids of providers that can meet the condition; None if it does not name providers."""
         return None
 
     def is_unknown(self, snapshot: ModelSnapshot) -> bool:
@@ -278,10 +275,7 @@ def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
 
 
 def _split_field(said: Any) -> tuple[Names, ...]:
-    """Return the sets of names of a field.
-
-    Alternatives form one set, and each other name is a set of its own.
-    """
+    """Return the sets of names of a field: one of its alternatives, and one of each other name."""
     # the parser has made a tuple of sets of alternatives
     if isinstance(said, tuple):
         return said
@@ -475,10 +469,7 @@ class InTree(ProviderCondition):
 
 @dataclass(frozen=True, slots=True)
 class _AggregateCondition(ProviderCondition):
-    """A condition on the aggregates of a provider and, with ``or_root``, also on those of its root.
-
-    ``or_root`` is set for the group without a suffix, where an aggregate of a root spans its whole tree.
-    """
+    """A condition on aggregates of a provider and, with ``or_root``, of its root, which span its tree."""
 
     # the root's aggregates are listed even without or_root, because a class variable cannot depend on a field
     reads = ("aggregates", "root.aggregates")
@@ -529,10 +520,7 @@ class _AggregateCondition(ProviderCondition):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class MemberOf(_AggregateCondition):
-    """The provider has to be in an aggregate of each set.
-
-    With ``or_root``, it is enough that the root of the provider is in the aggregate.
-    """
+    """The provider, or with ``or_root`` its root, has to be in an aggregate of each set."""
 
     name = "member_of"
     field = "member_of"

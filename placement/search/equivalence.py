@@ -47,10 +47,7 @@ A missing attribute counts as different in any two trees.
 
 
 def tree_reader(conditions: Iterable[ProviderCondition]) -> Callable[[HostTree], Any]:
-    """Return a function that computes a key of a tree for one request.
-
-    Trees with equal keys have one structure and meet the conditions at the same positions.
-    """
+    """Return a function for a tree's key: structure, and positions that meet the conditions of a request."""
     # "root.id" stands for unknown attributes: it differs in each tree, which makes the search slow but never
     # wrong
     reads = {_OF_TREES.get(name, "root.id") for each in conditions for name in each.reads}
@@ -60,20 +57,14 @@ def tree_reader(conditions: Iterable[ProviderCondition]) -> Callable[[HostTree],
 
 
 def root_reader(conditions: Iterable[ProviderCondition]) -> Callable[[Provider], Any]:
-    """Return a function that computes a key of a root.
-
-    Roots with equal keys meet the same conditions of a request.
-    """
+    """Return a function for a root's key; roots with equal keys meet the same conditions of a request."""
     # attrgetter runs in C, which matters because the search calls this for each tree
     reads = {name.removeprefix("root.") for each in conditions for name in each.reads}
     return attrgetter(*sorted(reads)) if reads else _read_nothing
 
 
 def provider_reader(conditions: Iterable[ProviderCondition]) -> Callable[[Provider, Provider], Hashable]:
-    """Return a function that computes a key of a provider and its root for one request.
-
-    Providers with equal keys meet the same conditions.
-    """
+    """Return a function for the key of a provider and its root: the conditions that they meet."""
     reads = {name for each in conditions for name in each.reads}
     of_root = sorted([name.removeprefix("root.") for name in reads if name.startswith("root.")])
     # if a condition reads ancestors, each provider counts as different, because few providers have the same
@@ -234,10 +225,7 @@ class TreeKin:
         return *[members[at] for at in tree.shape.layout_of(self.where).positions], *self.shared
 
     def like_trees(self, tree: HostTree, layout: TreeLayout) -> "LikeTrees":
-        """Return the group of trees with the same relevant free amounts as this tree.
-
-        The first tree creates the group.
-        """
+        """Return the group of trees with this tree's relevant free amounts; the first tree creates it."""
         free = layout.pick(tree.free)
         pick = self._pick
         # le() and map() run in C, because this is the inner loop of explanations
@@ -273,7 +261,6 @@ def regroup_trees(
     """Group trees again for a weaker request, which may split or join the groups of the whole request.
 
     :param groups: the groups of equivalent trees for the whole request.
-    :raises placement.search.budget.BudgetExhausted: the grouping takes too long.
     """
     groups = list(groups)
     if not groups:
@@ -298,10 +285,7 @@ def regroup_trees(
 def group_trees(
     snapshot: ModelSnapshot, request: CandidatesRequest, trees: Iterable[HostTree], budget: SearchBudget
 ) -> list[LikeTrees]:
-    """Group the trees that serve a request with the same assignments, or do not fit it for the same reasons.
-
-    :raises placement.search.budget.BudgetExhausted: the grouping takes too long.
-    """
+    """Group the trees that serve a request with the same assignments, or fail it for the same reasons."""
     asked = AskedAmounts(snapshot, request, budget)
     sharing = SharingProviders(snapshot, budget)
     named: set[int] = set()
@@ -360,10 +344,7 @@ def group_trees(
 
 
 def _roots_telling(snapshot: ModelSnapshot, conditions: Iterable[ProviderCondition]) -> set[int]:
-    """Return the roots of trees with a provider that has one of the names in a condition, such as a trait.
-
-    In any other tree, either all providers meet the condition or none does.
-    """
+    """Return the roots of trees in which only some providers may meet a condition, by its names."""
     found: set[int] = set()
     for each in conditions:
         # the filter takes all roots, because without an index any tree may have a provider with one of the

@@ -12,10 +12,7 @@ from placement.search.request import ProviderFilter
 
 
 def filter_providers(snapshot: ModelSnapshot, wanted: ProviderFilter, budget: SearchBudget) -> list[Provider]:
-    """Return the providers that pass every filter, in ascending order of their ids.
-
-    A provider passes the filter ``resources`` if it alone has all the amounts free.
-    """
+    """Return providers that pass every filter, by id; each alone has all ``resources`` free."""
     # the smallest set comes first, because the time of an intersection depends on its first set
     sets = sorted(_index_sets(snapshot, wanted), key=len)
     provider_ids = sets[0].intersection(*sets[1:]) if sets else snapshot.providers.keys()

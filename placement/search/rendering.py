@@ -127,7 +127,8 @@ def render_pieces(
 ) -> list[bytes]:
     """Return the result of :func:`render` in pieces of about 1 MiB each; an answer may have 100 MiB.
 
-    :param budget: the budget of the search. Its pauses let other threads run during a long answer.
+    :param budget: the budget of the search. The pauses of the budget let other threads run during a long
+        answer.
     """
     if not offers:
         # the function returns early, because the code below needs at least one candidate and one provider
@@ -173,10 +174,7 @@ _Template = tuple[bytes, Callable[[tuple[bytes, ...]], Any]]
 
 
 class _CandidateTemplates:
-    """Makes the JSON template of each batch of patterns. Each form of patterns is rendered once.
-
-    Templates need no escaping, because names and uuids contain no characters that JSON escapes.
-    """
+    """Makes a JSON template for each batch; names and uuids need no escaping."""
 
     def __init__(self, version: Microversion, budget: SearchBudget) -> None:
         self._version = version
@@ -233,10 +231,7 @@ def _summary_parts(
     kept: ProviderSummaries,
     budget: SearchBudget,
 ) -> Iterable[bytes]:
-    """Return ``"uuid":{...}`` for each provider of the candidates.
-
-    From microversion 1.29 on, the result also has all other providers of their trees.
-    """
+    """Return ``"uuid":{...}`` of each provider; from 1.29 on, of all providers of the trees."""
     shape = SummaryShape.for_version(version)
     # summaries of whole trees do not depend on the request, so they are kept for later answers
     if shape.nested:

@@ -59,10 +59,7 @@ class SharingProviders:
         self._known: dict[frozenset[str], tuple[list[Provider], tuple[bytes, ...]]] = {}
 
     def _find_serving(self, need: ProviderNeed) -> set[int]:
-        """Return the sharing providers that may serve the need.
-
-        The conditions are checked only for few providers.
-        """
+        """Return the sharing providers that may serve the need; conditions are checked only for few."""
         found = set(self.providers)
         for name, _ in need.resources:
             found &= self._snapshot.by_class.get(name, set())
@@ -164,10 +161,7 @@ class RootFilter:
         return replace(self, ids=[each for each in self.ids if each in ids])
 
     def from_anywhere(self, rng: random.Random) -> Iterator[int]:
-        """Iterate over the passing roots in a circle, from a random root on.
-
-        Each root is equally likely to be the first.
-        """
+        """Iterate over the passing roots in a circle, from a random root on, each equally likely."""
         # roots are drawn at random until one passes: each passing root has the same probability, and not all
         # roots are filtered
         for _ in range(_DRAWS if self.ids else 0):

@@ -57,7 +57,6 @@ def fits_at_all(
 
     :param isolate: whether no two suffixed groups may have the same provider.
     :param taken: amounts that a search has already taken, by provider id and class.
-    :raises placement.search.budget.BudgetExhausted: the proof takes too long.
     """
     budget = budget or SearchBudget()
     if isolate:
@@ -132,10 +131,7 @@ def _list_volumes(
 
 
 def _max_sum(amounts: Sequence[int], volumes: Collection[int], budget: SearchBudget) -> int:
-    """Return an upper bound of the sum of undivided amounts that fit into these free amounts.
-
-    The possible sums of the amounts are the bits of an integer: bit n stands for n units.
-    """
+    """Return an upper bound of the sum of whole amounts that fit; bits of an integer are possible sums."""
     budget.spend(len(amounts) + len(volumes))
     # amounts are divided by their greatest common divisor, so that large amounts, such as memory in MB, take
     # few bits

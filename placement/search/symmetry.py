@@ -30,11 +30,7 @@ MAX_REMEMBERED: Final = 100_000
 
 
 def never_pooled(traits: frozenset[str]) -> bool:
-    """Return whether the traits of a provider exclude it from every pool.
-
-    NUMA nodes form no pool, because topology policies distinguish them. Sharing providers form no pool,
-    because guests of other hosts also use them.
-    """
+    """Return whether traits exclude a provider from pools: NUMA nodes differ, and others use sharing ones."""
     return not traits.isdisjoint((ZONE, SHARES))
 
 
@@ -105,10 +101,7 @@ class AssignmentKinds:
         return len({*self.of_providers.values()}) < len(self.of_providers)
 
     def list_pools(self) -> Iterator[tuple[list[int], int]]:
-        """Yield for each pool the ids of its providers and the amount of one unit.
-
-        The ids are in the order of the options.
-        """
+        """Yield each pool's ids of providers, in the order of the options, and the amount of one unit."""
         by_kind: dict[int, list[int]] = {}
         for provider_id, kind in self.of_providers.items():
             by_kind.setdefault(kind, []).append(provider_id)

@@ -27,10 +27,7 @@ class ServerArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
     """Stops the server so that no accepted connection is left without a worker."""
 
     def stop(self, graceful: bool = True) -> None:
-        """Stop the workers.
-
-        gunicorn calls this method.
-        """
+        """Stop the workers. gunicorn calls this method."""
         # another process listens on a shared socket: a later server, which systemd or this one starts
         is_shared = self.systemd or self.reexec_pid or self.master_pid
         if graceful and self.LISTENERS and not is_shared:

@@ -3,7 +3,6 @@
 A connection buffers each request until it has arrived completely, and each answer until it is sent.
 """
 
-import re
 import socket
 import time
 from collections import deque
@@ -12,8 +11,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from gunicorn.http.body import ChunkedReader, LengthReader
-from gunicorn.http.message import Request
 from gunicorn.http.parser import RequestParser
+
+from placement.server.plain_http import PlainRequest, make_base, read_plain
 
 HEADERS_TIMEOUT: Final = 10.0
 """Maximum seconds from the start of a connection or request until its headers are complete."""
@@ -40,48 +40,9 @@ _MAX_AT_ONCE: Final = 256 * 1024
 _HTTP_1_1: Final = (1, 1)
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-_PLAIN_FIELDS: Final = re.compile(rb"(?:[A-Za-z0-9-]+: [!-~](?:[ -~]*[!-~])?(?:\r\n|\Z))+")
-"""Pattern of headers in the form in which nearly all clients send them. Names without underscores are
-unambiguous in the WSGI environment, and values are printable ASCII.
-"""
-_MAX_PLAIN: Final = (50, 4096)
-"""Maximum number of headers for this form, and maximum total bytes, below the limits of gunicorn.
-"""
-_SPECIAL_FIELD: Final = re.compile(r"EXPECT|X-FORWARDED-")
-"""The beginning of header names with a meaning for gunicorn while it reads headers."""
-
 
 class TooLarge(Exception):
     """A request is too large; the arguments are the HTTP status, the reason phrase and the limit."""
-
-
-class PlainRequest(Request):  # type: ignore[misc]  # gunicorn has no types
-    """A request class that reads common headers faster than gunicorn does.
-
-    For all other headers, it uses the code of gunicorn.
-    """
-
-    def parse_headers(self, data: bytes, from_trailer: bool = False) -> list[tuple[str, str]]:
-        """Return the headers with names in upper case.
-
-        gunicorn calls this method.
-        """
-        if not from_trailer and len(data) <= _MAX_PLAIN[1] and _PLAIN_FIELDS.fullmatch(data):
-            fields = [line.split(": ", 1) for line in data.decode("ascii").split("\r\n")]
-            headers = [(name.upper(), value) for name, value in fields]
-            names = {name for name, _ in headers}
-            # gunicorn decides about headers that are repeated
-            if len(names) == len(headers) <= _MAX_PLAIN[0] and not any(map(_SPECIAL_FIELD.match, names)):
-                return headers
-        # this line is for the type checker, as gunicorn has no types
-        read: list[tuple[str, str]] = super().parse_headers(data, from_trailer)
-        return read
-
-
-class PlainParser(RequestParser):  # type: ignore[misc]  # gunicorn has no types
-    """gunicorn's parser, which makes requests of our class."""
-
-    mesg_class = PlainRequest
 
 
 class ClientConnection:
@@ -96,6 +57,8 @@ class ClientConnection:
         self.fd = sock.fileno()
         sock.setblocking(False)
         self._cfg = cfg
+        #: the part of the WSGI environment that all plain requests of this connection have in common
+        self.base_environ = make_base(cfg, self, peer, server)
         #: received bytes that were not yet given to gunicorn
         self._received = bytearray()
         #: the current request in pieces, as gunicorn reads it
@@ -191,15 +154,17 @@ class ClientConnection:
             if len(self._received) > MAX_HEADERS:
                 raise _headers_too_large()
             return False
-        self._source.append(bytes(self._received[: end + 4]))
+        head = bytes(self._received[: end + 4])
         del self._received[: end + 4]
-        self.request = next(PlainParser(self._cfg, self._drain_source(), self.peer))
-        reader = self.request.body.reader
-        self._body = _ChunkedBody() if isinstance(reader, ChunkedReader) else _SizedBody(0)
-        if isinstance(reader, LengthReader):
-            if reader.length > MAX_BODY:
-                raise _body_too_large()
-            self._body = _SizedBody(reader.length)
+        plain = self.request = read_plain(head)
+        if plain is not None:
+            self._body = _SizedBody(plain.length)
+        else:
+            self._source.append(head)
+            self.request = next(RequestParser(self._cfg, self._drain_source(), self.peer))
+            reader = self.request.body.reader
+            length = reader.length if isinstance(reader, LengthReader) else 0
+            self._body = _ChunkedBody() if isinstance(reader, ChunkedReader) else _SizedBody(length)
         self.deadline = time.monotonic() + BODY_TIMEOUT
         # a client that expects "100 Continue" waits for this interim response before it sends the body
         if self._body.end_position(self._received) is None and self._expects_continue():
@@ -211,6 +176,17 @@ class ClientConnection:
         return self.request.version >= _HTTP_1_1 and any(
             name == "EXPECT" and value.lower() == "100-continue" for name, value in self.request.headers
         )
+
+    def read_body(self) -> bytes:
+        """Return the whole body of the current request.
+
+        :raises Exception: the chunks of the body are invalid; gunicorn raises exceptions of many classes.
+        """
+        if isinstance(self.request, PlainRequest):
+            return b"".join(self._drain_source())
+        # this line is for the type checker, as gunicorn has no types
+        content: bytes = self.request.body.read()
+        return content
 
     def _drain_source(self) -> Iterator[bytes]:
         while self._source:
@@ -273,10 +249,7 @@ class ClientConnection:
         return True
 
     def close(self) -> None:
-        """Read the rest of the request, and then close the connection.
-
-        If some input were left unread, the client might lose the answer.
-        """
+        """Read the rest of the request, then close: otherwise the client might lose the answer."""
         # unread input would make the kernel reset the connection, and the client could lose the answer. An
         # error means that the client has closed its end already
         with suppress(OSError):
@@ -296,9 +269,14 @@ def _body_too_large() -> TooLarge:
 
 
 class _SizedBody:
-    """A body of known length."""
+    """A body of known length.
+
+    :raises TooLarge: the body is too long.
+    """
 
     def __init__(self, length: int) -> None:
+        if length > MAX_BODY:
+            raise _body_too_large()
         self._length = length
 
     def end_position(self, received: bytearray) -> int | None:

@@ -32,6 +32,7 @@ from gunicorn.workers.base import Worker
 from placement.api.call import ABANDONED
 from placement.server.arbiter import ServerArbiter
 from placement.server.connection import ClientConnection, TooLarge
+from placement.server.plain_http import PlainRequest, PlainResponse, make_environ
 
 MAX_REQUEST_LINE: Final = 8190
 """Maximum bytes of a request line, as in Apache httpd; lists of aggregates and traits make queries long."""
@@ -52,10 +53,7 @@ class BundledServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no t
             sys.exit(f"The server cannot start: {error}")
 
     def load_config(self) -> None:
-        """Set the options of gunicorn.
-
-        gunicorn calls this method.
-        """
+        """Set the options of gunicorn. gunicorn calls this method."""
         settings: dict[str, Any] = {
             # clients must not choose the path at which the service is mounted (SCRIPT_NAME)
             "forwarder_headers": "",
@@ -76,10 +74,7 @@ class _ServerLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no t
     """Passes gunicorn's log records to the handlers that oslo.log has set up."""
 
     def setup(self, cfg: Any) -> None:
-        """Remove gunicorn's own log handlers.
-
-        gunicorn calls this method.
-        """
+        """Remove gunicorn's own log handlers. gunicorn calls this method."""
         super().setup(cfg)
         self.error_log.handlers.clear()
         self.error_log.setLevel(logging.NOTSET)
@@ -144,10 +139,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
     alive: bool
 
     def init_process(self) -> None:
-        """Set up the worker after the fork.
-
-        gunicorn calls this method.
-        """
+        """Set up the worker after the fork. gunicorn calls this method."""
         self._loop = select.epoll()
         self._connections: dict[int, ClientConnection] = {}
         self._busy: set[int] = set()
@@ -164,10 +156,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         super().init_process()
 
     def run(self) -> None:
-        """Serve requests until the worker has to stop.
-
-        gunicorn calls this method.
-        """
+        """Serve requests until the worker has to stop. gunicorn calls this method."""
         listeners = {each.fileno(): each for each in self.sockets}
         # the socket is non-blocking, because several workers share a listening socket, and only one of them
         # gets a new connection
@@ -360,7 +349,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         """Call the application and send its answer; return whether to close the connection afterwards."""
         request = connection.request
         try:
-            content = request.body.read()
+            content = connection.read_body()
         except Exception as error:  # the error has several kinds: invalid chunks, or an early end
             self.log.warning(
                 "Refused a request from %s with 400, because its body is invalid: %r",
@@ -369,7 +358,11 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             )
             util.write_error(connection, 400, "Bad Request", "The body does not match its headers.")
             return True
-        response, environ = wsgi.create(request, connection, connection.peer, connection.server, self.cfg)
+        if isinstance(request, PlainRequest) and connection.base_environ is not None:
+            response = PlainResponse(request, connection, self.cfg)
+            environ = make_environ(request, connection.base_environ)
+        else:
+            response, environ = wsgi.create(request, connection, connection.peer, connection.server, self.cfg)
         environ["wsgi.input"] = io.BytesIO(content)
         environ["wsgi.multithread"] = True
         environ[ABANDONED] = self._abandoned_check(connection)
@@ -395,10 +388,11 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
 
     def _abandoned_check(self, connection: ClientConnection) -> Callable[[], str | None]:
         """Return a function that returns the reason why the answer is no longer needed, or None."""
-        poll = select.poll()
-        poll.register(connection.sock, select.POLLRDHUP)
 
         def abandoned_reason() -> str | None:
+            # most requests end before they ask
+            poll = select.poll()
+            poll.register(connection.sock, select.POLLRDHUP)
             if poll.poll(0):
                 return "The client has closed the connection."
             if self._stop_began and time.monotonic() - self._stop_began > _STOP_TIMEOUT:

@@ -123,10 +123,7 @@ class ChangedHolder:
 
 @dataclass(frozen=True, slots=True)
 class ChangedProvider:
-    """A provider that has changed, with all consumers that currently have allocations of it.
-
-    ``described`` is False if only the usage of the provider has changed.
-    """
+    """A changed provider with its current consumers; ``described`` is False if only usage has changed."""
 
     uuid: str
     generation: int

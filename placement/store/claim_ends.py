@@ -16,10 +16,7 @@ from placement.store.time_profile import AT_ONCE, EndAction, TimeWindow, check_w
 
 @dataclass(frozen=True, slots=True)
 class EndChange:
-    """A change of a claim with a fixed end time: the new end time, and the action on the guest at this time.
-
-    None keeps the present value.
-    """
+    """The new end time of a claim, and the action on the guest then; None keeps the present value."""
 
     ends_at: float | None
     on_end: EndAction | None
@@ -103,9 +100,6 @@ def _later_end(end: ClaimEnd, guest_end: float, on_end: EndAction | None) -> Cla
 
 
 def _source_window(tx: WriteTransaction, consumer: str) -> CapacityReservation | None:
-    """Return the window from which a claim was made.
-
-    The result is None if the claim is from no window, or the window is over.
-    """
+    """Return the window from which a claim was made; None if there is none, or it is over."""
     uuid = window_promises.source_windows(tx.conn, [consumer]).get(consumer)
     return None if uuid is None else reservations.find_reservation(tx.conn, uuid)

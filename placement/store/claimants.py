@@ -119,10 +119,7 @@ def check_generations(claims: Iterable[ConsumerClaim], locked: LockedConsumers) 
 
 
 def refuse_hold(consumer: consumer_store.ConsumerRow) -> None:
-    """Refuse to change the consumer if it is a hold.
-
-    :raises Conflict: the consumer is a hold.
-    """
+    """Refuse to change a hold, which only the service changes, with :class:`Conflict`."""
     if consumer.consumer_type == WINDOW_HOLD:
         raise Conflict(
             f"The consumer {consumer.uuid} keeps resources free for reservations that begin later: it changes"

@@ -60,10 +60,7 @@ class ConsumerClaim:
 
 @dataclass(frozen=True, slots=True)
 class ClaimantHolding:
-    """An amount that a consumer has allocated from a provider before its new claim.
-
-    ``consumer`` and ``provider`` are uuids, ``used`` is the allocated amount.
-    """
+    """A holding of a consumer before its new claim; ``consumer`` and ``provider`` are uuids."""
 
     consumer: str
     provider_id: int

@@ -80,10 +80,7 @@ def _lock_custom(tx: WriteTransaction, name: str, verb: str) -> int:
 
 
 def make_standard_names(tx: WriteTransaction, additional: Iterable[str]) -> None:
-    """Create missing standard and additional classes, and missing standard traits.
-
-    A class that the configuration no longer names as additional is deleted, unless it is in use.
-    """
+    """Create missing standard and additional names; delete unused classes no longer named as additional."""
     # the names are a list in the order of the library, so that ids of a new database have this order
     wanted = list(dict.fromkeys((*os_resource_classes.STANDARDS, *additional)))
     for table, standard in ((resource_classes, wanted), (traits, os_traits.get_traits())):

@@ -1,16 +1,33 @@
 """Reads, locks and writes consumers, which hold allocations, and the generations of consumers."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
-from placement.db.batch import KEPT_SIZES, PreparedStatement, StatementAnswer, bind_parameters, bind_values
+from placement.db.batch import (
+    KEPT_SIZES,
+    PreparedStatement,
+    StatementAnswer,
+    bind_parameters,
+    bind_values,
+    split_rows,
+)
 from placement.db.database import WriteTransaction
-from placement.db.tables import RESERVATION, ConsumerId, consumers, is_same_text, reservations
+from placement.db.tables import (
+    RESERVATION,
+    ConsumerId,
+    allocations,
+    consumers,
+    is_same_text,
+    planned_allocations,
+    reservations,
+    resource_providers,
+    window_promises,
+)
 from placement.exceptions import ConcurrentUpdate, ConsumerExists
 from placement.store import window_history
 from placement.store.expired import COUNTS
@@ -67,10 +84,7 @@ class ConsumerRow:
 
 
 def owner_after(present: ConsumerRow, owner: ConsumerOwnership) -> ConsumerOwnership:
-    """Return the project, user and type that an existing consumer has after a request.
-
-    Fields in ``unsaid``, which the request could not contain, keep their values.
-    """
+    """Return the owner of an existing consumer after a request, which keeps the fields in ``unsaid``."""
     # in the common case the same object is returned, because this runs for each claim
     return (
         replace(owner, **{name: getattr(present, name) for name in owner.unsaid}) if owner.unsaid else owner
@@ -149,10 +163,7 @@ def create_consumers(tx: WriteTransaction, owners: Mapping[str, ConsumerOwnershi
 
 
 def advance_consumer(tx: WriteTransaction, row: ConsumerRow, owner: ConsumerOwnership) -> None:
-    """Increase the generation of a locked consumer, and write its project, user and type.
-
-    A reservation that gets another consumer type is no longer a reservation.
-    """
+    """Increase the generation, write the owner; a reservation that gets another type is none any more."""
     # the new type may end a reservation, because PUT /allocations may change any consumer
     if row.consumer_type == RESERVATION != owner.consumer_type:
         tx.queue(_no_reservation, {"consumer": row.id})
@@ -195,3 +206,36 @@ def _consumer_removal(count: int) -> PreparedStatement:
     return PreparedStatement(
         sa.delete(consumers).where(consumers.c.id.in_(bind_parameters("id", count, ConsumerId)))
     )
+
+
+def find_roots(conn: sa.Connection, uuids: Collection[str]) -> Mapping[str, Sequence[str]]:
+    """Return the sorted uuids of the roots of all trees from which consumers have, or will have, amounts.
+
+    Consumers without amounts are missing. The roots of a window include those of which claims use all of its
+    amounts. The root of a sharing provider is included.
+    """
+    found: dict[str, set[str]] = {}
+    for chunk in split_rows(sorted(uuids)):
+        for query in _ROOTS:
+            for consumer, root in conn.execute(query, {"uuids": chunk}):
+                found.setdefault(consumer, set()).add(root)
+    return {consumer: sorted(roots) for consumer, roots in found.items()}
+
+
+_root: Final = resource_providers.alias("root")
+
+
+def _roots_query(amounts: sa.Table) -> sa.Select[Any]:
+    return (
+        sa.select(consumers.c.uuid, _root.c.uuid)
+        .distinct()
+        .select_from(consumers)
+        .join(amounts, amounts.c.consumer_id == consumers.c.id)
+        .join(resource_providers, resource_providers.c.id == amounts.c.provider_id)
+        # the root_id of a root is NULL
+        .join(_root, _root.c.id == sa.func.coalesce(resource_providers.c.root_id, resource_providers.c.id))
+        .where(consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True)))
+    )
+
+
+_ROOTS: Final = tuple(map(_roots_query, (allocations, planned_allocations, window_promises)))

@@ -10,10 +10,7 @@ from enum import StrEnum
 
 
 class GroupPolicy(StrEnum):
-    """Whether the members of a group must run on the same host or on different hosts.
-
-    A soft policy is a preference, and excludes no host.
-    """
+    """Whether members of a group must run on the same or other hosts; a soft policy excludes no host."""
 
     AFFINITY = "affinity"
     ANTI_AFFINITY = "anti-affinity"
@@ -28,10 +25,7 @@ class GroupPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
-    """The group that a consumer joins, and the policy that the group has for the hosts of its members.
-
-    With anti-affinity a host may have at most ``max_per_host`` members.
-    """
+    """The group that a consumer joins, and its policy; ``max_per_host`` limits anti-affinity."""
 
     name: str
     policy: GroupPolicy

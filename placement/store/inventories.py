@@ -291,10 +291,7 @@ def _column_values(values: InventoryValues) -> dict[str, Any]:
 
 
 def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[int, InventoryValues]]) -> None:
-    """Add inventories of new classes to locked providers.
-
-    The keys are the ids of providers and of classes.
-    """
+    """Add inventories of new classes to locked providers, by the ids of providers and of classes."""
     rows = [
         {
             "provider_id": provider_id,

@@ -125,10 +125,7 @@ class HostGuest:
 def find_guests(
     conn: sa.Connection, window: CapacityReservation, providers: Collection[str], limit: int = MAX_GUESTS
 ) -> list[HostGuest]:
-    """Return at most ``limit`` other consumers of these providers, in the order of their uuids.
-
-    Windows that begin after this window are left out.
-    """
+    """Return up to ``limit`` other consumers by uuid, without windows that begin after this window."""
     begin = window.time_ahead.starts_at
     found: dict[str, HostGuest] = {}
     for chunk in split_rows(sorted(providers)):

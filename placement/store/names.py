@@ -43,10 +43,7 @@ def _id_lookup(table: sa.Table, count: int) -> PreparedStatement:
 
 
 def lock_name(tx: WriteTransaction, table: sa.Table, name: str) -> int | None:
-    """Lock the names of classes and traits until the transaction ends.
-
-    Return the id of this name, or None if the name does not exist.
-    """
+    """Lock all names until the transaction ends; return the id of this name, or None if it does not exist."""
     # the table of names is locked before the lookup, so that two workers cannot create the same name
     tx.lock_names()
     return NameLookup(tx, table, [name]).ids.get(name)

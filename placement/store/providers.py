@@ -178,10 +178,7 @@ def _creation_at(parent: sa.ColumnElement[int], root: sa.ColumnElement[int]) -> 
 
 
 def _of_parent(column: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    """Return a query for one column of the parent's row.
-
-    If the parent does not exist, the query returns an id that the foreign key refuses.
-    """
+    """Return a query for a column of the parent, or for an id that the foreign key refuses."""
     found = sa.select(column).where(_parent.c.uuid == sa.bindparam("its_parent", type_=sa.String))
     return sa.func.coalesce(found.scalar_subquery(), NO_ID)
 

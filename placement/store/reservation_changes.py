@@ -11,6 +11,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from placement.db import buckets, clock
+from placement.db.batch import PreparedStatement
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import consumers, reservations
 from placement.exceptions import EndTooLate, InvalidRequest
@@ -61,11 +62,7 @@ class ReservationEnd:
 
 @dataclass(frozen=True, slots=True)
 class ReservationChange:
-    """A change of a reservation: its new end time, and the amounts that it keeps, by provider and class.
-
-    ``on_end`` applies to later claims from the reservation. A field with the value None leaves its part of
-    the reservation unchanged.
-    """
+    """A new end, kept amounts and the action of later claims; None leaves its part unchanged."""
 
     end: ReservationEnd | None
     kept: Mapping[str, Mapping[str, int]] | None = None
@@ -96,13 +93,11 @@ def make_reservation(
     """
     # the counter is incremented, so that all workers read the next expiry again
     tx.lock_buckets([buckets.RESERVATIONS])
-    # the condition has the uuid, because the id of the new consumer is not known yet
-    which = sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery()
-    values: dict[str, Any] = {"consumer_id": which, "claim_group": group, "starts_at": starts_at}
+    values: dict[str, Any] = {"consumer": consumer, "claim_group": group, "starts_at": starts_at}
     values |= {"lead_time": margins.lead, "cleaning_time": margins.cleaning}
-    values |= {"on_end": on_end, "is_maintenance": is_maintenance, "is_movable": is_movable}
-    values["expires_at"] = _time_of(end)
-    tx.conn.execute(sa.insert(reservations).values(values))
+    values |= {"on_end": on_end.value, "is_maintenance": is_maintenance, "is_movable": is_movable}
+    values["end"] = end.seconds if end.at is None else end.at
+    tx.queue(_INSERT_FOR if end.at is None else _INSERT_UNTIL, values)
     # the reservation is read after the write, because the database computes the end by its own clock
     written = _read_written(tx, consumer)
     # a client may use the uuid of a deleted window again
@@ -114,6 +109,25 @@ def make_reservation(
         limits.check_number(count_living(tx.conn, written.reservation.project_id))
     _check_limits(tx, written.reservation, limits)
     return written
+
+
+def _insert_reservation(expires_at: sa.ColumnElement[float]) -> PreparedStatement:
+    # the condition has the uuid, because the id of the new consumer is not known yet
+    which = sa.select(consumers.c.id).where(consumers.c.uuid == sa.bindparam("consumer")).scalar_subquery()
+    columns = (
+        *("claim_group", "starts_at", "lead_time", "cleaning_time"),
+        *("on_end", "is_maintenance", "is_movable"),
+    )
+    own = {name: sa.bindparam(name, type_=reservations.c[name].type) for name in columns}
+    return PreparedStatement(
+        sa.insert(reservations).values({"consumer_id": which, "expires_at": expires_at, **own})
+    )
+
+
+_END: Final = sa.bindparam("end", type_=sa.Double)
+_INSERT_UNTIL: Final = _insert_reservation(_END)
+# seconds are added in the statement, because the clocks of workers differ
+_INSERT_FOR: Final = _insert_reservation(clock.ServerNow() + _END)
 
 
 def _note_booking(tx: WriteTransaction, written: WrittenReservation) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from placement.db import clock
-from placement.db.batch import KEPT_SIZES, PreparedStatement, bind_parameters, bind_values
+from placement.db.batch import KEPT_SIZES, PreparedStatement, StatementBatch, bind_parameters, bind_values
 from placement.db.database import WriteTransaction
 from placement.db.tables import RESERVATION, consumers, planned_allocations, reservations, resource_classes
 from placement.exceptions import NO_RESERVATION, Conflict, NotFound
@@ -159,18 +159,25 @@ _shown: Final = (
     .select_from(RESERVING_CONSUMERS)
     .where(consumers.c.consumer_type == TYPE, reservations.c.expires_at > clock.ServerNow())
 )
-_one: Final = _shown.where(consumers.c.uuid == sa.bindparam("uuid"))
+_one: Final = PreparedStatement(_shown.where(consumers.c.uuid == sa.bindparam("uuid")))
 
 
 def find_reservation(conn: sa.Connection, uuid: str) -> CapacityReservation | None:
     """Return the reservation with this uuid; None if it does not exist or has expired."""
-    row = conn.execute(_one, {"uuid": uuid}).first()
-    return None if row is None else _reservation_of(row)
+    rows = StatementBatch(conn).add(_one, {"uuid": uuid}).rows
+    return _reservation_of(rows[0]) if rows else None
 
 
 def _reservation_of(row: Sequence[Any]) -> CapacityReservation:
-    *_, on_end, is_movable = row
-    return replace(CapacityReservation(*row), on_end=EndAction(on_end), is_movable=bool(is_movable))
+    found = CapacityReservation(*row)
+    return replace(
+        found,
+        # some drivers return truth values as numbers
+        is_pending=bool(found.is_pending),
+        is_maintenance=bool(found.is_maintenance),
+        is_movable=bool(found.is_movable),
+        on_end=EndAction(found.on_end),
+    )
 
 
 def list_reservations(

@@ -38,7 +38,7 @@ from placement.db.tables import (
     ended_claims,
     is_same_text,
 )
-from placement.store.consumer_hosts import find_roots
+from placement.store.consumers import find_roots
 from placement.store.expired import EXPIRES
 from placement.store.time_profile import MAX_PAST, EndAction, iso_time
 

@@ -52,10 +52,7 @@ class TimeSkyline:
 
     @classmethod
     def total_of(cls, parts: "Iterable[tuple[TimeSkyline, int, int]]") -> "TimeSkyline":
-        """Return the sum of skylines, each with sums between a lowest and a highest number.
-
-        The result is relative to the sum without timed amounts, so it begins at 0, too.
-        """
+        """Return the sum of skylines, each between two bounds, relative to the sum without timed amounts."""
         changes: dict[float, int] = {}
         for skyline, lowest, highest in parts:
             levels: Iterable[int] = skyline.sums
@@ -83,10 +80,7 @@ class TimeSkyline:
         return max(0, max(self.sums[begin : bisect_left(self.times, window.ends_at, begin)], default=0))
 
     def largest_integral(self, now: float, period: float) -> float:
-        """Return the largest integral (amount times seconds) of the sum over a future period of this length.
-
-        All amounts have an end time.
-        """
+        """Return the largest integral of the sum over a future period; all amounts have an end."""
         # the integral from now until each breakpoint
         instants, integrals = [max(each, now) for each in self.times], [0.0]
         for (begin, end), level in zip(pairwise(instants), self.sums, strict=False):
@@ -127,10 +121,7 @@ class TimeSkyline:
         return start
 
     def fits_until(self, most: int, start: float) -> float:
-        """Return the first time after ``start`` at which the sum exceeds ``most``.
-
-        The result is infinity if the sum never exceeds ``most``.
-        """
+        """Return the first time after ``start`` at which the sum exceeds ``most``, or infinity."""
         for index in range(bisect_right(self.times, start), len(self.times)):
             if self.sums[index] > most:
                 return self.times[index]

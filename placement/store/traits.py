@@ -80,10 +80,7 @@ def remove_all(tx: WriteTransaction, uuid: str) -> None:
 def _lock(
     tx: WriteTransaction, uuid: str, wanted: Collection[str]
 ) -> tuple[providers.ProviderRow, Set[int], dict[str, int]]:
-    """Lock a provider.
-
-    Return its row, the ids of its traits, and the ids of those wanted traits that exist.
-    """
+    """Lock a provider; return its row, the ids of its traits, and the ids of existing wanted traits."""
     # the lock is followed by both lookups in one batch
     tx.lock([uuid])
     present = tx.queue(_present, {"provider": uuid})
@@ -100,10 +97,7 @@ _present: Final = PreparedStatement(
 
 
 def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Set[int]) -> bool:
-    """Write the traits of a provider if they differ from its current traits; return whether they differ.
-
-    If the provider has exactly these traits already, its generation does not change.
-    """
+    """Write a provider's traits if they differ; return whether they do, as its generation then grows."""
     # without a change there is no stamp: agents repeat their reports, and a stamp makes all workers read the
     # provider
     if wanted == present:
@@ -114,11 +108,7 @@ def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Se
 
 
 def put(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
-    """Replace the traits of locked providers; ``wanted`` has the ids of the new traits by provider id.
-
-    If an extension has registered attributes that describe a trait, the attributes are deleted with the
-    trait.
-    """
+    """Replace the traits of locked providers, by ids; delete registered attributes of removed traits."""
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
     # all traits are removed and the wanted traits inserted, because a provider has few traits

@@ -8,7 +8,7 @@ rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -39,10 +39,7 @@ _AT_ONCE: Final = 100
 
 
 class PastState(StrEnum):
-    """The state of a window that is over: it ended or was cancelled.
-
-    A cancelled window was deleted before its start.
-    """
+    """The state of a window that is over; a cancelled window was deleted before its start."""
 
     ENDED = "ended"
     CANCELLED = "cancelled"
@@ -73,35 +70,32 @@ def note_booking(tx: WriteTransaction, window: WindowRecord, now: float) -> None
 
     :param now: the present time by the clock of the database.
     """
-    old = [
-        *tx.conn.execute(_too_old, {"before": now - MAX_AGE}).scalars(),
-        *_find_excess(tx, window.project_id, now - RECENT, MAX_KEPT),
-        *_find_excess(tx, window.project_id, now, MAX_RECENT),
+    # the three queries are sent together, because no answer is read before the last one is queued
+    answers = [
+        tx.queue(_too_old, {"before": now - MAX_AGE}),
+        *(
+            tx.queue(_too_many, {"project": window.project_id, "before": before, "kept": kept})
+            for before, kept in ((now - RECENT, MAX_KEPT), (now, MAX_RECENT))
+        ),
     ]
-    if old:
+    if old := [uuid for answer in answers for uuid in answer.scalars]:
         tx.conn.execute(sa.delete(table).where(table.c.uuid.in_(old)))
-    tx.conn.execute(
-        sa.insert(table).values(
-            uuid=window.uuid,
-            project_id=window.project_id,
-            user_id=window.user_id,
-            claim_group=window.group,
-            starts_at=window.held.starts_at,
-            expires_at=window.held.ends_at,
-            lead_time=window.margins.lead,
-            cleaning_time=window.margins.cleaning,
-            on_end=window.on_end,
-            resources=json.dumps(window.resources, sort_keys=True),
-            ended_at=window.held.ends_at,
-            booked_at=now,
-            end_set_at=now,
-        )
-    )
-
-
-def _find_excess(tx: WriteTransaction, project_id: str, before: float, kept: int) -> Sequence[str]:
-    """Return the windows of a project that ended before a time, except the ``kept`` latest windows."""
-    return tx.conn.execute(_too_many, {"project": project_id, "before": before, "kept": kept}).scalars().all()
+    row = {
+        "uuid": window.uuid,
+        "project_id": window.project_id,
+        "user_id": window.user_id,
+        "claim_group": window.group,
+        "starts_at": window.held.starts_at,
+        "expires_at": window.held.ends_at,
+        "lead_time": window.margins.lead,
+        "cleaning_time": window.margins.cleaning,
+        "on_end": window.on_end.value,
+        "resources": json.dumps(window.resources, sort_keys=True),
+        "ended_at": window.held.ends_at,
+        "booked_at": now,
+        "end_set_at": now,
+    }
+    tx.insert(table, [row])
 
 
 def note_end(tx: WriteTransaction, uuid: str, expires_at: float) -> None:
@@ -125,7 +119,7 @@ def note_deletion(tx: WriteTransaction, uuid: str) -> None:
 
 def forget_window(tx: WriteTransaction, uuid: str) -> None:
     """Delete a window from the history, because a new reservation has the same uuid."""
-    tx.conn.execute(sa.delete(table).where(table.c.uuid == uuid))
+    tx.queue(_forget, {"uuid": uuid})
 
 
 def list_past(
@@ -171,10 +165,12 @@ _mark_deleted: Final = PreparedStatement(
     .where(table.c.uuid == sa.bindparam("uuid"), table.c.ended_at > clock.ServerNow())
     .values(ended_at=clock.ServerNow())
 )
-_too_old: Final = (
+_forget: Final = PreparedStatement(sa.delete(table).where(table.c.uuid == sa.bindparam("uuid")))
+_too_old: Final = PreparedStatement(
     sa.select(table.c.uuid).where(table.c.ended_at <= sa.bindparam("before", type_=sa.Double)).limit(_AT_ONCE)
 )
-_too_many: Final = (
+# the windows of a project that ended before a time, except the latest ones
+_too_many: Final = PreparedStatement(
     sa.select(table.c.uuid)
     .where(
         table.c.project_id == sa.bindparam("project"),

@@ -58,10 +58,7 @@ def movable_windows(conn: sa.Connection, uuids: Collection[str], roots: Mapping[
 def moved_claims(
     tx: WriteTransaction, moves: Sequence[WindowMove], locked: LockedConsumers
 ) -> list[ConsumerClaim] | None:
-    """Return the claims of moved windows at their new hosts; None if a window has changed meanwhile.
-
-    The caller has locked the consumers, and the buckets of the providers before and after the moves.
-    """
+    """Return claims of moved windows, which the caller has locked with all buckets; None if one changed."""
     claims = []
     for move in moves:
         row = locked.consumers.get(move.consumer)

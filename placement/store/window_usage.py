@@ -66,10 +66,7 @@ class WindowUsage:
 
 
 def _present_sum(amounts: Iterable[TimedAmount], now: float) -> int:
-    """Return the sum of the amounts that active windows and claims have at present.
-
-    An amount that a window has got back counts, although it may have no allocation yet.
-    """
+    """Return what active windows and claims have now, with returned amounts that lack an allocation."""
     return sum(
         each.used
         for each in amounts

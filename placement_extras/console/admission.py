@@ -15,8 +15,8 @@ import orjson
 from cryptography.fernet import Fernet, InvalidToken
 
 from placement.api import context
+from placement.api.context import TokenAccess
 from placement.api.service import PlacementService
-from placement.api.token_access import TokenAccess
 from placement.exceptions import ServiceError, Unavailable
 from placement_extras.console import forms, sessions
 from placement_extras.console.page_request import REFUSAL, SESSION, VisitorSession
@@ -158,10 +158,7 @@ def note_admitted(pages: "WSGIApplication") -> "WSGIApplication":
 
 
 class _PageAnswer:
-    """Sends the answer to the browser, unless the authentication refused the request.
-
-    Of a refusal, only the status is recorded.
-    """
+    """Sends the answer to the browser; of a refusal by the authentication, it only records the status."""
 
     def __init__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> None:
         self._environ = environ

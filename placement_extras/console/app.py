@@ -88,10 +88,7 @@ def _scaled_text(value: float, step: int, units: Sequence[str]) -> str:
 
 
 def whole_percent(part: int, whole: int) -> int:
-    """Return the share of a part in a whole, in percent from 0 to 100.
-
-    The result is 0 only for an empty part, and 100 only for the whole.
-    """
+    """Return a part's share in percent: 0 only for an empty part, and 100 only for the whole."""
     if whole <= 0:
         # without a capacity, any usage fills the bar
         return 100 if part > 0 else 0

@@ -37,10 +37,7 @@ class ProviderTaking:
 
 @dataclass(frozen=True, slots=True)
 class OfferLine:
-    """A provider and its depth below the root.
-
-    If ``takings`` is empty, the provider only connects providers below it to the root of the tree.
-    """
+    """A provider and its depth; without ``takings`` it only connects providers below it to the root."""
 
     depth: int
     provider: Provider

@@ -32,11 +32,7 @@ EXAMPLE: Final = "small=resources=VCPU:1,MEMORY_MB:2048\nlarge: vcpus=8 ram=1638
 
 @dataclass(frozen=True, slots=True)
 class CapacityQuestion:
-    """The fields of the form.
-
-    Each line of ``flavors`` is a query or a flavor of Nova, and each line of ``excluded_hosts`` is a name or
-    uuid.
-    """
+    """The fields of the form: lines with a query or a flavor of Nova, and lines with a host."""
 
     flavors: str = ""
     excluded_hosts: str = ""

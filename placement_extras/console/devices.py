@@ -74,11 +74,7 @@ def _device_row(provider: Provider, holders: Sequence[int]) -> DeviceRow:
 
 @dataclass(slots=True)
 class DeviceStock:
-    """The PCI devices of one resource class.
-
-    ``hosts`` is the number of hosts with such devices, and ``open_hosts`` the number of hosts with a free
-    device.
-    """
+    """The PCI devices of a class, on ``hosts`` hosts, of which ``open_hosts`` have a free device."""
 
     resource_class: str
     capacity: int = 0

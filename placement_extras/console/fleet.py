@@ -30,10 +30,7 @@ _MAX_TEXT: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class AgentHeartbeat:
-    """The approximate time of an agent's last report, and the time when its next report is due.
-
-    Both times are in seconds since 1970, by the clock of the host.
-    """
+    """About when an agent last reported, and when the next report is due, by the clock of the host."""
 
     reported_at: float
     due: float
@@ -44,10 +41,7 @@ class AgentHeartbeat:
 
 
 def last_heartbeat(members: Iterable[Provider]) -> AgentHeartbeat | None:
-    """Return the heartbeat of a host, from its first provider with a heartbeat.
-
-    The result is None if no provider has one.
-    """
+    """Return the heartbeat of a host, from its first provider with one; None if there is none."""
     for each in members:
         if each.attributes:
             reported_at, due = each.attributes.get(REPORTED_AT), each.attributes.get(REPORT_DUE)
@@ -58,10 +52,7 @@ def last_heartbeat(members: Iterable[Provider]) -> AgentHeartbeat | None:
 
 
 def broken_promises(members: Iterable[Provider]) -> str:
-    """Return the promises to guests that a host breaks, in the words of its agent.
-
-    The result is empty if the host breaks no promise.
-    """
+    """Return the promises to guests that a host breaks, in its agent's words; empty if none."""
     for each in members:
         if each.attributes:
             broken = each.attributes.get(BROKEN_PROMISES)
@@ -148,10 +139,7 @@ class FleetHost:
 
 @dataclass(frozen=True, slots=True)
 class ClassTotal:
-    """The sums of one resource class over several hosts.
-
-    Each unused amount counts as free, stranded or disabled.
-    """
+    """The sums of one class over several hosts; an unused amount is free, stranded or disabled."""
 
     resource_class: str
     hosts: int
@@ -199,10 +187,7 @@ def state_of(tree: HostTree, now: float = 0.0) -> HostCondition:
 
 
 def make_page(snapshot: ModelSnapshot, wanted: HostFilter, now: float = 0.0) -> FleetPage:
-    """Return the page of hosts that pass the filters, at a time.
-
-    A page number above the last page selects the last page.
-    """
+    """Return the page of hosts that pass the filters at a time; a number too high means the last page."""
     trees = snapshot.whole_trees()
     passing = _passing_roots(snapshot, trees, wanted)
     # the states of all passing hosts are needed, because the totals distinguish free amounts by state

@@ -93,10 +93,7 @@ class ConsumerHolding:
 
 
 def make_page(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now: float = 0.0) -> HostPage:
-    """Return the page with this number for a provider.
-
-    A large tree has several pages; ``now`` is in seconds since 1970.
-    """
+    """Return the page with this number, for a large tree, of a provider at a time (seconds since 1970)."""
     tree = snapshot.whole_trees()[provider.root_id]
     children: dict[int, list[Provider]] = {}
     for each in tree.members:
@@ -247,10 +244,7 @@ class BarSegment:
 
 @dataclass(frozen=True, slots=True)
 class InventoryBar:
-    """The bar of one inventory.
-
-    ``units`` is the number of marks on the bar; 0 if the marks would be too many.
-    """
+    """The bar of one inventory, with ``units`` marks; 0 if the marks would be too many."""
 
     provider: Provider
     resource_class: str
@@ -269,10 +263,7 @@ class HostPicture:
 
 
 def draw_picture(node: ProviderNodeView, held: Sequence[ConsumerHolding]) -> HostPicture:
-    """Draw the bars of a provider and of all providers below it, with a part for each of these consumers.
-
-    Inventories without allocations are left out.
-    """
+    """Draw a bar with these consumers for each inventory in use, of a provider and those below it."""
     amounts: dict[tuple[int, str], list[tuple[int, int]]] = {}
     for number, each in enumerate(held, 1):
         for provider, name, used in each.amounts:
@@ -331,10 +322,7 @@ _MAX_WATERMARKS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class CacheWays:
-    """The cache ways that a guest can fill, as text and as pieces of a bar.
-
-    A piece is a start and a width, in percent of the cache.
-    """
+    """The cache ways that a guest can fill, as text and as pieces (start and width in percent) of a bar."""
 
     number: int
     ways: str
@@ -344,11 +332,7 @@ class CacheWays:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerPlace:
-    """The CPUs and cache ways of a consumer.
-
-    ``number`` is the number of the consumer in the list of consumers; 0 for a consumer that is not in the
-    list.
-    """
+    """The CPUs and cache ways of a consumer, with its number in the list; 0 if it is not there."""
 
     consumer: str
     number: int

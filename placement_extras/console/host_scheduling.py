@@ -37,11 +37,7 @@ _TRIES: Final = 5  # more than one, because claims of other clients change the g
 
 @dataclass(frozen=True, slots=True)
 class HostScheduling:
-    """Whether the host is disabled for new guests.
-
-    If a visitor of the console has disabled the host (``is_ours``), the object also has the visitor and the
-    reason.
-    """
+    """Whether the host is disabled for new guests; the visitor and the reason if ``is_ours``."""
 
     is_disabled: bool
     is_ours: bool

@@ -73,10 +73,7 @@ def show_fleet(visit: PageRequest) -> str:
 
 
 def _visit_time(visit: PageRequest) -> float:
-    """Return the current time.
-
-    If the visitor may not read attributes, return 0, so that no agent counts as silent.
-    """
+    """Return the current time, or 0 for visitors that may not read attributes: no agent is silent then."""
     return time.time() if visit.may_use(ext.ATTRIBUTES) else 0.0
 
 

@@ -163,20 +163,14 @@ class NeighboursPage:
 
 
 class NeighbourCensus:
-    """Reads the values of all hosts. A host is read again only after the host has changed.
-
-    Threads may share the object.
-    """
+    """Reads the values of hosts, again only after a host has changed. Threads may share the object."""
 
     def __init__(self) -> None:
         # a tree is replaced when it changes, and the values of the old tree vanish with the tree
         self._known: WeakKeyDictionary[HostTree, NeighbourHost] = WeakKeyDictionary()
 
     def list_hosts(self, snapshot: ModelSnapshot, name: str = "") -> list[NeighbourHost]:
-        """Return the values of each host for which an agent has written values.
-
-        :param name: a text that the names of the hosts must contain, in upper or lower case.
-        """
+        """Return values of hosts with an agent's values; ``name`` is a part of the name, in any case."""
         trees, text, found = snapshot.whole_trees(), name.casefold(), []
         for root in snapshot.roots_having(snapshot.by_attribute, MEASURED_AT).ids:
             tree = trees[root]
@@ -189,10 +183,7 @@ class NeighbourCensus:
 
 
 def read_usage(tree: HostTree) -> NeighbourHost:
-    """Return the values of a host, from its first provider with the attribute :data:`MEASURED_AT`.
-
-    Attributes in another format are ignored.
-    """
+    """Return the values of a host, from its first provider with :data:`MEASURED_AT`; ignore other formats."""
     root = tree.root
     for each in tree.members:
         if MEASURED_AT in each.attributes:

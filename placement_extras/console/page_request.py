@@ -155,10 +155,7 @@ class ListPage(Generic[T]):
 
 
 def cut_page(rows: Sequence[T], number: int, per_page: int) -> ListPage[T]:
-    """Return one page of a list.
-
-    A page number above the last page selects the last page. An empty list has one page.
-    """
+    """Return one page of a list, which is the last one for a number too high; an empty list has one."""
     pages = max(1, -(-len(rows) // per_page))
     number = min(max(1, number), pages)
     return ListPage(tuple(rows[(number - 1) * per_page : number * per_page]), number, pages, len(rows))

@@ -20,10 +20,7 @@ _DATA: Final = ("-d", "--data", "--data-ascii", "--data-raw", "--data-urlencode"
 
 @dataclass(frozen=True, slots=True)
 class GuestQuestion:
-    """The fields of a form that describe a guest, as the visitor typed them.
-
-    A query takes precedence over the fields of a flavor.
-    """
+    """The fields of a form that describe a guest; a query takes precedence over the fields of a flavor."""
 
     query: str = ""
     vcpus: str = ""

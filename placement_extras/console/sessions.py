@@ -82,10 +82,7 @@ def delete_session(tx: WriteTransaction, key: str) -> None:
 
 
 def may_attempt(conn: sa.Connection, limits: Mapping[str, int], seconds: float) -> bool:
-    """Return whether :func:`count_attempt` would accept another attempt now.
-
-    Callers use this function first, so that a refused attempt costs no write.
-    """
+    """Return whether :func:`count_attempt` would accept another attempt, so that a refusal costs no write."""
     return _free(conn, limits, seconds) is not None
 
 

@@ -42,10 +42,7 @@ _MAX_GENERATION: Final = 2**53
 
 @dataclass(frozen=True, slots=True)
 class SettingsFollower:
-    """A host, its group, and the generation (version) of the group's settings that the host has applied.
-
-    The generation is 0 if the host has applied no settings.
-    """
+    """A host, its group, and the generation of the group's settings that it has applied; 0 for none."""
 
     root: Provider
     group: str
@@ -69,10 +66,7 @@ class SettingsGroup:
 
 @dataclass(frozen=True, slots=True)
 class SettingsPage:
-    """One page of groups, and one page of hosts (``apart``) that are behind, ahead or in trouble.
-
-    ``without`` is the number of hosts without a group.
-    """
+    """A page of groups, and one of hosts (``apart``) in trouble; ``without`` counts those without group."""
 
     groups: ListPage[SettingsGroup]
     without: int

@@ -12,8 +12,8 @@ from typing import Final
 from flask import Blueprint, Response, current_app, render_template, request
 
 from placement.api.auth import KeystoneAuth
+from placement.api.context import CannotAsk, SignInRefused
 from placement.api.service import PlacementService
-from placement.api.token_access import CannotAsk, SignInRefused
 from placement.exceptions import Forbidden
 from placement_extras.console import admission, forms, sessions
 from placement_extras.console.page_request import MAX_NAME, redirect_to, service_of
@@ -170,10 +170,7 @@ def _form_page(form: SignInForm, error: str = "", status: HTTPStatus = HTTPStatu
 
 
 def _count_attempt(service: PlacementService, limits: Mapping[str, int]) -> bool:
-    """Count an attempt to sign in and return True.
-
-    Above the limit of attempts, return False, without a write to the database.
-    """
+    """Count an attempt to sign in and return True; above the limit return False, without a write."""
     with service.database.read() as conn:
         if not sessions.may_attempt(conn, limits, admission.WINDOW):
             return False
@@ -204,10 +201,7 @@ def counted_as(sent: str) -> str:
 
 
 def _next_page(wanted: str) -> str:
-    """Return the wanted page if it is a page of the console and valid in a header.
-
-    Otherwise return the first page.
-    """
+    """Return the wanted page if it is of the console and valid in a header, otherwise the first page."""
     # any other address would let a link to the console lead to another site
     return wanted if wanted.startswith("/console/") and wanted.isprintable() else "/console"
 

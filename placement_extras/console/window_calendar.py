@@ -94,10 +94,7 @@ class CalendarBar:
 
 @dataclass(frozen=True, slots=True)
 class UsageStep:
-    """A part of the shown time with a constant used amount.
-
-    ``left`` and ``width`` are shares of the shown time.
-    """
+    """A part of the shown time with a constant used amount; ``left`` and ``width`` are shares of the time."""
 
     left: float
     width: float
@@ -159,10 +156,7 @@ def calendar_host(
 
 
 def _usage_steps(skyline: TimeSkyline, endless: int, shown: TimeWindow) -> Iterator[UsageStep]:
-    """Yield the steps of usage in the order of time.
-
-    Short steps are drawn as one, with the largest of their amounts.
-    """
+    """Yield the steps of usage by time; short steps are drawn as one, with their largest amount."""
     length = shown.duration_seconds
     inside = (each for each in skyline.times if shown.starts_at < each < shown.ends_at)
     first, level = shown.starts_at, 0

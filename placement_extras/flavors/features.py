@@ -104,10 +104,7 @@ def _image_type(guest: FlavorGuest) -> Iterator[str]:
 
 
 def _device_traits(guest: FlavorGuest) -> list[str]:
-    """Return the traits for properties of the image.
-
-    If a value has no trait, return an empty list, as Nova does.
-    """
+    """Return the traits for properties of the image; none if a value has no trait, as in Nova."""
     traits = [
         f"{prefix}_{guest.image.texts[name].replace('-', '_').upper()}"
         for name, prefix in _PREFIXES.items()

@@ -279,10 +279,7 @@ class FlavorGuest:
         return cls(flavor, dict(flavor.extra_specs), read(flavor.image.properties))
 
     def both_texts(self, name: str, prefix: str = "hw") -> tuple[str | None, str | None]:
-        """Return the value of a feature in the flavor, and its value in the image.
-
-        A missing value is None in the result.
-        """
+        """Return the value of a feature in the flavor, and its value in the image; None if missing."""
         return self.specs.get(f"{prefix}:{name}"), self.image.texts.get(f"{prefix}_{name}")
 
     def agreed_text(self, name: str, prefix: str = "hw") -> str | None:
@@ -307,10 +304,7 @@ class FlavorGuest:
         return value
 
     def both_flags(self, name: str) -> tuple[bool | None, bool | None]:
-        """Return whether the flavor asks for a feature, and whether the image asks for it.
-
-        A missing value is None in the result.
-        """
+        """Return whether the flavor asks for a feature, and whether the image does; None if missing."""
         spec = self.specs.get(f"hw:{name}")
         return None if spec is None else parse_flag(spec), self.image.flags.get(f"hw_{name}")
 

@@ -37,10 +37,7 @@ _BY_WORDS: Final = ("any", "large", "small")
 
 @dataclass(frozen=True, slots=True)
 class MemoryEncryption:
-    """A kind of memory encryption: the trait that a host needs, and the conditions that a guest has to meet.
-
-    ``is_stateless`` requires firmware without state, and ``has_no_video`` requires a guest without video.
-    """
+    """A kind of memory encryption, with its trait, and what it requires: stateless firmware, no video."""
 
     trait: str
     is_stateless: bool = False

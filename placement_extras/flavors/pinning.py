@@ -155,10 +155,7 @@ def _effective_policy(guest: FlavorGuest, policy: str | None, emulator_is_isolat
 
 
 def _cpu_amount(guest: FlavorGuest, resource_class: str) -> int:
-    """Return the sum of the amounts of a CPU class in extra specs.
-
-    Amounts that are not numbers are skipped; the module ``groups`` warns about them.
-    """
+    """Return the sum of amounts of a CPU class in extra specs; ``groups`` warns of others than numbers."""
     total = 0
     for name, value in guest.numbered_specs("resources"):
         if name.startswith(resource_class):  # Nova only compares the beginning, so longer names count, too

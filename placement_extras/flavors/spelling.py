@@ -130,10 +130,7 @@ def _check_specs(names: Iterable[str], warnings: FlavorWarnings) -> None:
 
 
 def _meant_spec(name: str) -> str | None:
-    """Return the name that an unknown extra spec probably means.
-
-    Return None for a known name, and for names of other programs.
-    """
+    """Return what an unknown extra spec probably means; None for known and other programs' names."""
     namespace, colon, rest = name.partition(":")
     if not colon:
         # this is the name of an image property; the extra spec has a colon instead

@@ -66,10 +66,7 @@ def _check_serial_ports(guest: FlavorGuest) -> None:
 
 
 def _check_cpu_topology(guest: FlavorGuest) -> None:
-    """Check the image's sockets, cores and threads against the image's maxima.
-
-    Also check the image's maxima against the flavor's maxima.
-    """
+    """Check the image's sockets, cores and threads against its maxima, and these against the flavor's."""
     for part in _TOPOLOGY_PARTS:
         # the values of the flavor are preferences; Nova only checks that they are numbers
         guest.both_numbers(f"cpu_{part}")

@@ -256,10 +256,7 @@ def _adoption_record(conn: sa.Connection) -> AdoptionRecord:
 
 
 def _kept_names(conn: sa.Connection) -> list[str]:
-    """Return the kept tables in the order of removal.
-
-    A table comes before the tables that its foreign keys refer to.
-    """
+    """Return the kept tables in the order of removal: each before those that its foreign keys refer to."""
     kept = {KEPT + name for name in STOCK}
     ordered = (name for name, _ in sa.inspect(conn).get_sorted_table_and_fkc_names() if name is not None)
     return [name for name in reversed(list(ordered)) if name in kept]

@@ -118,10 +118,7 @@ class DatabaseContent:
 
 
 def own_content(conn: sa.Connection, prefix: str = "") -> DatabaseContent:
-    """Return the content of a database with our tables.
-
-    :param prefix: the prefix that the names of our tables have now; usually empty.
-    """
+    """Return the content of a database with our tables, of which the names begin with the prefix."""
     metadata = sa.MetaData()
     named = {
         name: table.to_metadata(metadata, name=prefix + name)
@@ -306,10 +303,7 @@ _ITEM_NOUNS: Final = {
 def describe_changes(
     changes: Mapping[str, TableChange], before: PortableContent, after: PortableContent
 ) -> list[str]:
-    """Describe each change in one line.
-
-    Changes of allocations and inventories come first, because they matter most to operators.
-    """
+    """Describe each change in one line; allocations and inventories, which matter most, come first."""
     lines: list[str] = []
     for table in dict.fromkeys(("allocations", "inventories", *_ITEM_NOUNS)):
         if (change := changes.get(table)) is None:

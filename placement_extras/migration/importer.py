@@ -67,10 +67,7 @@ def _aggregate_uuids(source: StockContent) -> Iterator[str]:
 
 
 def _check_spellings(what: str, texts: Iterable[str]) -> Iterator[str]:
-    """Describe texts that are not uuids, and pairs of texts that are the same uuid in two spellings.
-
-    :param what: the noun for these texts in the message, such as ``consumer``.
-    """
+    """Describe texts that are no uuids, and two spellings of one uuid; ``what`` is their noun."""
     known: dict[str, str] = {}
     for text in texts:
         try:
@@ -84,10 +81,7 @@ def _check_spellings(what: str, texts: Iterable[str]) -> Iterator[str]:
 
 
 def _check_names(providers: Iterable[tuple[str, str | None]]) -> Iterator[str]:
-    """Describe each provider that has the same name as another provider.
-
-    The uuid counts as the name of a provider without a name.
-    """
+    """Describe providers with the name of another; a provider without a name has its uuid as the name."""
     known: dict[str, str] = {}  # uuid of the first provider by name
     for uuid, name in providers:
         first = known.setdefault(uuid if name is None else name, uuid)
@@ -307,10 +301,7 @@ def _copy(tx: WriteTransaction, source: StockContent) -> None:
 
 
 def _make_names(tx: WriteTransaction, source: StockContent, table: sa.Table) -> dict[int, int]:
-    """Create the missing names in our table, in the order of the source.
-
-    Return our ids by the ids of the source.
-    """
+    """Create missing names in our table, in the source's order; return our ids by those of the source."""
     present = set(tx.conn.execute(sa.select(table.c.name)).scalars())
     missing = [row for row in source.rows(table.name) if row["name"] not in present]
     rows = ({"name": row["name"], "updated_at": row["updated_at"] or tx.now} for row in missing)

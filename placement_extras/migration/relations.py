@@ -64,10 +64,7 @@ def _missing_on_postgresql(conn: sa.Connection, tables: list[str]) -> Iterator[s
 
 
 def _missing_on_mysql(conn: sa.Connection) -> Iterator[str]:
-    """Yield the rights that the user of a MySQL database lacks.
-
-    The rights of a user with a role are not checked.
-    """
+    """Yield the rights that the user of a MySQL database lacks; users with a role are not checked."""
     try:
         # rights from a role cannot be read here, so the move is tried without a check
         if conn.execute(_ENABLED_ROLES).scalar_one():
@@ -199,10 +196,7 @@ def _execute_patiently(conn: sa.Connection, statement: str) -> None:
 
 
 def commit_step(conn: sa.Connection) -> None:
-    """Commit a step of a move on MySQL.
-
-    On other databases the whole move is one transaction, so this function does nothing.
-    """
+    """Commit a step of a move on MySQL; elsewhere the whole move is one transaction."""
     if not is_transactional(conn):
         conn.exec_driver_sql("COMMIT")
 

@@ -420,10 +420,7 @@ def _content_queries(
 
 
 def _unknown_consumers(conn: sa.Connection, t: StockTables, held: sa.Select[Any]) -> dict[str, int]:
-    """Return new ids, by uuid, for consumers that have allocations but no row.
-
-    Releases before Rocky wrote no rows.
-    """
+    """Return new ids, by uuid, for consumers with allocations but no row, as before Rocky."""
     each = held.subquery()
     query = (
         sa.select(each.c.consumer_uuid)
@@ -438,10 +435,7 @@ def _unknown_consumers(conn: sa.Connection, t: StockTables, held: sa.Select[Any]
 
 
 def _find_leftovers(conn: sa.Connection, t: StockTables, class_ids: set[int]) -> Iterator[str]:
-    """Describe rows that refer to missing rows.
-
-    Clients of OpenStack Placement do not see such rows, so these rows are not copied.
-    """
+    """Describe rows that refer to missing rows, which clients do not see, and which are not copied."""
     p, known = t.providers.c, sorted(class_ids)
     for table, what in ((t.inventories, "inventory"), (t.allocations, "allocation")):
         amount = table.c.total if table is t.inventories else table.c.used

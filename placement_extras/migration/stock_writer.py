@@ -97,10 +97,7 @@ class _StockWriter:
         self._spelled = {canonical_uuid(each): each for each in (*stored, *held)}
 
     def run(self) -> None:
-        """Remove, change and add rows.
-
-        A row is added before the rows that refer to it, and removed after these rows.
-        """
+        """Remove, change and add rows; a row is added before, and removed after, rows that refer to it."""
         for table in self._tables.metadata.sorted_tables:
             if "id" in table.c and (self._source.has_types or table is not self._tables.types):
                 # a conversion from another kind of database may have left a sequence below the highest id
@@ -204,10 +201,7 @@ class _StockWriter:
             self._update(table, [{"id": row_id}], name=name, generation=generation, updated_at=time)
 
     def _write_parents(self) -> None:
-        """Set the parents and roots of the providers for which they differ.
-
-        A new parent of a provider changes the roots of all its descendants.
-        """
+        """Set differing parents and roots of providers; a new parent changes the roots of all descendants."""
         table = self._tables.providers
         parents = {
             row_id: None if parent is None else self._is[parent]

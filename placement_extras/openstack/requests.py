@@ -90,10 +90,7 @@ def _root_uuid(asking: command.Command, name: str) -> str:
 
 
 class HostNames:
-    """The names of hosts and of their providers.
-
-    Each tree is requested only once; names are empty if the user may not see providers.
-    """
+    """The names of hosts and their providers by tree, each asked once; empty if the user may not see them."""
 
     def __init__(self, asking: command.Command) -> None:
         self._asking = asking

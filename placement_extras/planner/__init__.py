@@ -26,7 +26,7 @@ Modules
       the simulation to find places for the guests of some hosts, and ``migration_plan`` to find the fewest
       moves that make room.
     - ``trials`` has the journal of changes, with which the planner's searches undo their changes.
-    - ``handler`` reads the allocations of guests and answers requests, and ``document`` makes the JSON.
+    - ``handler`` reads the allocations of guests, and answers requests with JSON.
       ``options`` and ``rules`` are separate modules, so that tools can load them without ``handler``.
 
 The order of calls

@@ -72,10 +72,7 @@ class HostCoupling:
         self._group_of: dict[CoupledHost, int] = {}
 
     def couple_host(self, tree: HostTree, shared: Sequence[Provider]) -> CoupledHost:
-        """Return a coupled host: a tree with its sharing providers, and the ways to place a guest there.
-
-        :raises placement.search.budget.BudgetExhausted: the work takes too long.
-        """
+        """Return a coupled host: a tree with its sharing providers, and the ways to place a guest there."""
         ways, free = couple_ways(self._finder.footprints_at(tree, shared), tree, shared)
         offered = {
             (each.id, name) for each in tree.members if each.id in self._sharing for name in each.inventories
@@ -349,10 +346,7 @@ class CloudHosts:
 
 
 def count_flavor(cloud: CloudHosts, request: CandidatesRequest) -> FlavorCapacity:
-    """Return how many more guests of a flavor fit, if no guests of other flavors are added.
-
-    :raises placement.search.budget.BudgetExhausted: the work takes too long.
-    """
+    """Return how many more guests of a flavor fit, if no guests of other flavors are added."""
     return _FlavorCount(cloud, request).run()
 
 

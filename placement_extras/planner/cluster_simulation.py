@@ -61,8 +61,6 @@ def guests_of(
     """Return the guests with these allocations, in the order of their uuids.
 
     An allocation is left out if the snapshot has no inventory for it.
-
-    :raises placement.search.budget.BudgetExhausted: the work takes too long.
     """
     by_consumer: dict[tuple[str, str | None], dict[Slot, int]] = {}
     for each in chain.from_iterable(yielding_slices(held, budget)):
@@ -187,10 +185,7 @@ class ClusterSimulation:
         self._by_root = {tree.root.id: (tree, shared) for tree, shared in self.hosts}
 
     def free(self, slot: Slot) -> int:
-        """Return the free amount of a slot, or the usable amount of a pool.
-
-        The free amount is negative if the usage exceeds the capacity.
-        """
+        """Return the free amount of a slot, or the usable amount of a pool; negative if overused."""
         if isinstance(slot, DevicePool):
             return slot.usable_amount({each: self.free(each) for each in slot.slots})
         provider_id, name = slot
@@ -202,10 +197,7 @@ class ClusterSimulation:
         return self.snapshot.providers[next(root for root in roots if root not in self._by_root)]
 
     def take_amounts(self, amounts: Iterable[tuple[Slot, int]], times: int = 1) -> None:
-        """Subtract the amounts that a guest takes from the free amounts of the host.
-
-        :param times: the number of guests that take these amounts. -1 gives the amounts of one guest back.
-        """
+        """Subtract what ``times`` guests take from the host's free amounts; -1 gives one guest's back."""
         for slot, amount in amounts:
             # a slot with its initial amount gets no entry, so that unchanged hosts are recognised
             before = self._taken.pop(slot, 0)
@@ -217,27 +209,18 @@ class ClusterSimulation:
             self._touched[root] = changed
 
     def each_host(self) -> Iterator[Host]:
-        """Yield all hosts. Each host costs a step of the search's budget.
-
-        :raises placement.search.budget.BudgetExhausted: the work takes too long.
-        """
+        """Yield all hosts. Each host costs a step of the search's budget."""
         for number, host in enumerate(self.hosts):
             if number % _AT_ONCE == 0:
                 self.budget.spend(_AT_ONCE)
             yield host
 
     def serves_request(self, request: CandidatesRequest, host: Host) -> bool:
-        """Return whether a guest with this request has a place at a host if the host is empty.
-
-        :raises placement.search.budget.BudgetExhausted: the work takes too long.
-        """
+        """Return whether a guest with this request has a place at a host if the host is empty."""
         return bool(self._asking_of(request).finder.footprints_at(*host).ways)
 
     def ways_at(self, request: CandidatesRequest, host: Host) -> Sequence[Way]:
-        """Return all ways to place a guest with this request at an empty host. Equal devices form one pool.
-
-        :raises placement.search.budget.BudgetExhausted: the work takes too long.
-        """
+        """Return all ways to place a guest of this request at an empty host; equal devices form one pool."""
         return self._keyed_ways(self._asking_of(request).finder.footprints_at(*host), host[0])
 
     def room_at(
@@ -337,10 +320,7 @@ class ClusterSimulation:
         return found
 
     def _plain_free(self, found: FlavorFootprints, tree: HostTree) -> Free | None:
-        """Return the free amounts by slot.
-
-        The result is None if the simulation has changed the amounts, or if the host uses sharing providers.
-        """
+        """Return free amounts by slot; None if the simulation changed them, or sharing providers serve."""
         if self._touched.get(tree.root.id) or self.is_coupled(found, tree):
             return None
         return found.with_pools(tree.free)
@@ -365,10 +345,7 @@ class _RequestRoom:
         self._left: Iterator[Host] | None = None
 
     def may_fit(self, found: FlavorFootprints, free: Free | None) -> bool:
-        """Return whether a guest may fit into the free amounts.
-
-        ``free`` is None if the free amounts are unknown; a guest may fit into unknown amounts.
-        """
+        """Return whether a guest may fit; it may if the free amounts are unknown (None)."""
         if not found.ways or free is None:
             return bool(found.ways)
         if found not in self._formulas:

@@ -37,10 +37,7 @@ class UnplacedGuest:
 
 @dataclass(frozen=True, slots=True)
 class DisplacedGuests:
-    """The guests of drained hosts: their number, and the guests that have no new place.
-
-    The number of guests with a new place is given as bounds.
-    """
+    """The number of guests of drained hosts, bounds of those with a new place, and guests without one."""
 
     guests: int
     fit: FitBounds
@@ -54,7 +51,6 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
     are left, a second search tries all places for all guests, within limits.
 
     :param board: the simulated cluster, without the hosts of these guests.
-    :raises placement.search.budget.BudgetExhausted: the work takes too long.
     """
     for guest in guests:
         board.budget.spend(len(guest.held))
@@ -134,10 +130,7 @@ def _place_guests(
 
 
 class _FirstPlaces:
-    """Finds the first host with room for the guests of one request.
-
-    While guests are only added, a host that has no room stays without room.
-    """
+    """Finds the first host with room for guests of one request; a host once full stays full."""
 
     def __init__(self, board: ClusterSimulation, guest: HostedConsumer) -> None:
         self._board = board
@@ -228,10 +221,7 @@ class _DrainSearch:
         return True
 
     def _try_guests(self, number: int, left: list[HostedConsumer], spare: int) -> bool:
-        """Try to place the guests from index ``number`` on, except at most ``spare`` of them.
-
-        If the result is True, the guests remain placed in the simulation.
-        """
+        """Try to place guests from index ``number`` on, except ``spare``; if True, they stay placed."""
         self._journal.count_try()
         if number == len(self.guests):
             self._best = tuple(left)

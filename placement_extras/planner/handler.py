@@ -21,7 +21,7 @@ from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
 from placement.microversion import Microversion
 from placement.policies.ext import SHOW_RESERVATION
 from placement.read_model.feed import ModelView, ReadModel
-from placement.read_model.provider import DISABLED
+from placement.read_model.provider import DISABLED, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas import explanation
 from placement.schemas.base import ArrayField, BooleanField, IntegerField, ObjectField, StringField, UuidField
@@ -34,17 +34,18 @@ from placement.search.request import CandidatesRequest, check_names
 from placement.store.holders import HeldAmount, held_beside
 from placement.store.maintenances import MaintenanceGuests, read_maintenance
 from placement_extras.planner import rules
-from placement_extras.planner.capacity import CloudHosts, FlavorCapacity, count_flavor
+from placement_extras.planner.capacity import ClassShortage, CloudHosts, FlavorCapacity, count_flavor
 from placement_extras.planner.cluster_simulation import ClusterSimulation, HostedConsumer, guests_of
-from placement_extras.planner.document import flavor_document, of_displaced, of_sets
 from placement_extras.planner.drain_plan import DisplacedGuests, displace_guests
 from placement_extras.planner.migration_plan import (
     WINDOW_HOLD,
     MigrationPlan,
+    MigrationStep,
     make_room,
     nearest_hosts,
     plan_with_fewest,
 )
+from placement_extras.planner.packing import FitBounds
 from placement_extras.planner.proportions import FlavorProportion, count_sets
 from placement_extras.planner.split_count import count_split
 
@@ -151,7 +152,6 @@ class GuestRelocator:
         :param hosts: the uuids of the roots of these hosts.
         :param staying: the uuids of consumers that may stay on these hosts.
         :raises InvalidRequest: the hosts have too many guests.
-        :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
         # the view ends before the database is read, because other requests wait for the end of a view
         with self._model.fresh_view() as view:
@@ -174,10 +174,7 @@ class GuestRelocator:
             return displace_guests(ClusterSimulation(view.snapshot, budget, avoided), guests)
 
     def room_for(self, request: CandidatesRequest, avoided: Collection[str]) -> MigrationPlan:
-        """Find the fewest moves that make room for a guest. No guest moves from or to the avoided hosts.
-
-        :raises placement.search.budget.BudgetExhausted: the work takes too long.
-        """
+        """Find the fewest moves that make room for a guest. No guest moves from or to the avoided hosts."""
         with self._model.fresh_view() as view:
             board = ClusterSimulation(view.snapshot, self._make_budget(view), _ids(view.snapshot, avoided))
             # only the guests of these hosts are read, because reading the guests of a whole cloud takes
@@ -232,10 +229,7 @@ _PLACING_SHARE: Final = 0.75
 
 @api_operation(blueprint, "POST", f"{EXT}/capacity", rules.CAPACITY, reads_json=True, writes_json=True)
 def count_capacity(call: ApiRequest) -> Response:
-    """Count how many guests of some flavors fit, and name the resources that are short.
-
-    The operation stores nothing.
-    """
+    """Count how many guests of some flavors fit, and name the resources that are short; store nothing."""
     body = call.parse_body(_BODY)
     asked, version = parse(body, call.service.request_forms)
     topologies = parse_topologies(body, asked)
@@ -394,3 +388,109 @@ def _too_long(deadline: float, what: str) -> InvalidRequest:
         f"([api] capacity_deadline); {what}.",
         SEARCH_TOO_LONG,
     )
+
+
+def flavor_document(
+    name: str,
+    capacity: FlavorCapacity,
+    fallback: FlavorCapacity | None = None,
+    making: MigrationPlan | None = None,
+) -> dict[str, Any]:
+    """Return the document about the guests of one flavor.
+
+    :param fallback: the capacity for the fallback of the request, if it has one.
+    :param making: the moves that make room for one more guest, if the request asks for moves.
+    """
+    worst = capacity.worst
+    return {
+        "name": name,
+        **_fit_document(capacity.fit),
+        **_hosts(capacity),
+        "fallback": None if fallback is None else {**_fit_document(fallback.fit), **_hosts(fallback)},
+        "worst_host_failure": None
+        if worst is None
+        else {**_host_document(worst), **_fit_document(capacity.without_worst)},
+        "aggregates": [{"uuid": uuid, **_fit_document(fit)} for uuid, fit in capacity.by_aggregate.items()],
+        "shortages": None
+        if capacity.shortages is None
+        else list(map(_shortage_document, capacity.shortages)),
+        "moves": None if making is None else _plan_document(making),
+    }
+
+
+def _hosts(capacity: FlavorCapacity) -> dict[str, int]:
+    return {"capable_hosts": capacity.hosts, "candidate_hosts": capacity.candidate_hosts}
+
+
+def of_sets(sets: FitBounds, shares: Mapping[str, FlavorProportion]) -> dict[str, Any]:
+    """Return the document about a mix of flavors, counted together in given proportions."""
+    guests = {name: sets.lower_bound * share.number for name, share in shares.items()}
+    return {**_fit_document(sets), "guests": guests}
+
+
+def of_displaced(displaced: DisplacedGuests, ending: int, planned: int) -> dict[str, Any]:
+    """Return the document about the guests of drained hosts.
+
+    :param ending: the number of other guests there, which end before the hosts are drained.
+    :param planned: the number of windows on these hosts that have not begun, and so have no allocations yet.
+    """
+    return {
+        "consumers": displaced.guests,
+        "ending_before": ending,
+        "pending": planned,
+        **_fit_document(displaced.fit),
+        "unplaced": [
+            {
+                **_guest_document(each.guest),
+                **_host_document(each.root),
+                "resources": each.guest.total_amounts,
+                "placeable_alone": each.alone,
+            }
+            for each in displaced.unplaced
+        ],
+    }
+
+
+def _guest_document(guest: HostedConsumer) -> dict[str, Any]:
+    return {"consumer_uuid": guest.consumer, "consumer_type": guest.consumer_type or "unknown"}
+
+
+def _plan_document(making: MigrationPlan) -> dict[str, Any]:
+    return {
+        "lower_bound": making.lower_bound,
+        **({"host": None, "host_uuid": None} if making.host is None else _host_document(making.host)),
+        "steps": None if making.moves is None else [_step_document(each) for each in making.moves],
+    }
+
+
+def _step_document(move: MigrationStep) -> dict[str, Any]:
+    return {
+        **_guest_document(move.guest),
+        "source": _host_document(move.source),
+        "destination": _host_document(move.target),
+        "allocations": {uuid: {"resources": amounts} for uuid, amounts in move.allocations.items()},
+    }
+
+
+def _shortage_document(shortage: ClassShortage) -> dict[str, Any]:
+    return {
+        "resource_classes": list(shortage.classes),
+        "hosts": shortage.hosts,
+        **_stranded_document(shortage.stranded, shortage.guests),
+        "examples": [
+            {**_host_document(each.root), **_stranded_document(each.stranded, each.guests)}
+            for each in shortage.examples
+        ],
+    }
+
+
+def _fit_document(fit: FitBounds) -> dict[str, int]:
+    return {"lower_bound": fit.lower_bound, "upper_bound": fit.upper_bound}
+
+
+def _host_document(root: Provider) -> dict[str, str]:
+    return {"host": root.name, "host_uuid": root.uuid}
+
+
+def _stranded_document(stranded: Mapping[str, int], guests: int) -> dict[str, Any]:
+    return {"stranded": dict(stranded), "stranded_guests": guests}

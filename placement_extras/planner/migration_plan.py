@@ -67,10 +67,7 @@ def plan_with_fewest(makings: Iterable[MigrationPlan]) -> MigrationPlan:
 
 
 def nearest_hosts(board: ClusterSimulation, request: CandidatesRequest) -> list[Host]:
-    """Return the hosts that lack the least for a guest of the request; the guests of these hosts may move.
-
-    :raises placement.search.budget.BudgetExhausted: the search takes too long.
-    """
+    """Return the hosts that lack the least for a guest of the request; the guests of these hosts may move."""
     order = count()
 
     def lacking_share(host: Host) -> tuple[float, int]:
@@ -97,7 +94,6 @@ def make_room(
     :param hosts: the hosts from which guests may move, by :func:`nearest_hosts`.
     :param guests: the guests on these hosts that may move.
     :param all_known: whether ``guests`` contains all guests of these hosts.
-    :raises placement.search.budget.BudgetExhausted: the search takes too long.
     """
     room = next(board.find_rooms(request), None)
     if room is not None:
@@ -164,10 +160,7 @@ class _MigrationSearch:
         self._seen: dict[frozenset[tuple[HostedConsumer, Way]], int] = {}
 
     def run(self) -> MigrationPlan:
-        """Return the plan with the fewest moves.
-
-        If the search takes too long, return the best plan so far.
-        """
+        """Return the plan with the fewest moves, or the best so far if the search takes too long."""
         least = self._least_moves()
         if math.isinf(least):
             return MigrationPlan(None, None, None)
@@ -245,10 +238,7 @@ class _MigrationSearch:
         return min(map(self._needs_leaving, self._targets), default=math.inf)
 
     def _empty_host(self, target: _TargetHost, most: int) -> tuple[MigrationStep, ...] | None:
-        """Move those guests away that use most of the missing resources.
-
-        Return None if ``most`` moves are not enough.
-        """
+        """Move those guests away that use most of what is missing; None if ``most`` moves are not enough."""
         try:
             while self._needs_leaving(target):
                 if len(self._moves) + self._needs_leaving(target) > most:
@@ -260,10 +250,7 @@ class _MigrationSearch:
             self._journal.undo_changes()
 
     def _leaving_ways(self, target: _TargetHost) -> Iterator[tuple[HostedConsumer, tuple[Provider, Way]]]:
-        """Yield the guests that may leave a host, each with a new place.
-
-        The most helpful guests come first.
-        """
+        """Yield the guests that may leave a host, each with a new place; the most helpful come first."""
         way = min(target.ways, key=self._needs_for)
         missing = {slot: amount - self._board.free(slot) for slot, amount in way}
         lacking = [(amount, self._holders_of(slot)) for slot, amount in missing.items() if amount > 0]
@@ -279,10 +266,7 @@ class _MigrationSearch:
                 yield guest, where
 
     def _places_elsewhere(self, guest: HostedConsumer) -> Iterator[tuple[Provider, Way]]:
-        """Return the places for a guest on other hosts.
-
-        The guest's own amounts at sharing providers count as free.
-        """
+        """Return a guest's places on other hosts; its own amounts at sharing providers count as free."""
         rooms = self._board.find_rooms(guest.request, self._holders)
         if self._board.shares:
             held = self._holding[guest].items()
@@ -339,10 +323,7 @@ class _MigrationSearch:
         return False
 
     def _worth_moving(self, left: int, *, tight: bool) -> list[HostedConsumer]:
-        """Return the guests from which the next move is chosen.
-
-        With ``tight``, each move has to free an amount of a short slot.
-        """
+        """Return the guests for the next move; with ``tight``, it has to free an amount of a short slot."""
         if not tight:
             return self._guests
         found = {

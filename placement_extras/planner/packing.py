@@ -53,10 +53,7 @@ NONE: Final = FitBounds(0, 0)
 
 
 def one_way(way: Way) -> Callable[[Free], int]:
-    """Return a function that counts the guests that fit if all of them use the same way.
-
-    A way consists of slots, each with the amount that a guest takes. The count is never negative.
-    """
+    """Return a function that counts the guests, never below 0, that fit with one set of slots and amounts."""
     # most ways have one or two slots, and these functions run for thousands of hosts
     if len(way) == 1:
         ((only, each),) = way
@@ -112,7 +109,6 @@ def pack_guests(
     this packing has fewer guests than the upper bound, a search tries to find a packing with more.
 
     :param upper_bound: a known upper bound of the number of guests, if any.
-    :raises placement.search.budget.BudgetExhausted: the budget is spent.
     """
     search = _PackingSearch(found, free, budget)
     bound = search.bound_guests(0)
@@ -220,10 +216,7 @@ Way = tuple[tuple[Slot, int], ...]
 
 
 class DevicePool(NamedTuple):
-    """The slots of equal devices, and the amount of the class in one unit.
-
-    A guest takes whole units of any device.
-    """
+    """The slots of equal devices, and the amount in one unit; a guest takes whole units of any device."""
 
     slots: tuple[Slot, ...]
     unit: int
@@ -290,10 +283,7 @@ class FlavorFootprints:
 def key_slots(
     tree: HostTree, pools: Mapping[Slot, DevicePool] = MappingProxyType({})
 ) -> Callable[[Slot], Slot]:
-    """Return a function that replaces a slot of a tree by the id of its provider and its class.
-
-    So a sharing provider of several coupled hosts has the same slot at each of these hosts.
-    """
+    """Return a function from a tree's slot to provider id and class, the same key at all coupled hosts."""
     names = list(tree.kind.shape.slots)
 
     def key_slot(slot: Slot) -> Slot:
@@ -329,10 +319,7 @@ NO_WAYS: Final = FlavorFootprints((), {}, coupled=False)
 
 
 class FootprintFinder:
-    """Finds the ways of a flavor at hosts. Equivalent hosts are searched only once.
-
-    :param pooled: whether equal devices form pools.
-    """
+    """Finds the ways of a flavor at hosts; equivalent hosts are searched once. ``pooled`` forms pools."""
 
     def __init__(
         self,
@@ -352,7 +339,6 @@ class FootprintFinder:
         """Return the ways to place a guest at a host, including ways that use sharing providers.
 
         :param parts: a number for each provider of the host. Only devices with the same number form a pool.
-        :raises placement.search.budget.BudgetExhausted: the search takes too long.
         """
         unused = self._patterns(tree, shared, parts)
         patterns = unused.patterns

@@ -53,10 +53,7 @@ Place = tuple[Any, tuple[Way, ...]]
 
 
 def count_sets(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> FitBounds:
-    """Return how many sets of guests, in the given proportions, fit at the same time.
-
-    :raises placement.search.budget.BudgetExhausted: the search takes too long.
-    """
+    """Return how many sets of guests, in the given proportions, fit at the same time."""
     upper_bound = min(share.upper_bound // share.number for share in shares)
     if not upper_bound:
         return FitBounds(0, 0)
@@ -67,10 +64,7 @@ def count_sets(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> FitBoun
 
 
 def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], upper_bound: int) -> int:
-    """Return an upper bound of the number of sets, from sums of free amounts in the cloud.
-
-    The result is at most ``upper_bound``.
-    """
+    """Return an upper bound of sets, from sums of free amounts in the cloud, at most ``upper_bound``."""
     asked: dict[str, int] = {}
     for share in shares:
         amounts = [request.total_amounts for request in share.requests]
@@ -140,10 +134,7 @@ def _agree_on_pools(found: Sequence[FlavorFootprints]) -> bool:
 
 
 def _common_parts(found: Sequence[FlavorFootprints], tree: HostTree) -> tuple[int, ...]:
-    """Return a number for each provider of a host. Providers with the same number are equal for all flavors.
-
-    If only such providers form pools, a device belongs to the same pool for all flavors.
-    """
+    """Return numbers of providers, the same for those equal for all flavors, which then share pools."""
     uses: dict[Slot, set[DevicePool | Slot]] = {}
     for ways in found:
         for slot in ways.classes:
@@ -198,10 +189,7 @@ class _SetPlacing:
         return FitBounds(fits, upper_bound)
 
     def _place_sets(self, sets: int) -> bool:
-        """Place this number of further sets of guests and return True.
-
-        If the sets do not fit, place no set and return False.
-        """
+        """Place this number of further sets and return True; if they do not fit, place none."""
         # a place that is full for a flavor stays full as long as guests are only added
         before, first = len(self._journal), self._first.copy()
         for number, guests in enumerate(self._numbers):

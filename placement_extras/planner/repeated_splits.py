@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
-from placement.search.claims.room import ZoneRoom
+from placement.search.claims.even_division import ZoneRoom
 from placement.search.claims.split_choices import zoned_classes
 from placement.search.claims.topology import (
     LOCAL,
@@ -95,7 +95,6 @@ class RepeatedSplits:
         """Return how many guests fit, at most ``limit``; None if this class cannot compute it for this host.
 
         :param free: the free amounts of the host, by slot.
-        :raises placement.search.budget.BudgetExhausted: the budget is spent.
         """
         if not self._is_plain:
             return None
@@ -181,10 +180,7 @@ class RepeatedSplits:
         return zones
 
     def _find_layout(self, tree: HostTree) -> _RepeatLayout | None:
-        """Return the layout of this tree; equal trees have the same layout object.
-
-        Return None unless one provider has each class that is not split.
-        """
+        """Return the layout of this and equal trees; None unless one provider has each unsplit class."""
         names = zoned_classes(tree, [name for name in self._asked if name in SPLIT])
         self._budget.spend(len(tree.members))
 
@@ -218,10 +214,7 @@ class RepeatedSplits:
     def _split_guest(
         self, names: Sequence[str], zones: Sequence[_Zone], apart: Sequence[Sequence[int]]
     ) -> Amounts | None:
-        """Return the split of one guest: the index of each used room, and the amount that the room gives.
-
-        Return None if the guest does not fit.
-        """
+        """Return a guest's split, as index and amount of each used room; None if it does not fit."""
         now, when_empty, number = list[Zone](), list[Zone](), 0
         for zone in zones:
             rooms: dict[str, list[ZoneRoom]] = {}

@@ -56,7 +56,6 @@ def count_split(
     early, the remaining hosts have the lower bound 0, and ``uncounted_hosts`` is their number.
 
     :param placing: the budget for placing guests; None uses the budget of the cloud.
-    :raises placement.search.budget.BudgetExhausted: the budget of the cloud is spent.
     """
     return _SplitCount(cloud, request, topology, placing).run()
 
@@ -335,10 +334,7 @@ class _HostPlacing:
         return ModelSnapshot((held or {}).get(each, snapshot.providers[each]) for each in ids)
 
     def first_choice(self, snapshot: ModelSnapshot, root: int) -> HostChoice | None:
-        """Return the amounts, by provider, that the next guest takes at a host.
-
-        The result is None if the guest does not fit.
-        """
+        """Return what the next guest takes at a host, by provider; None if it does not fit."""
         self._budget.spend(1 + len(snapshot))
         choices = SplitChoices(snapshot, self._request, self._topology, self._distances, self._budget)
         return next((each for each in choices.choices_at(root) if each is not None), None)
@@ -418,10 +414,7 @@ class _AmountBounds:
 
 
 def _usable(provider: Provider, name: str) -> int:
-    """Return the amount of a resource class that guests can use at a provider.
-
-    Guests can use whole steps of ``step_size``.
-    """
+    """Return what guests can use of a class at a provider: whole steps of ``step_size``."""
     if name not in provider.inventories:
         return 0
     step = provider.inventories[name].step_size

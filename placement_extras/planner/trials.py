@@ -47,7 +47,6 @@ class TrialJournal:
         """Count one try.
 
         :raises TriesExhausted: the limit is already reached.
-        :raises placement.search.budget.BudgetExhausted: the search takes too long.
         """
         self._tries_left -= 1
         self._budget.spend()

@@ -289,10 +289,7 @@ def explain_difference(
 
 
 def refused_there_only(theirs: ShadowAnswer) -> str | None:
-    """Return the deviation that explains why only OpenStack Placement refuses a write.
-
-    The result is None for other writes.
-    """
+    """Return the deviation that explains why only OpenStack Placement refuses a write, or None."""
     # the claim is for a new consumer, but OpenStack Placement has kept this consumer after a refused claim
     return _ORPHANS if "expected 0 but got" in _sentence_of(theirs) else None
 

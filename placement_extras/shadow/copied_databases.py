@@ -58,10 +58,7 @@ class CopyMoment:
         return copy.started + copy.seconds < self.earliest
 
     def is_within(self, copy: MirroredRequest) -> bool:
-        """Return whether a request was a write in flight (not answered yet) at the moment of the copy.
-
-        The copy may or may not have the changes of such a write.
-        """
+        """Return whether a write was in flight at the copy, which may or may not have its changes."""
         return copy.is_write and copy.started < self.latest and not self.is_after(copy)
 
 
@@ -117,10 +114,7 @@ def _open_copy(databases: CopiedDatabases) -> Iterator[tuple[StockContent, CopyM
 
 
 def _copied_url(source: str, file: Path) -> str:
-    """Return the URL of the database to read.
-
-    A SQLite file is copied first, because a reader would block its writers.
-    """
+    """Return the URL to read; a SQLite file is copied first, because a reader would block writers."""
     try:
         url = make_url(source)
     except Exception:  # open_source reports the error with a better message

@@ -54,10 +54,7 @@ class ByteBacklog:
         return len(self._copies)
 
     def put(self, copy: MirroredRequest) -> None:
-        """Add a copy, or its stub if the copy does not fit.
-
-        If neither fits, count the copy in ``left_out``.
-        """
+        """Add a copy, or its stub if it does not fit; if neither fits, count it in ``left_out``."""
         with self._changed:
             fitting = self._fitting_copy(copy)
             if fitting is None:
@@ -76,10 +73,7 @@ class ByteBacklog:
         return stub if copy.is_write and self.bytes + stub.size <= self._bounds.any_write else None
 
     def get(self, seconds: float | None = None) -> MirroredRequest | None:
-        """Return the next copy.
-
-        Return None if no copy came for ``seconds``, or if the queue is closed and empty.
-        """
+        """Return the next copy; None if none came for ``seconds``, or the queue is closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._copies or self._closed, seconds)
             if not self._copies:

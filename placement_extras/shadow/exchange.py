@@ -34,10 +34,7 @@ class AskedRequest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ShadowRequest:
-    """A request as the client sent it.
-
-    ``path`` has the query and is still escaped; the prefix of the service's URL is removed.
-    """
+    """A request as sent; ``path`` has the query, is still escaped, and lacks the prefix of the URL."""
 
     method: str
     path: str
@@ -115,10 +112,7 @@ class ReceivedAnswer:
     content: bytes
 
     def parse_answer(self) -> ShadowAnswer:
-        """Parse the answer.
-
-        The comparing process does this, so that clients do not wait for it.
-        """
+        """Parse the answer. The comparing process does this, so that clients do not wait for it."""
         return ShadowAnswer.from_content(self.status, self.headers, self.content)
 
 

@@ -93,10 +93,7 @@ class ShadowFollower:
         self._listener = Listener(address, "AF_UNIX", authkey=key)
 
     def run(self, control: Connection) -> None:
-        """Run until the other end of ``control`` is closed.
-
-        After that, replay the waiting copies, and print the report.
-        """
+        """Run until the other end of ``control`` closes, then replay waiting copies and print the report."""
         # the server is created before the threads, so that a port in use ends the process before a copy is
         # accepted
         server = ReportServer(self._settings.report, self.status)
@@ -122,10 +119,7 @@ class ShadowFollower:
         print(report_table(self.status.to_document()), end="", flush=True)
 
     def _receive(self) -> None:
-        """Receive copies.
-
-        Each connection is from another answering process; only one connection is open at a time.
-        """
+        """Receive copies, over one connection at a time, each from another answering process."""
         while not self._stopped.is_set():
             try:
                 connection = self._listener.accept()
@@ -205,8 +199,5 @@ class ShadowFollower:
 
 
 def was_quiet(backlog: ByteBacklog, moment: CopyMoment) -> bool:
-    """Return whether no write was in flight at a moment.
-
-    Call this function when all writes before the moment are answered.
-    """
+    """Return whether no write was in flight at a moment, once all earlier writes are answered."""
     return not backlog.any_waiting(moment.is_within)

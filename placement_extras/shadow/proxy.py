@@ -292,10 +292,7 @@ class _PassingBody:
 
 
 def _read_body(environ: WSGIEnvironment) -> tuple[bytes, Iterator[bytes] | None]:
-    """Return the body of a request and None.
-
-    For a long body, return its beginning and an iterator over the rest.
-    """
+    """Return the body of a request and None, or the beginning of a long body and an iterator of its rest."""
     stream: IO[bytes] = environ["wsgi.input"]
     if not environ.get("CONTENT_LENGTH") and "HTTP_TRANSFER_ENCODING" not in environ:
         return b"", None
@@ -327,10 +324,7 @@ def _request_headers(environ: WSGIEnvironment) -> Headers:
 
 
 def _passed_on(headers: Iterable[tuple[str, str]]) -> Headers:
-    """Return the headers to forward.
-
-    Headers about one connection, such as those in Connection, are left out.
-    """
+    """Return the headers to forward, without those about one connection."""
     listed = tuple(headers)
     own = {
         each.strip().lower()

@@ -276,10 +276,7 @@ class RequestReplay:
                 self._conclude_copy(each)
 
     def take_around_copy(self, copy: MirroredRequest) -> None:
-        """Replay a write that was in flight when the database was copied.
-
-        The copied database may already contain it.
-        """
+        """Replay a write in flight at the copy of the database, which may already contain it."""
         self._note_write(copy)
         outcome = self._try_outcome(copy, last=True)
         # this line is for the type checker: with ``last`` there is always an outcome

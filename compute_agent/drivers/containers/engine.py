@@ -52,11 +52,19 @@ _NOT_MODIFIED: Final = 304
 
 
 class EngineError(DriverError):
-    """The engine has refused a call; ``status`` is the HTTP status of its answer."""
+    """The engine has refused a call, or its answer about one object cannot be used; the engine still answers.
+
+    :ivar status: the HTTP status of the answer; 0 if the answer was not complete in time or too long.
+    """
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.status = status
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the engine answers, but not to calls about this object."""
+        return self.status == 0
 
 
 class ContainerEngine:
@@ -148,7 +156,7 @@ class ContainerEngine:
 
         :raises ValueError: the answer about this container cannot be used.
         """
-        found = self._ask_json("GET", f"{self._own_path}/containers/{key}/json")
+        found = self._ask_object(f"{self._own_path}/containers/{key}/json")
         return None if found is None else parse_container(found)
 
     def read_pod(self, key: str) -> PodState | None:
@@ -156,13 +164,13 @@ class ContainerEngine:
 
         :raises ValueError: the answer about this pod cannot be used.
         """
-        found = self._ask_json("GET", f"{self._own_path}/pods/{key}/json")
+        found = self._ask_object(f"{self._own_path}/pods/{key}/json")
         return None if found is None else parse_pod(found)
 
     def read_image_labels(self, image: str) -> Mapping[str, str] | None:
         """The labels of an image; None if no image has this id, or its labels cannot be used."""
         if image not in self._image_labels:
-            found = self._ask_json("GET", f"/images/{image}/json")
+            found = self._ask_object(f"/images/{image}/json")
             if found is None:
                 return None
             try:
@@ -232,10 +240,14 @@ class ContainerEngine:
             raise
         return plain
 
-    def _send_request(self, method: str, path: str, seconds: float, whole_path: bool = False) -> HttpAnswer:
+    def _send_request(
+        self, method: str, path: str, seconds: float, whole_path: bool = False, of_object: bool = False
+    ) -> HttpAnswer:
         """Return the answer of the engine; an answer with the status 404 is not an error.
 
         :param whole_path: whether the path is complete, so that the version of the API is not added in front.
+        :param of_object: whether the call is about one object, and another object may get an answer.
+        :raises EngineError: the engine refuses the call, or has no answer about this object only.
         """
         if not whole_path:
             if not self._version:
@@ -244,6 +256,9 @@ class ContainerEngine:
         try:
             answer = ask_server(self._connect(), method, path, seconds, _MAX_ANSWER)
         except (OSError, http.client.HTTPException) as error:
+            if of_object and self._still_answers():
+                told = f"{self._name} gives no answer to {method} {path[:200]} that can be used"
+                raise EngineError(0, printable_text(f"{told}: {error}")) from error
             # The stream of events would not notice an engine that hangs.
             self.close()
             self._on_hint(PeerHint())
@@ -253,15 +268,33 @@ class ContainerEngine:
             raise EngineError(answer.status, printable_text(f"{told}: {_refusal_text(answer.content)}"))
         return answer
 
-    def _ask_json(self, method: str, path: str, whole_path: bool = False) -> Any:
+    def _still_answers(self) -> bool:
+        """Whether the engine answers the simplest call. The engine may wait for the lock of one container."""
+        try:
+            return ask_server(self._connect(), "GET", "/version", self._seconds, _MAX_ANSWER).is_success
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def _ask_json(self, method: str, path: str, whole_path: bool = False, of_object: bool = False) -> Any:
         """The parsed answer; None if there is no such object."""
-        answer = self._send_request(method, path, self._seconds, whole_path)
+        answer = self._send_request(method, path, self._seconds, whole_path, of_object)
         if answer.status == _NOT_FOUND:
             return None
         try:
             return json.loads(answer.content)
         except (ValueError, RecursionError) as error:
-            raise DriverError(f"{self._name} gives an unexpected answer: {error}") from error
+            raise EngineError(
+                answer.status, f"{self._name} gives an unexpected answer: {printable_text(str(error))}"
+            ) from error
+
+    def _ask_object(self, path: str) -> Any:
+        """The parsed answer about one container, pod or image; None if there is no such object.
+
+        An object without an answer does not end the connection: the other guests stay managed.
+
+        :raises EngineError: the answer about this object cannot be used.
+        """
+        return self._ask_json("GET", path, of_object=True)
 
     def _away_error(self, error: Exception) -> DriverError:
         return DriverError(f"{self._name} at {self._path} does not answer: {error}")

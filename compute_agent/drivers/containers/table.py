@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import logging
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +41,9 @@ CONTAINER: Final = "container"
 
 POD: Final = "pod"
 """The key in a guest's details for the id of its pod; only pods that are one guest have it."""
+
+STUCK_SECONDS: Final = 60.0
+"""Seconds until the agent reads a container again if the engine answers, but not about this container."""
 
 # An upper limit for the number of names in a message of one pod.
 _MAX_NAMES: Final = 20
@@ -80,6 +84,9 @@ class ContainerTable(GuestTable):
         """
         self._unread: dict[str, str] = {}
         """For each container that must be read again, by key: the engine's reason for the refused read."""
+        self._stuck_until: dict[str, float] = {}
+        """For each container without an answer in time, by key: when the agent asks again, in seconds of the
+        monotonic clock."""
 
     def is_managed(self, record: ValueRecord) -> bool:
         """Whether the run of a record continues, and its container is still a guest."""
@@ -160,7 +167,8 @@ class ContainerTable(GuestTable):
                 if now[key]:
                     LOG.warning(
                         "Container %s is not in the control group of its pod %s, so the pod's CPUs and"
-                        " limits are not for it: set CgroupsMode=no-conmon in its quadlet",
+                        " limits do not apply to the container: set CgroupsMode=no-conmon in the quadlet of"
+                        " the container",
                         member.name,
                         pod.name,
                     )
@@ -184,6 +192,7 @@ class ContainerTable(GuestTable):
         with self._lock:
             entries = dict(self._entries)
         self._unread = {key: text for key, text in self._unread.items() if key in listed or key in entries}
+        self._stuck_until = {key: until for key, until in self._stuck_until.items() if key in self._unread}
         pods = {entry.guest.details[POD] for entry in entries.values() if POD in entry.guest.details}
         self._members = {pod: members for pod, members in self._members.items() if pod in pods}
         # A container without the label may join a pod without an event.
@@ -218,6 +227,10 @@ class ContainerTable(GuestTable):
         return container.labels if found is None else found
 
     def _look_closely(self, key: str) -> SubjectFinding:
+        # Each call would delay the others by its time limit.
+        if time.monotonic() < self._stuck_until.get(key, 0.0):
+            return self._find_unread(key)
+        self._stuck_until.pop(key, None)
         try:
             found = self._look_at_container(key)
         except EngineError as error:
@@ -225,12 +238,18 @@ class ContainerTable(GuestTable):
             if self._unread.get(key) != str(error):
                 LOG.warning("Container %s cannot be read, and the agent tries again: %s", key[:12], error)
             self._unread[key] = str(error)
-            with self._lock:
-                entry, lost = self._entries.get(key), self._lost.get(key)
-            alive = entry if entry is not None and entry.is_alive else None
-            return SubjectFinding(alive, alive.guest.uuid if alive is not None else "", lost)
+            if error.is_stuck:
+                self._stuck_until[key] = time.monotonic() + STUCK_SECONDS
+            return self._find_unread(key)
         self._unread.pop(key, None)
         return found
+
+    def _find_unread(self, key: str) -> SubjectFinding:
+        """The last finding about a container that cannot be read now."""
+        with self._lock:
+            entry, lost = self._entries.get(key), self._lost.get(key)
+        alive = entry if entry is not None and entry.is_alive else None
+        return SubjectFinding(alive, alive.guest.uuid if alive is not None else "", lost)
 
     def _look_at_container(self, key: str) -> SubjectFinding:
         try:
@@ -271,7 +290,7 @@ class ContainerTable(GuestTable):
         if not group:
             raise UnfitSubjectError(f"it has no control group of its own (its process is in {path or '/'})")
         folder = self._groups / group.strip("/")
-        if main.pid not in group_members(self._groups, folder):
+        if main.pid not in group_members(self._groups, folder, main.pid):
             raise UnfitSubjectError("its main process is not in its control group of version 2")
         self._refuse_shared_group(container.key, folder)
         problems = settings.problems

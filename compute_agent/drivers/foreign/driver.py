@@ -310,7 +310,7 @@ class ForeignDriver(UndividedThreads):
 
     @property
     def expecting_driver(self) -> None:
-        """Always None, because no program announces the start of a guest."""
+        """Always None, because no program says beforehand that it will start a guest."""
         return
 
     # Threads

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.cgroup import GuestCgroup
+from compute_agent.drivers.cgroup import GuestCgroup, group_at
 from compute_agent.drivers.foreign.kernel_values import Texts, differing_files, files_of
 from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
 from compute_agent.drivers.foreign.table import READING_SECONDS
@@ -290,7 +290,7 @@ class ValueEditor(abc.ABC):
         :param earlier: a fresh reading of other values, which the result includes.
         """
         writes, now = self._writes, time.monotonic()
-        texts = read_texts(GuestCgroup(Path(guest.cgroup)), names)
+        texts = read_texts(group_at(guest.cgroup), names)
         if earlier is not None:
             # The combined reading is as old as its older part.
             now, texts = earlier.time, {**texts, **earlier.texts}

@@ -52,15 +52,20 @@ class RunningGroup:
         return GuestCgroup(self.folder)
 
 
-def group_members(groups: Path, folder: Path) -> list[int]:
+def group_members(groups: Path, folder: Path, main_pid: int) -> list[int]:
     """Check that a guest can have this group, and return the pids of the processes in it.
 
     :param groups: the folder of the root of all groups.
+    :param main_pid: the pid of the main process, which may be in any group below the folder.
     :raises UnfitSubjectError: the group cannot be the group of a guest.
     """
     if not (groups / "cgroup.controllers").exists():
         raise UnfitSubjectError("the host has no control groups of version 2 (unified hierarchy)")
-    pids = GuestCgroup(folder).process_ids()
+    group = GuestCgroup(folder)
+    pids = group.process_ids()
+    # A guest must not end its limits by a move of its main process below thousands of other groups.
+    if main_pid not in pids:
+        pids = group.process_ids(all_groups=True)
     if os.getpid() in pids:
         raise UnfitSubjectError("the agent itself is in it")
     return pids

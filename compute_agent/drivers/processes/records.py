@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 import logging
 import os
@@ -26,7 +25,7 @@ from typing import Any, Final, TypeVar
 
 from oslo_config import cfg
 
-from compute_agent.drivers.cgroup import GuestCgroup, group_name
+from compute_agent.drivers.cgroup import GuestCgroup, group_at, group_name
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.files import (
     open_own,
@@ -217,15 +216,6 @@ _FORMAT: Final = 1
 T = TypeVar("T")
 
 
-@functools.lru_cache(maxsize=4096)
-def _cached_group(folder: str) -> GuestCgroup:
-    """The group in a folder.
-
-    The result is cached, because each round asks for the group of each guest a dozen times.
-    """
-    return GuestCgroup(Path(folder))
-
-
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
     """The record of a process guest: its identity, its process, its settings, and how it was made.
@@ -263,7 +253,7 @@ class ProcessRecord:
     @property
     def own_group(self) -> GuestCgroup | None:
         """The guest's own group; None if the guest has no own group."""
-        return _cached_group(self.cgroup) if self.cgroup else None
+        return group_at(self.cgroup) if self.cgroup else None
 
     def member_pids(self) -> list[int]:
         """The pids of the processes in the guest's own group; empty if there is no such group."""

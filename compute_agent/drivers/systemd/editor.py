@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.cgroup import GuestCgroup
+from compute_agent.drivers.cgroup import group_at
 from compute_agent.drivers.foreign.editor import (
     GoalChoice,
     HostFolders,
@@ -86,7 +86,7 @@ class UnitEditor(ValueEditor):
         ):
             return known.values
         # All files are read, because later readings of other values compare them.
-        texts = read_texts(GuestCgroup(Path(guest.cgroup)))
+        texts = read_texts(group_at(guest.cgroup))
         writes, values = self._writes, self._ask_values(guest)
         if writes == self._writes:
             if len(self._known) >= _MAX_KNOWN:

@@ -141,7 +141,7 @@ def find_running(unit: UnitState, groups: Path) -> RunningGroup | None:
     if not unit.may_run or not unit.group:
         return None
     folder = groups / unit.group.strip("/")
-    pids = group_members(groups, folder)
+    pids = group_members(groups, folder, unit.main_pid)
     # systemd may name a process outside of the group, which is not the service's. If the main process has
     # ended, no other process takes its place, because systemd ends all processes.
     if unit.main_pid in pids:

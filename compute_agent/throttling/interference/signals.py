@@ -89,7 +89,7 @@ class InterferenceSignal:
     - ``unit`` and ``scale`` are the unit and the factor of values in messages.
     - ``first_steps`` is the number of steps between a guest's use and its first limit.
     - ``reach`` returns the CPUs on which another guest can disturb a victim. Only guests on one of these CPUs
-      are suspects. Signals with domains do not use ``reach``.
+      are suspects. Signals of a cache or NUMA node have domains, and do not use ``reach``.
     """
 
     name: str

@@ -154,7 +154,7 @@ def is_quiet(streak: ThresholdStreak, watermark: WatermarkSection, time: float, 
 
 
 def find_near_watermarks(rules: WatermarkRules, host: UsageSnapshot) -> tuple[WatermarkSection, ...]:
-    """The watermarks whose decisions in this round, or in one of the next rounds, need values of guests.
+    """The watermarks that need values of guests to decide in this round, or in one of the next rounds.
 
     :param host: the usage of the host, measured without guests.
     """
@@ -173,7 +173,7 @@ def lacks_rates(rules: WatermarkRules, snapshot: UsageSnapshot, rated: Set[str])
     return any(
         sampling is GuestSampling.NEAR
         and _exceeds_share(watermark, snapshot, 1.0)
-        and not rated.issuperset(metric.name for metric in rules.needed_metrics([watermark]))
+        and not rated >= {metric.name for metric in rules.needed_metrics([watermark])}
         for watermark, sampling in _watermark_samplings(rules)
     )
 

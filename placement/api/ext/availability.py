@@ -11,7 +11,7 @@ from placement.api.ext.claims import claim_context, place_document
 from placement.api.ext.reservations import booking_limits
 from placement.api.paths import EXT
 from placement.policies import ext as rules
-from placement.schemas import availability as schemas
+from placement.schemas import reservation as schemas
 from placement.search.claims.claim import HostChoice
 from placement.search.claims.joint_windows import JointWindow
 from placement.search.claims.window_search import WindowSearch
@@ -28,7 +28,7 @@ _BODY: Final = schemas.AvailabilityBody()
 def find_windows(call: ApiRequest) -> Response:
     """Find the earliest windows in which requests have room at the same time, without reserving anything."""
     body = call.parse_body(_BODY)
-    wanted, time = schemas.wanted_of(body, call.service.request_forms), schemas.time_of(body)
+    wanted, time = schemas.searched_claims(body, call.service.request_forms), schemas.searched_time(body)
     search = WindowSearch(claim_context(call))
     found = search.find_windows(wanted, time, body["limit"], booking_limits(call), explain=body["explain"])
     refusal = found.refusal

@@ -40,10 +40,7 @@ def list_since(call: ApiRequest) -> Response:
 
 
 def _wait(call: ApiRequest, wanted: ChangesFollowing) -> ProviderChanges:
-    """Wait for changes, and return the changes as soon as there are any.
-
-    After the waiting time that the client has asked for, return an empty result.
-    """
+    """Return changes as soon as there are any, or none after the waiting time of the client."""
     end = time.monotonic() + wanted.wait
     while True:
         # the version is read before the changes, so that a change in between ends the wait at once

@@ -20,7 +20,7 @@ from placement.search.claims.service import ClaimService
 from placement.store import allocations, expiries
 from placement.store.allocations import Allocation
 from placement.store.claim_ends import change_end
-from placement.store.consumer_hosts import find_roots
+from placement.store.consumers import find_roots
 from placement.store.expiries import EndingClaim
 from placement.store.time_profile import iso_time
 from placement.store.window_promises import source_windows

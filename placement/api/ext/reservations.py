@@ -32,7 +32,7 @@ from placement.store.reservations import (
     ReservedAmounts,
     WrittenReservation,
 )
-from placement.store.time_profile import EndAction, WindowMargins, iso_time
+from placement.store.time_profile import EndAction, iso_time
 from placement.store.time_skyline import SkylinesByProvider, make_skylines
 from placement.store.window_history import PastState, WindowRecord, list_past
 
@@ -66,7 +66,7 @@ def create_reservation(call: ApiRequest) -> Response:
             {"reservation": _written_document(call, written), "preempted": [], "warnings": []}, status=201
         )
         return call.add_location(answer, f"{PATH}/{uuid}")
-    margins, starts_at = WindowMargins(body["lead_time"], body["cleaning_time"]), None
+    margins, starts_at = schemas.margins_of(body), None
     if window is not None:
         window = margins.held_window(window)
         starts_at, end = window.starts_at, ReservationEnd(window.ends_at, None)
@@ -104,10 +104,7 @@ def create_reservation(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", PATH, None, writes_json=True)
 def list_some(call: ApiRequest) -> Response:
-    """List reservations, sorted by uuid.
-
-    A caller without the right to see all reservations gets those of its project.
-    """
+    """List reservations by uuid; a caller without the right to see all of them gets those of its project."""
     page = schemas.parse_list(call.query_parameters, call.version)
     project_id = visible_project(call, rules.LIST_RESERVATIONS, page.project_id)
     if page.state in set(PastState):
@@ -183,10 +180,7 @@ def show_limits(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", _ONE, None, writes_json=True)
 def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
-    """Show a reservation.
-
-    The answer is 404 if the reservation belongs to a project that the caller may not see.
-    """
+    """Show a reservation; answer 404 if the caller may not see its project."""
     # the policy is checked before the lookup, so that a caller without any right does not learn which
     # reservations exist
     call.authorize(rules.SHOW_RESERVATION, {"project_id": call.project_id or _ANY_PROJECT})

@@ -20,10 +20,7 @@ PATH: Final = f"{EXT}/time_events"
 
 @api_operation(blueprint, "GET", PATH, None, writes_json=True)
 def list_interval(call: ApiRequest) -> Response:
-    """List the events in an interval.
-
-    A caller without the right to see all projects gets only the events of its own project.
-    """
+    """List the events in an interval; a caller without the right to all projects gets those of its own."""
     page = parse_events(call.query_parameters, call.version)
     project_id = visible_project(call, rules.LIST_TIME_EVENTS, page.project_id)
     with call.service.database.read() as conn:

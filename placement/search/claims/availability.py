@@ -149,7 +149,6 @@ def find_free(
     After the end of a free window, the same host may have another window.
 
     :param ways: the result of :func:`times_by_way` for the claim and the duration.
-    :raises BudgetExhausted: the budget is spent.
     """
     test = _WindowTest(snapshot, skylines, wanted, span, budget)
     due: list[tuple[float, float, int]] = []
@@ -208,7 +207,6 @@ def place_in_window(
     the claim is used only if its request has no place on any host.
 
     :param ways: the result of :func:`times_by_way` for the claim and the duration of the window.
-    :raises BudgetExhausted: the budget is spent.
     """
     roots = sorted(allowed_roots(snapshot, wanted, budget))
     # concurrent claims mostly begin at different hosts
@@ -227,10 +225,7 @@ def place_in_window(
 
 
 def _tight_hosts(times: HostTimes, roots: Iterable[int], start: float) -> Iterator[Sequence[int]]:
-    """Yield some hosts that may have room from a start on.
-
-    In each group of compared hosts, the host with the tightest fit comes first.
-    """
+    """Yield hosts that may have room from a start on, the tightest fit of each group first."""
     rest = iter(roots)
     while some := list(islice(rest, _CONSIDERED)):
         tight = sorted(
@@ -259,10 +254,7 @@ def allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBu
 def free_until(
     snapshot: ModelSnapshot, skylines: Skylines, choices: Iterable[HostChoice], start: float
 ) -> float:
-    """Return the time until which choices that are possible at a start stay possible together.
-
-    The result is infinity if the choices stay possible for ever.
-    """
+    """Return until when choices that are possible at a start stay possible together; maybe infinity."""
     ends = [math.inf]
     for (provider_id, name), total in taken_amounts(choices).items():
         if (skyline := skylines.get(provider_id, NO_SKYLINES).get(name)) is not None:
@@ -297,10 +289,7 @@ class _WindowTest:
         )
 
     def find_window(self, root: int, start: float) -> FreeWindow | None:
-        """Return the free window on a host that begins at ``start``.
-
-        The result is None if the claim does not fit at that time.
-        """
+        """Return the free window on a host that begins at ``start``; None if the claim does not fit then."""
         window = self._span.window_at(start)
         # most searches have no failures
         if self._failed and self._state_of(root, window) in self._failed:
@@ -327,10 +316,7 @@ class _WindowTest:
         return whole_milliseconds(min(ends, default=math.inf))
 
     def _state_of(self, root: int, window: TimeWindow) -> Hashable:
-        """Return a key of everything that decides whether the claim fits on a host during a window.
-
-        The result is None if the claim may also depend on other hosts.
-        """
+        """Return a key of all that decides a fit on a host in a window; None if other hosts matter, too."""
         if self._pools or self._wanted.topology is not None:
             return None
         tree = self._snapshot.whole_trees()[root]

@@ -104,10 +104,7 @@ class WantedClaim:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceScore:
-    """The scores of a choice by each criterion, from 0 to 1, and their weighted sum.
-
-    A higher score is better.
-    """
+    """The scores of a choice by criterion, from 0 to 1 (the best), and their weighted sum."""
 
     total: float
     criteria: Mapping[str, float]
@@ -115,10 +112,7 @@ class ChoiceScore:
 
 @dataclass(frozen=True, slots=True)
 class HostChoice:
-    """A candidate at one host: the root of the host, amounts by provider, and providers by suffix.
-
-    A choice has a score only if the claim has an order.
-    """
+    """A candidate at a host: its root, amounts by provider, providers by suffix, and a score if ordered."""
 
     root: Provider
     resources: tuple[tuple[Provider, Mapping[str, int]], ...]
@@ -138,18 +132,12 @@ class HostChoice:
 
     @property
     def hosts(self) -> frozenset[int]:
-        """The roots of all trees from which the choice takes amounts, which are hosts for group policies.
-
-        For most choices this is only :attr:`root`.
-        """
+        """The roots of all trees from which the choice takes amounts: the hosts for group policies."""
         return hosts_of((provider.root_id, SHARES in provider.traits) for provider, _ in self.resources)
 
     @property
     def providers(self) -> Iterator[Provider]:
-        """All providers on which the choice depends, because of their inventories or their traits.
-
-        A provider may occur twice.
-        """
+        """All providers with inventories or traits on which the choice depends; one may occur twice."""
         # the root is included even if it gives no amount, because the transaction has to check its traits
         yield self.root
         for provider, _ in self.resources:
@@ -198,10 +186,7 @@ def with_choice_held(snapshot: ModelSnapshot, choice: HostChoice, times: int = 1
 
 
 def without_allocations(snapshot: ModelSnapshot, held: Iterable[Allocation]) -> ModelSnapshot:
-    """Return a copy of the snapshot without these allocations.
-
-    The original snapshot must not change while the result is in use.
-    """
+    """Return the snapshot without these allocations; the original must not change meanwhile."""
     # the same function adds and removes usage: here the amounts are negative
     return _using_more(snapshot, ((each.provider, {each.resource_class: -each.used}) for each in held))
 
@@ -239,10 +224,7 @@ def within_reservation(
 
 
 def _using_more(snapshot: ModelSnapshot, more: Iterable[tuple[str, Mapping[str, int]]]) -> ModelSnapshot:
-    """Return a copy of the snapshot in which these amounts, by uuid of the provider, are added to the usage.
-
-    Unknown uuids are ignored.
-    """
+    """Return the snapshot with amounts, by uuid of provider, added to the usage; ignore unknown uuids."""
     used: dict[int, dict[str, int]] = {}
     for uuid, amounts in more:
         provider = snapshot.get(uuid)

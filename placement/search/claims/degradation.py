@@ -34,10 +34,7 @@ class DegradationReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DegradationCause:
-    """An amount of a reservation that the provider with the given uuid can no longer give.
-
-    ``missing`` is the largest part of the amount that is missing at any instant of the reservation.
-    """
+    """An amount that its provider can no longer give; ``missing`` is the most missing at any instant."""
 
     reason: DegradationReason
     provider: str

@@ -1,8 +1,8 @@
 """Divides an amount over zones into parts that are as equal as possible.
 
-A *room* is the range of amounts that one provider can give (:mod:`placement.search.claims.room`). A zone can
-give each sum of amounts of its rooms, which may have different step sizes. An integer stands for the possible
-sums of a zone: bit n is set if the zone can give n units.
+A *room* is the range of amounts of a resource class that one provider can give to one guest. A zone can give
+each sum of amounts of its rooms, which may have different step sizes. An integer stands for the possible sums
+of a zone: bit n is set if the zone can give n units.
 
 A worked example: 5 units are divided over two zones. The first zone has two rooms, with the step sizes 3 and
 2, and can give 2, 3, 4 or 5 units. The second zone has one room with the step size 1. The most even divisions
@@ -15,10 +15,35 @@ Invariants
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from math import isqrt, lcm
 
+from placement.read_model.provider import Inventory
 from placement.search.budget import SearchBudget
-from placement.search.claims.room import ZoneRoom
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ZoneRoom:
+    """The amounts of a class that a provider can give: multiples of ``step`` from ``least`` to ``most``."""
+
+    provider: int
+    least: int
+    most: int
+    step: int
+
+    @classmethod
+    def from_inventory(cls, provider: int, inventory: Inventory, free: int, taken: int = 0) -> "ZoneRoom":
+        """Return the possible amounts of a provider with this free amount.
+
+        :param taken: the amount of the class that other groups of the same consumer take from the provider.
+        """
+        step = inventory.step_size
+        # one allocation has this amount and ``taken``, so min_unit, max_unit and step_size apply to the sum
+        # of both amounts
+        least = -(-max(1, inventory.min_unit - taken) // step) * step
+        most = max(0, min(free, inventory.max_unit) - taken) // step * step
+        return cls(provider, least, most, step)
+
 
 Division = tuple[int, ...]
 """The parts of an amount, one part for each zone."""
@@ -30,8 +55,6 @@ def even_divisions(
     """Yield the divisions of an amount over all given zones, the most even division first.
 
     If each zone has one room, all divisions use the same rooms, so only the first division is yielded.
-
-    :raises placement.search.budget.BudgetExhausted: the budget is spent.
     """
     useful = [[room for room in rooms if room.least <= min(room.most, amount)] for rooms in zones]
     if not all(useful):
@@ -52,7 +75,6 @@ def exact_division(amount: int, zones: Sequence[Sequence[ZoneRoom]], budget: Sea
     """Return the most even division over all given zones (least sum of squares); its parts may differ widely.
 
     :returns: The result is None if the zones together cannot give that amount.
-    :raises placement.search.budget.BudgetExhausted: the budget is spent.
     """
     values = []
     for rooms in zones:
@@ -70,10 +92,7 @@ def sum_squares(parts: Iterable[int]) -> int:
 
 
 def zone_sums(rooms: Iterable[ZoneRoom], limit: int) -> int:
-    """Return the amounts up to ``limit`` that the rooms of a zone can give together, as bits of an integer.
-
-    A room may also contribute 0.
-    """
+    """Return the amounts up to ``limit`` that rooms of a zone, or some of them, can give, as bits."""
     mask = (2 << limit) - 1
     found = 1
     for room in rooms:

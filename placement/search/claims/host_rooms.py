@@ -71,10 +71,7 @@ class HostRoom:
         return sum(rooms), max(rooms, default=0)
 
     def sum_up(self, budget: SearchBudget) -> None:
-        """Compute ``total``, if it is unknown.
-
-        :raises placement.search.budget.BudgetExhausted: the budget is spent.
-        """
+        """Compute ``total``, if it is unknown."""
         if self.total is None:
             budget.spend(sum(len(each.times) for each in self.skylines))
             parts = zip(self.skylines, self.free, self.max_units, strict=True)

@@ -30,10 +30,7 @@ class ClassNeed:
 
 
 class HostTimes:
-    """Finds the starts at which enough is free for the request of a claim, according to the sums of a host.
-
-    Resource classes of sharing providers exclude no start.
-    """
+    """Finds starts with enough free by a host's sums; classes of sharing providers exclude no start."""
 
     def __init__(
         self,

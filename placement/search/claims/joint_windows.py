@@ -65,8 +65,6 @@ def find_joint(
     """Yield joint windows of claims, the earliest first.
 
     Each window begins after the free time of the previous window.
-
-    :raises BudgetExhausted: the budget is spent.
     """
     hosts = _JointHosts.from_claims(snapshot, skylines, wanted, span, budget)
     ends = _EndsAhead(snapshot, skylines, hosts.roots, span.begin)
@@ -99,8 +97,6 @@ def place_jointly(
     """Return places of all claims during one window; empty if the claims do not all fit.
 
     The claims must not join a stored group, so that only the hosts and the times matter.
-
-    :raises BudgetExhausted: the budget is spent.
     """
     start = window.starts_at
     span = StartSpan(start, start, window.duration_seconds)
@@ -121,10 +117,7 @@ class _EndsAhead:
         self._ends = heapq.merge(*(one.falls_after(begin) for each in here for one in each.values()))
 
     def first_after(self, time: float) -> float:
-        """Return the first end time after ``time``, in whole milliseconds; infinity if no amount ends later.
-
-        ``time`` must not decrease from one call to the next.
-        """
+        """Return the first end after ``time``, in whole milliseconds, or infinity; ``time`` only grows."""
         return whole_milliseconds(next((each for each in self._ends if each > time), math.inf))
 
 
@@ -142,10 +135,7 @@ class _ClaimHosts:
     waiting: list[tuple[float, int]] = field(default_factory=list)
 
     def possible_at(self, start: float) -> Iterator[int]:
-        """Yield the roots of those hosts that the sums of amounts do not exclude at a start.
-
-        ``start`` must not decrease from one call to the next.
-        """
+        """Yield the roots of hosts that sums do not exclude at a start; starts must not decrease."""
         while self.waiting and self.waiting[0][0] <= start:
             known, root = heapq.heappop(self.waiting)
             self.ready[root] = known
@@ -227,10 +217,7 @@ class _JointHosts:
         return max(each.first_start(start) for each in self._by_claim)
 
     def place_during(self, window: TimeWindow, budget: SearchBudget, rng: random.Random) -> list[PlacedClaim]:
-        """Return the places of all claims during a window; empty if the claims do not fit at the same time.
-
-        :raises BudgetExhausted: the budget is spent.
-        """
+        """Return the places of all claims during a window; empty if they do not fit at the same time."""
         for roots in self._possible_roots(window.starts_at):
             here = snapshot_during(self._snapshot, roots, self._skylines, window)
             budget.spend(len(here))

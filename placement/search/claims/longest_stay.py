@@ -179,8 +179,6 @@ def place_longest(
     The claim must have no order, no group and no alternates, so that only the length of the stay matters. The
     fallback of the claim is served only if its request has no place on any host. After the search has found a
     place, it tests a limited number of hosts for a longer stay.
-
-    :raises BudgetExhausted: the budget is spent.
     """
     for request in wanted.all_requests:
         one = replace(wanted, request=request, fallback=None)

@@ -36,10 +36,7 @@ _MAX_TRIED: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class PlacedClaim:
-    """A claim with its choice, and with alternative choices on other hosts.
-
-    ``expires_at`` is the time at which the claim expires, in seconds since 1970 by the database's clock.
-    """
+    """A claim with its choice, alternates on other hosts, and its expiry by the database's clock."""
 
     wanted: WantedClaim
     choice: HostChoice
@@ -211,10 +208,7 @@ class _ClaimPlacing:
         return tuple(frozenset(world.members_beside(group).items()) for group in self._groups)
 
     def _choice_likeness(self, world: ClaimScenario, choice: HostChoice) -> Hashable:
-        """Return a key of a choice.
-
-        Choices with equal keys leave the same free amounts to the later claims.
-        """
+        """Return a key of a choice; choices with equal keys leave later claims the same free amounts."""
         taken = {provider.id: frozenset(amounts.items()) for provider, amounts in choice.resources}
         tree = world.snapshot.whole_trees()[choice.root.id]
         at = {member.id: position for position, member in enumerate(tree.members)}
@@ -278,10 +272,7 @@ def _choices_as_asked(
     *,
     distinct_only: bool,
 ) -> Iterator[HostChoice]:
-    """Yield the choices for the claim's request, without its fallback.
-
-    The best choice comes first if the claim has an order.
-    """
+    """Yield the choices for the claim's request without its fallback, the best first if it has an order."""
     if not wanted.order:
         for found in _find_choices(world, wanted, budget, rng):
             yield _make_choice(world, found)

@@ -42,10 +42,7 @@ from placement.store import allocations, reservations
 
 
 def fitting_roots(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> Iterator[int]:
-    """Yield the roots of the hosts on which the claim fits.
-
-    :raises BudgetExhausted: the budget is spent.
-    """
+    """Yield the roots of the hosts on which the claim fits."""
     # the seed is fixed, so that equal questions get equal answers; hosts need no random order here
     roots, at = choices_at_hosts(world, wanted, budget, random.Random(0))
     for root in roots:
@@ -54,20 +51,14 @@ def fitting_roots(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudge
 
 
 def has_place(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> bool:
-    """Return whether the claim fits on some host.
-
-    :raises BudgetExhausted: the budget is spent.
-    """
+    """Return whether the claim fits on some host."""
     return next(fitting_roots(world, wanted, budget), None) is not None
 
 
 def looser_topologies(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget
 ) -> Iterator[TopologyPolicy]:
-    """Yield the least strict topology policy if the claim fits only with that policy.
-
-    :raises BudgetExhausted: the budget is spent.
-    """
+    """Yield the least strict topology policy if the claim fits only with that policy."""
     # only the least strict policy is tried: if it gives the claim no place, no other policy does
     most = TopologyPolicy.BEST_EFFORT
     if wanted.topology is not most and has_place(world, replace(wanted, topology=most), budget):

@@ -62,10 +62,7 @@ class ScoreUpperBounds:
         self._lacking: set[int] = set()
 
     def highest_first(self) -> Iterator[tuple[Rank, int]]:
-        """Yield the upper bound and the root of each host, the best first.
-
-        Equal bounds keep the given order.
-        """
+        """Yield the upper bound and the root of each host, the best first; equal bounds keep their order."""
         # lists of numbers replace an object for each host, so that a few list comprehensions score ten
         # thousand hosts
         totals = [0.0] * len(self._roots)
@@ -205,10 +202,7 @@ class ScoreUpperBounds:
         return fewest
 
     def _liking_bounds(self) -> Iterable[float]:
-        """Return the best score that each host can have for the group.
-
-        A choice of sharing providers alone is also taken into account.
-        """
+        """Return each host's best score for the group, also for choices of sharing providers alone."""
         group, beside = self._wanted.group, self._world.members_beside(self._wanted.group)
         if group is None:
             return [0.0] * len(self._roots)

@@ -273,10 +273,7 @@ class _ChoiceTaking:
 
 
 def pack_score(taking: _TakenAmounts) -> float:
-    """Return the used share of the host after the claim: the mean over all resource classes of the choice.
-
-    A sharing provider counts as a part of the host for the classes that the choice takes from it.
-    """
+    """Return the used share after the claim: the mean over its classes, at the host and sharing providers."""
     return mean_share([*taking.used_shares()])
 
 
@@ -286,10 +283,7 @@ def spread_score(taking: _TakenAmounts) -> float:
 
 
 def zones_score(taking: _TakenAmounts) -> float:
-    """Return 1 divided by the number of NUMA nodes that the choice uses.
-
-    Providers outside of NUMA nodes do not count.
-    """
+    """Return 1 divided by the number of the choice's NUMA nodes; other providers do not count."""
     # no zone scores like one zone, because in both cases nothing crosses zones
     return 1 / (taking.zone_count() or 1)
 

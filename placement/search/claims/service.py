@@ -144,10 +144,7 @@ class ClaimService:
             return view.reread, view.bucket_counters()
 
     def _describe_windows(self, wanted: Sequence[WantedClaim], members: Members) -> str:
-        """Return a sentence that names some windows which prevent claims without an end time.
-
-        The sentence is empty if there are no such windows.
-        """
+        """Return a sentence with windows that prevent claims without an end; empty if there are none."""
         possible = possible_providers(self._context.model, wanted)
         with self._context.database.read() as conn:
             providers = planned_providers(conn, wanted_classes(wanted), possible, MAX_EXPLAINED)
@@ -225,10 +222,7 @@ class ClaimService:
         return [replace(each, expires_at=times.get(each.wanted.consumer)) for each in placed]
 
     def _place_at_once(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:
-        """Return choices from a recent snapshot, or None.
-
-        Even if the result is None, the current state may have choices.
-        """
+        """Return choices from a recent snapshot; if None, the current state may still have some."""
         # reading a recent view mostly sends no query; if it is outdated, the transaction refuses the choice
         with self._context.model.recent_view(RECENT) as view:
             try:
@@ -537,10 +531,7 @@ class ClaimService:
 
 
 def _takes_any_place(wanted: WantedClaim) -> bool:
-    """Return whether a claim can take any host with room.
-
-    This is true for a new consumer without order, group, topology, fallback and window.
-    """
+    """Return whether any host will do: a new consumer without order, group, topology, fallback, window."""
     # these need the current state: the members of the group, the best host, the proof that the first request
     # has no place, or the schedule
     depends = wanted.order or wanted.group or wanted.topology or wanted.fallback or wanted.window

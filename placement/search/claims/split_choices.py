@@ -11,7 +11,7 @@ from placement.read_model.trees import HostTree, TreeClass
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import CandidatesByHost
 from placement.search.claims.claim import HostChoice
-from placement.search.claims.room import ZoneRoom
+from placement.search.claims.even_division import ZoneRoom
 from placement.search.claims.topology import (
     REMOTE,
     SPLIT,
@@ -48,7 +48,6 @@ def full_amounts(
     The caller tests each of these values.
 
     :param topology: None for a class that is not split.
-    :raises placement.search.budget.BudgetExhausted: the budget is spent.
     """
     found, known = set[int](), set[tuple[_ZoneAmounts, ...]]()
     for tree in snapshot.whole_trees().values():
@@ -154,10 +153,7 @@ class SplitChoices:
         return self._search_for(tuple(self._asked)).roots()
 
     def choices_at(self, root: int) -> Iterator[HostChoice | None]:
-        """Yield each choice at a root when it is found; None means that finding the next choice takes long.
-
-        :raises placement.search.budget.BudgetExhausted: the budget is spent.
-        """
+        """Yield each choice at a root when it is found; None means that the next one takes long."""
         tree = self._trees[root]
         self._budget.spend()
         names = self._zoned_classes.get(tree.kind)

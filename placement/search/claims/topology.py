@@ -14,8 +14,13 @@ from math import gcd, lcm, prod
 from typing import Final, NamedTuple
 
 from placement.search.budget import SearchBudget
-from placement.search.claims.even_division import Division, even_divisions, exact_division, sum_squares
-from placement.search.claims.room import ZoneRoom
+from placement.search.claims.even_division import (
+    Division,
+    ZoneRoom,
+    even_divisions,
+    exact_division,
+    sum_squares,
+)
 
 SPLIT: Final = ("PCPU", "MEMORY_MB")
 """The resource classes that a topology policy splits."""
@@ -48,10 +53,7 @@ def distance_of(distances: Distances, one: int, other: int) -> int:
 
 
 class TopologyPolicy(StrEnum):
-    """Rules for the number of zones that a split may use.
-
-    The first three policies are those of Kubernetes' Topology Manager.
-    """
+    """How many zones a split may use; the first three policies are those of Kubernetes' Topology Manager."""
 
     SINGLE_NUMA = "single-numa-node"
     RESTRICTED = "restricted"
@@ -103,7 +105,6 @@ def best_splits(
     :param when_empty: the amounts that the zones could give if there were no guest.
     :param apart: distances, indexed by the numbers of both zones.
     :param accepts: a function that returns whether the providers of a split have the required traits.
-    :raises BudgetExhausted: the budget is spent.
     """
     every = range(1, len(zones) + 1)
     if topology is TopologyPolicy.SINGLE_NUMA:
@@ -169,10 +170,7 @@ def _all_shares(asked: Iterable[str], zones: Iterable[Zone]) -> Iterator[ZoneSha
 def _list_even_splits(
     asked: Mapping[str, int], zones: Sequence[Zone], budget: SearchBudget
 ) -> Iterator[tuple[tuple[int, ...], Split]]:
-    """Yield splits that take the amounts from all given zones, each split with its unevenness.
-
-    The most even split comes first.
-    """
+    """Yield splits over all given zones with their unevenness, the most even first."""
     for divided in _combined_divisions(list(asked.items()), zones, budget):
         parts = [
             (name, part, zone[name])
@@ -205,10 +203,7 @@ def _may_hold(amount: int, name: str, zones: Sequence[Zone], size: int) -> bool:
 def _list_splits(
     asked: Mapping[str, int], zones: Sequence[Zone], budget: SearchBudget
 ) -> Iterator[tuple[tuple[int, ...], Split]]:
-    """Yield splits that take the amounts from different providers of these zones; each zone gives a part.
-
-    Each split has an empty unevenness, because only policies with even parts use it.
-    """
+    """Yield splits that take a part from each of these zones; unevenness is empty, as no policy needs it."""
     joined: list[tuple[int, list[list[ZoneRoom]]]] = []
     first: list[list[list[int]]] = []
     for name, amount in asked.items():
@@ -302,10 +297,7 @@ def _of_zone(name: str, amount: int, rooms: Sequence[ZoneRoom]) -> Iterator[Spli
 
 
 def _divide_sets(amount: int, rooms: Sequence[ZoneRoom], budget: SearchBudget) -> Iterator[list[int]]:
-    """Yield one division for each set of rooms that can give the amount, larger sets first.
-
-    Subsets of a yielded set are left out, because the larger set has all their traits.
-    """
+    """Yield one division for each set of rooms, larger sets first, without subsets of yielded ones."""
     useful = [number for number, room in enumerate(rooms) if room.least <= room.most]
     divided: list[frozenset[int]] = []
     for count in range(len(useful), 0, -1):
@@ -323,10 +315,7 @@ def _divide_sets(amount: int, rooms: Sequence[ZoneRoom], budget: SearchBudget) -
 
 
 def divide_amount(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
-    """Divide an amount as equally as possible over as many rooms as possible; all other rooms give 0.
-
-    The result is None if the rooms cannot give the amount.
-    """
+    """Divide an amount equally over as many rooms as possible (others give 0); None if rooms cannot."""
     useful = [number for number, room in enumerate(rooms) if room.least <= room.most]
     least = list(accumulate(sorted(rooms[number].least for number in useful)))
     most = list(accumulate(sorted((rooms[number].most for number in useful), reverse=True)))

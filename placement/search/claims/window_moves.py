@@ -72,10 +72,7 @@ def hosts_without_windows(
     budget: SearchBudget,
     rng: random.Random,
 ) -> list[int]:
-    """Return the roots of some hosts that may have room for a claim if all timed amounts were gone.
-
-    :raises BudgetExhausted: the budget is spent.
-    """
+    """Return the roots of some hosts that may have room for a claim if all timed amounts were gone."""
     ways = times_by_way(snapshot, skylines, wanted, window.duration_seconds, budget)
     roots = sorted(allowed_roots(snapshot, wanted, budget))
     rng.shuffle(roots)
@@ -108,10 +105,7 @@ class WindowMover:
         self._rng = rng
 
     def find_moves(self, roots: Sequence[int], wanted: WantedClaim, window: TimeWindow) -> MovedPlaces | None:
-        """Return the place of a claim at one of some hosts, with the moves that make room; None if not found.
-
-        :raises BudgetExhausted: the budget is spent.
-        """
+        """Return the place of a claim at one of some hosts, with the moves that make room, or None."""
         for root in (each for each in roots if each in self._snapshot.trees):
             tree = self._snapshot.whole_trees()[root]
             own = {each.uuid for each in tree.members}

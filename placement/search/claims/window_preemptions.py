@@ -30,7 +30,6 @@ def place_preempting(
 
     :param span: the time of the window from now on.
     :param seconds: the limit of CPU time.
-    :raises BudgetExhausted: the time is spent.
     """
     window, end = span.shortest_window, thread_time() + seconds
     # equal claims are the same object

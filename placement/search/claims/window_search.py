@@ -73,10 +73,7 @@ class WantedTime:
 
 @dataclass(frozen=True, slots=True)
 class FoundWindows:
-    """The free windows that a search has found; if there are no windows, ``refusal`` has the reason.
-
-    ``is_complete`` is False if the search ran out of time.
-    """
+    """The free windows of a search, or its refusal; ``is_complete`` is False if time ran out."""
 
     windows: Sequence[JointWindow]
     is_complete: bool = True

@@ -56,3 +56,34 @@ def test_another_host_name_does_not_rename_the_provider_but_the_option_does(agen
     )
     agent.wait_for(lambda: agent.status()["warnings"] == [])
     agent.wait_for(lambda: names() == [name.replace("oldname", "newname") for name in before])
+
+
+def test_a_copy_of_the_state_folder_of_another_host_is_refused(agent, client, write_ini, tmp_path):
+    """Two agents with one uuid would write one provider in turns."""
+    agent.start_reporting()
+    root = agent.status()["provider_uuid"]
+    shutil.copytree(agent.folder, tmp_path / "copy", ignore=lambda folder, names: {"agent.sock"})
+    path = tmp_path / "copy" / "host_id"
+    document = json.loads(path.read_text())
+    document["host"] = {"name": "first.example", "machine": "1" * 32}
+    path.write_text(json.dumps(document))
+    before = client.providers_in_tree(root)
+    ini = write_ini("copy.ini", DEFAULT=f"state_path = {tmp_path / 'copy'}\nlock_path = {tmp_path / 'locks'}")
+
+    for command in (
+        ["run"],
+        ["run", "--dry-run"],
+        ["release", "--provider"],
+        ["release", "--dry-run"],
+        ["config", "check"],
+    ):
+        done = agent.cli(*command, ini=ini)
+        assert done.returncode == 1
+        assert "belongs to the host first.example, but this is the host" in done.stdout + done.stderr
+    assert client.providers_in_tree(root) == before
+    assert not list((tmp_path / "copy").glob("released*"))
+
+    # The operator says that this host replaces the other one.
+    agent.kill()
+    path.unlink()
+    assert agent.cli("run", "--dry-run", ini=ini).returncode == 0

@@ -3,14 +3,16 @@
 import os
 import queue
 import signal
+import subprocess
 import uuid
 from pathlib import Path
 
 import pytest
 
-from compute_agent.drivers import procfs
+from compute_agent.drivers import cgroup, procfs
 from compute_agent.drivers.base import CpuLimits, CpuSettings
 from compute_agent.drivers.cgroup import CgroupRoot, GuestCgroup
+from compute_agent.drivers.foreign.table import group_members
 from compute_agent.drivers.processes.driver import ProcessDriver
 from compute_agent.model.guest_settings import GuestSettings
 
@@ -25,6 +27,17 @@ def mount_point():
         if fields[2] == "cgroup2" and os.access(fields[1], os.W_OK):
             return Path(fields[1])
     return None
+
+
+def make_nested(folder, depth):
+    """Make folders below each other; their paths may be longer than the kernel takes."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("g", dir_fd=descriptor)
+        inner = os.open("g", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = inner
+    os.close(descriptor)
 
 
 @pytest.fixture
@@ -174,3 +187,49 @@ class TestFakeTree:
         assert list(group.folder.iterdir()) == []
         assert group.memory_nodes() is None
         assert group.cpu_limits() is None
+
+
+class TestSubgroups:
+    """Groups that a guest makes below its own group."""
+
+    def test_processes_of_all_subgroups_are_found_parents_first(self, tmp_path):
+        for number, name in enumerate(("", "a", "a/b", "c")):
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / "cgroup.procs").write_text(f"{number}\n")
+        found = GuestCgroup(tmp_path).process_ids()
+        assert sorted(found) == [0, 1, 2, 3]
+        assert found[0] == 0
+        assert found.index(1) < found.index(2)
+
+    def test_a_guest_that_nests_groups_without_end_does_no_harm(self, tmp_path):
+        (tmp_path / "cgroup.procs").write_text("7\n")
+        try:
+            make_nested(tmp_path, 3000)
+            assert GuestCgroup(tmp_path).process_ids() == [7]
+            assert GuestCgroup(tmp_path).process_ids(all_groups=True) == [7]
+        finally:
+            subprocess.run(["rm", "-r", tmp_path / "g"], check=True)
+
+    def test_deep_groups_are_left_out_with_a_warning(self, tmp_path, caplog):
+        make_nested(tmp_path, cgroup.MAX_DEPTH + 3)
+        folder = tmp_path
+        for number in range(1, cgroup.MAX_DEPTH + 3):
+            folder = folder / "g"
+            (folder / "cgroup.procs").write_text(f"{number}\n")
+        assert GuestCgroup(tmp_path).process_ids() == list(range(1, cgroup.MAX_DEPTH + 1))
+        assert "levels of groups below it" in caplog.text
+        assert len(GuestCgroup(tmp_path).process_ids(all_groups=True)) == cgroup.MAX_DEPTH + 2
+
+    def test_the_agent_reads_a_bounded_number_of_groups_and_warns_once(self, tmp_path, monkeypatch, caplog):
+        monkeypatch.setattr(cgroup, "MAX_GROUPS", 3)
+        for number in range(6):
+            (tmp_path / str(number)).mkdir()
+            (tmp_path / str(number) / "cgroup.procs").write_text(f"{number}\n")
+        group = GuestCgroup(tmp_path)
+        for _ in range(2):
+            assert len(group.process_ids()) == 2
+        assert caplog.text.count("has more than 3 groups or 32 levels of groups below it") == 1
+        # A main process that is in one of the others is still found.
+        (tmp_path / "cgroup.controllers").touch()
+        for number in range(6):
+            assert number in group_members(tmp_path, tmp_path, number)

@@ -8,8 +8,8 @@ import pytest
 from keystoneauth1 import exceptions as ks_exceptions
 from requests import Response
 
+from placement.api.context import CannotAsk, SignInRefused
 from placement.api.identity import _IdentityServer
-from placement.api.token_access import CannotAsk, SignInRefused
 
 
 class Fake:

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from placement.db.batch import PreparedStatement, bind_parameters
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.engine import PoolOptions
+from placement.db.postgresql import PostgresqlConnection
 from placement.db.tables import consumers
 from placement.exceptions import InvalidRequest
 
@@ -56,6 +57,15 @@ def test_large_batches_are_read_while_they_are_written(database: ServiceDatabase
         return [len(answer.scalars[0]) for answer in answers]
 
     assert database.write(work) == [100_000] * 100
+
+
+def test_a_write_in_one_exchange_leaves_no_transaction_to_end(
+    database: ServiceDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = ask(database, COUNT)  # also connects
+    # psycopg itself waits for each answer with this method
+    monkeypatch.setattr(PostgresqlConnection, "wait", None)
+    assert ask(database, COUNT) == before
 
 
 def test_a_nul_is_refused(database: ServiceDatabase) -> None:

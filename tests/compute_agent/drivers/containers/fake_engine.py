@@ -75,6 +75,8 @@ class FakeEngine:
         self.holds_streams = threading.Event()
         self.hangs = threading.Event()
         """While it is set, the engine answers no request."""
+        self.stuck = set()
+        """Paths without an answer, as if the engine waited for the lock of a container."""
         self.answers = {}
         """Status and content of the answers to paths, in place of the usual ones."""
         self.stops = True
@@ -267,8 +269,8 @@ class FakeEngine:
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
         with self._lock:
             self.calls.append(f"{request.command} {path}")
-        if self.hangs.is_set():
-            while self.hangs.is_set():
+        if self.hangs.is_set() or path in self.stuck:
+            while self.hangs.is_set() or path in self.stuck:
                 time.sleep(0.02)
             request.close_connection = True
             return

@@ -8,6 +8,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,6 +23,8 @@ from compute_agent.drivers.base import (
 from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.containers import driver as driver_module
+from compute_agent.drivers.containers import engine as engine_module
+from compute_agent.drivers.containers import table
 from compute_agent.drivers.foreign import editor
 from compute_agent.drivers.foreign.declared import made_uuid
 from compute_agent.drivers.foreign.kernel_values import FILES, IDLE_FILE
@@ -885,6 +888,53 @@ class TestAway:
         engine.answers.clear()
         engine.stop_pod("web")
         wait_for(lambda: [guest.name for guest in driver.guests()] == [DB])
+
+    @pytest.mark.parametrize("answer", ["none", "garbage", "huge"])
+    def test_a_container_without_an_answer_costs_no_other_guest(
+        self, engine, open_driver, monkeypatch, caplog, answer
+    ):
+        """An engine may wait for the lock of one container, such as during a slow stop of it."""
+        monkeypatch.setattr(engine_module, "_MAX_ANSWER", 100_000)
+        engine.start(DB)
+        broken = engine.start("broken", {**GUEST, "compute-agent.uuid": UUID})
+        path = f"/libpod/containers/{broken.key}/json"
+        if answer == "none":
+            engine.stuck.add(path)
+        else:
+            engine.answers[path] = 200, b"{" if answer == "garbage" else b" " * 200_000
+        driver = open_driver(engine, look_interval=0.1, seconds=0.3)
+        wait_for(lambda: [guest.name for guest in driver.guests()] == [DB])
+        for name in ("a", "b", "c"):
+            engine.start(name)
+        wait_for(lambda: {guest.name for guest in driver.guests()} == {DB, "a", "b", "c"})
+        assert driver.outage_reason == ""
+        assert caplog.text.count("cannot be read, and the agent tries again") == 1
+        if answer != "garbage":
+            # The agent does not wait for the same container in each round.
+            assert engine.calls.count(f"GET {path}") == 1
+        engine.stuck.clear()
+        engine.answers.clear()
+        later = SimpleNamespace(monotonic=lambda: time.monotonic() + table.STUCK_SECONDS)
+        monkeypatch.setattr(table, "time", later)
+        wait_for(lambda: any(guest.uuid == UUID for guest in driver.guests()))
+
+    def test_a_guest_without_an_answer_stays_managed(self, engine, open_driver):
+        container = engine.start(DB)
+        driver = open_driver(engine, look_interval=0.1, seconds=0.3)
+        (guest,) = driver.guests()
+        path = f"/libpod/containers/{container.key}/json"
+        engine.stuck.add(path)
+        calls = engine.calls.count(f"GET {path}")
+        engine.emit(container, "rename")
+        wait_for(lambda: engine.calls.count(f"GET {path}") > calls)
+        engine.start("other")
+        wait_for(lambda: len(driver.guests()) == 2)
+        assert driver.outage_reason == ""
+        assert guest in driver.guests()
+        driver.apply_cpu_settings(guest, PINNED)
+        engine.stop(DB)
+        wait_for(lambda: [one.name for one in driver.guests()] == ["other"])
+        engine.stuck.clear()
 
     def test_an_engine_of_another_user_is_refused(self, engine, open_driver, monkeypatch):
         monkeypatch.setattr("struct.unpack", lambda form, data: (1, 1000, 1000))

@@ -60,6 +60,21 @@ def test_an_image_cannot_make_a_guest():
         parse_labels({GUEST: "true"}, {GUEST: "true"})
 
 
+@pytest.mark.parametrize("text", ["L3:0=f\x1b[2J", "\ud800", "L3\u2028", "\u202e0=f", "a\0"])
+def test_an_annotation_that_a_terminal_cannot_show_has_no_effect(text):
+    """A label is JSON, which may have halves of characters that no encoding has."""
+    found = parse_labels({GUEST: "true", "compute-agent.resctrl": text}, {})
+    assert found.declared == {}
+    (problem,) = found.problems
+    assert problem.isprintable()
+    assert problem.endswith("has no effect: only printable characters")
+
+
+def test_an_annotation_may_have_several_lines():
+    text = '{\n\t"l3": "0-1"\r\n}'
+    assert parse_labels({GUEST: "true", "compute-agent.resctrl": text}, {}).declared == {"resctrl": text}
+
+
 @given(texts, texts)
 def test_any_labels_are_settings_or_a_reason_in_one_line(labels, image):
     with contextlib.suppress(BadDeclarationError):

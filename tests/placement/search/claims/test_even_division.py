@@ -7,8 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement.search.budget import SearchBudget
-from placement.search.claims.even_division import even_divisions, exact_division, sum_squares, zone_sums
-from placement.search.claims.room import ZoneRoom
+from placement.search.claims.even_division import (
+    ZoneRoom,
+    even_divisions,
+    exact_division,
+    sum_squares,
+    zone_sums,
+)
 from tests.examples import examples
 
 

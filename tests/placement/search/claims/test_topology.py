@@ -16,8 +16,8 @@ from placement.read_model.trees import ZONE
 from placement.search.budget import SearchBudget
 from placement.search.claims import refusal
 from placement.search.claims.claim import ClaimScenario, WantedClaim
+from placement.search.claims.even_division import ZoneRoom
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
-from placement.search.claims.room import ZoneRoom
 from placement.search.claims.split_choices import is_splittable
 from placement.search.claims.topology import TopologyPolicy, divide_amount
 from placement.search.diagnosis.clauses import (

@@ -1,0 +1,104 @@
+"""The host to which a state folder belongs. An agent refuses to start on a copy of another host's folder.
+
+The copy has the uuid of the other host's root provider. Two agents with one uuid would write one provider.
+Each agent would undo the changes of the other one. nova-compute refuses to start for the same reason: the
+node of its ``compute_id`` must have its host name.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from compute_agent import kept_json
+from compute_agent.files import read_own, write_durably
+from compute_agent.host.kernel_files import read_host_name, read_machine_hash
+from compute_agent.inventory.provider_tree import IdentityError
+from compute_agent.model.messages import printable_text
+
+LOG = logging.getLogger(__name__)
+
+HOST_FILE: Final = "host_id"
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class HostIdentity:
+    """The facts by which a host differs from other hosts, also after a reboot. An unknown fact is empty.
+
+    :ivar name: the content of ``/etc/hostname``.
+    :ivar machine: a hash of ``/etc/machine-id``.
+    """
+
+    name: str = ""
+    machine: str = ""
+
+    def differs_from(self, other: HostIdentity) -> bool:
+        """Whether the two are certainly different hosts, or one host with a changed name."""
+        # The name decides, as in Nova: a host without a disk for its system gets another machine id at each
+        # boot, and hosts that were made from one image may share the id.
+        if self.name and other.name:
+            return self.name != other.name
+        return bool(self.machine and other.machine) and self.machine != other.machine
+
+    def __str__(self) -> str:
+        return self.name or f"with another /etc/machine-id ({self.machine[:8]})"
+
+
+def read_identity(root: Path) -> HostIdentity:
+    """The identity of the host with its files below ``root``."""
+    # hostname(5): comments begin with #, and a name has at most 64 characters.
+    lines = (line.strip() for line in read_host_name(root).lower().splitlines())
+    name = next((printable_text(line)[:64] for line in lines if line and line[0] != "#"), "")
+    # Images often contain such a name, which a host has until it gets its own one.
+    is_own = name.partition(".")[0] != "localhost"
+    return HostIdentity(name if is_own else "", read_machine_hash(root))
+
+
+def check_owner(folder: Path, host: HostIdentity) -> HostIdentity:
+    """Return the saved identity of the folder's host; unknown if no identity is saved.
+
+    :raises IdentityError: the state folder belongs to another host, or the file with its host is damaged.
+    :raises OSError: the file cannot be read.
+    """
+    path = folder / HOST_FILE
+    try:
+        kept = kept_json.parse(VERSION, read_own(path), _read_identity)
+    except FileNotFoundError:
+        return HostIdentity()
+    except ValueError as error:
+        raise IdentityError(
+            f"{path} is damaged ({error}). If [DEFAULT] state_path = {folder} belongs to this host, remove"
+            " the file, and start the agent again"
+        ) from error
+    if host.differs_from(kept):
+        raise IdentityError(
+            f"[DEFAULT] state_path = {folder} belongs to the host {kept}, but this is the host {host}. If the"
+            " folder is a copy, empty it, and this host gets a provider of its own. If this host has got a"
+            f" new name, or replaces the other one, whose agent is stopped for good, remove {path}, and"
+            " start the agent again; guests and allocations stay"
+        )
+    return kept
+
+
+def keep_owner(folder: Path, host: HostIdentity) -> None:
+    """Save that the state folder belongs to ``host``. The caller has to hold the lock of the folder.
+
+    :raises IdentityError: the state folder belongs to another host, or the file with its host is damaged.
+    :raises OSError: the file cannot be read.
+    """
+    kept = check_owner(folder, host)
+    wanted = HostIdentity(host.name or kept.name, host.machine or kept.machine)
+    if wanted == kept:
+        return
+    try:
+        write_durably(folder / HOST_FILE, kept_json.dump(VERSION, {"host": asdict(wanted)}))
+    except OSError as error:  # such as a full disk, on which the agent has to start nevertheless
+        LOG.warning("The host cannot be saved in the state folder: %s; the next start tries again", error)
+
+
+def _read_identity(document: Any) -> HostIdentity:
+    host = document["host"]
+    return HostIdentity(*(printable_text(kept_json.text(host[field])) for field in ("name", "machine")))

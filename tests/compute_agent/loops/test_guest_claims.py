@@ -1,0 +1,80 @@
+"""Tests of the time that reports spend on claims of guests that do not run."""
+
+import uuid
+from types import SimpleNamespace
+
+import pytest
+
+from compute_agent.loops.guest_claims import ASK_SECONDS, GuestClaims
+from compute_agent.loops.note_files import ClaimStore
+from compute_agent.report.guest_claims import ClaimNote
+from compute_agent.report.history import ConsumerOwner
+
+
+class SlowDriver:
+    """A driver with an engine that takes some seconds for each answer."""
+
+    def __init__(self):
+        self.seconds, self.now = 2.0, 0.0
+        self.asked = []
+        self.gone = set()
+
+    def read_clock(self):
+        return self.now
+
+    def is_gone(self, key, guest_uuid):
+        self.now += self.seconds
+        self.asked.append(guest_uuid)
+        return guest_uuid in self.gone
+
+
+@pytest.fixture
+def driver():
+    return SlowDriver()
+
+
+@pytest.fixture
+def claims(driver, tmp_path):
+    store = ClaimStore(tmp_path, "")
+    notes = [
+        ClaimNote(str(uuid.UUID(int=number)), f"c{number}", "podman", "", ConsumerOwner("p", "u", "t"), {})
+        for number in range(1, 11)
+    ]
+    store.keep_notes({note.guest_uuid: note for note in notes})
+    options = SimpleNamespace(guests=SimpleNamespace(claim=False, claim_grace=30.0))
+    return GuestClaims(
+        SimpleNamespace(current=SimpleNamespace(options=options)),
+        SimpleNamespace(guest_views=list),
+        {"podman": driver},
+        store,
+        None,
+        driver.read_clock,
+    )
+
+
+def test_a_slow_engine_delays_no_report_and_each_guest_has_its_turn(claims, driver):
+    for _ in range(4):
+        began = driver.now
+        claims.settle_claims(None)
+        assert driver.now - began <= ASK_SECONDS + driver.seconds
+    assert len(set(driver.asked)) == len(claims.claimed_guests())
+    assert driver.asked[:2] == driver.asked[10:12]
+
+
+def test_a_fast_engine_is_asked_about_all_guests_in_each_report(claims, driver):
+    driver.seconds = 0.0
+    claims.settle_claims(None)
+    claims.settle_claims(None)
+    assert sorted(driver.asked) == sorted(2 * list(claims.claimed_guests()))
+
+
+def test_the_time_of_grace_counts_from_the_first_answer(claims, driver):
+    """Reports that did not ask about a guest do not start its time of grace again."""
+    given_back = []
+    claims._give_back = lambda client, note: given_back.append((driver.now, note.guest_uuid))
+    driver.gone = {driver_uuid := str(uuid.UUID(int=1))}
+    while not given_back:
+        claims.settle_claims(None)
+    (moment, guest_uuid), *_ = given_back
+    assert guest_uuid == driver_uuid
+    assert 30.0 <= moment <= 30.0 + 2 * 10 * driver.seconds
