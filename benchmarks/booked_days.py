@@ -8,6 +8,7 @@ the simulation moves its clock. ``booked_days.md`` describes the results.
 
 import argparse
 import json
+import math
 import random
 import tempfile
 import time
@@ -100,7 +101,8 @@ class MovedService:
 
     def pass_until(self, instant: int) -> None:
         """Move the clock to a time, unless the program itself has taken longer."""
-        missing = instant - self._now()
+        # whole seconds, so that stored times keep the milliseconds that answers show
+        missing = math.ceil(instant - self._now())
         if missing > 0:
             advance_clock(self.url, missing)
             self._skipped += missing

@@ -27,8 +27,8 @@ from benchmarks.worlds import Provider, Tree, World, inventory, uuid_of
 from placement.db import migration, tables
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.maintenance.heal import advance_sequence
-from placement.store.holds import hold_uuid
 from placement.store.time_profile import TimedAmount, TimeWindow, needed_holds
+from placement.store.time_schedule import hold_uuid
 from tests import databases
 from tests.databases import ServerMissing
 

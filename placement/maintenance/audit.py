@@ -22,7 +22,7 @@ from placement.db.tables import (
 )
 from placement.read_model.provider import Inventory
 from placement.read_model.rows import INVENTORY_COLUMNS
-from placement.store import holds
+from placement.store import time_schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +295,7 @@ def without_window(conn: sa.Connection) -> list[DatabaseFinding]:
 
 def wrong_holds(conn: sa.Connection) -> list[DatabaseFinding]:
     """Return holds that are wrong; if a hold is too small, other consumers can claim promised amounts."""
-    found = holds.find_wrong_holds(conn)
+    found = time_schedule.find_wrong_holds(conn)
     if not found:
         return []
     ids = {uuid: provider_id for provider_id, uuid in conn.execute(sa.select(_p.id, _p.uuid))}

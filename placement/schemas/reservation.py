@@ -40,7 +40,7 @@ from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, GroupPolicy
 from placement.store.reservation_changes import ReservationChange, ReservationEnd
 from placement.store.reservations import TYPE, ReservationState
-from placement.store.time_profile import TimeWindow, WindowMargins
+from placement.store.time_profile import AT_ONCE, TimeWindow, WindowMargins
 from placement.store.window_history import PastState
 
 # no other claims are members, so any name serves
@@ -155,6 +155,7 @@ class ReservationUpdate(_EndingSchema):
 
     generation = IntegerField(0, required=True)
     allocations = allocations_field(min_properties=1, load_default=None, allow_none=False)
+    movable = BooleanField(load_default=None, allow_none=False)
 
 
 class _ListQuery(StrictSchema):
@@ -219,12 +220,13 @@ def change_of(body: dict[str, Any]) -> ReservationChange:
     :raises InvalidRequest: the body asks for no change, or has both fields for the end time.
     """
     has_end = body["expires_at"] is not None or body["expires_in"] is not None
-    if not has_end and body["allocations"] is None and body["on_end"] is None:
-        raise InvalidRequest("One of expires_at, expires_in, allocations and on_end is needed.")
+    if not has_end and all(body[name] is None for name in ("allocations", "on_end", "movable")):
+        raise InvalidRequest("One of expires_at, expires_in, allocations, on_end and movable is needed.")
     kept = None
     if body["allocations"] is not None:
         kept = {uuid: each["resources"] for uuid, each in body["allocations"].items()}
-    return ReservationChange(end_of(body) if has_end else None, kept, parse_end_action(body["on_end"]))
+    end = end_of(body) if has_end else None
+    return ReservationChange(end, kept, parse_end_action(body["on_end"]), body["movable"])
 
 
 def end_of(body: dict[str, Any]) -> ReservationEnd:
@@ -243,8 +245,8 @@ def end_of(body: dict[str, Any]) -> ReservationEnd:
 def window_of(body: dict[str, Any], end: ReservationEnd) -> TimeWindow | None:
     """Return the window that a body asks for, without margins; None if the reservation begins at once.
 
-    :raises InvalidRequest: the window has no end time, or does not end after its start. A date does not
-        exist, or a reservation without a start has a lead or a cleaning time.
+    :raises InvalidRequest: the window has no end time, or does not end after its start, or begins before
+        1970. A date does not exist, or a reservation without a start has a lead or a cleaning time.
     """
     if body["starts_at"] is None:
         if given := [name for name in ("lead_time", "cleaning_time") if body[name]]:
@@ -253,6 +255,9 @@ def window_of(body: dict[str, Any], end: ReservationEnd) -> TimeWindow | None:
     if end.at is None:
         raise InvalidRequest("A reservation with starts_at needs expires_at instead of expires_in.")
     window = TimeWindow(parse_time(body["starts_at"], "starts_at"), end.at)
+    # such a time would mean the present, as in claims
+    if window.starts_at - body["lead_time"] <= AT_ONCE:
+        raise InvalidRequest("A window, with its lead time, cannot begin before the year 1971.")
     # margins make the held time longer, so a later check of it would not find this
     if window.ends_at <= window.starts_at:
         raise InvalidRequest("A reservation has to end after its start.")

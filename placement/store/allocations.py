@@ -99,11 +99,16 @@ def write_claims(
                 if row.uuid in locked.timed and row.consumer_type != RESERVATION
             ],
         )
-        timed_write = holds.plan_write(tx, claims, locked)
+        # what is due by the clock happens in any case; a new maintenance may be refused
+        is_due = are_promised and bool(locked.timed)
+        timed_write = holds.plan_write(tx, claims, locked, may_lack_holds=is_due)
         claims, planned, locked = timed_write.claims, timed_write.planned, timed_write.locked
     # holdings are deleted before the supplies are read, so that supplies only include the usage of other
     # consumers
-    _remove(tx, [row.id for row in locked.consumers.values()])
+    _remove(tx, [row.id for uuid, row in locked.consumers.items() if uuid not in locked.scopes])
+    for uuid in locked.scopes:
+        here = {each.provider_id for each in locked.holdings if each.consumer == uuid}
+        _remove_there(tx, locked.consumers[uuid].id, here)
     touched = {uuid for claim in (*claims, *planned) for uuid in claim.resources}
     change = None if timed_write is None else timed_write.change
     # a window gets amounts back also where it holds nothing now
@@ -125,7 +130,7 @@ def write_claims(
         holds.insert_planned(tx, planned)
     lasting = frozenset[str]() if timed_write is None else timed_write.lasting
     if timed_write is not None:
-        holds.insert_promises(tx, timed_write.promises)
+        holds.insert_promises(tx, timed_write.promises, locked)
     _update_consumers(tx, [*claims, *planned], locked.consumers, lasting)
     # clients rely on this: the generation of a provider grows when a consumer releases all allocations, but
     # not when it moves away
@@ -150,6 +155,23 @@ def _allocation_removal(count: int) -> PreparedStatement:
     # the condition uses the consumer's id, because this is the first column of the primary key
     chosen = allocations.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
     return PreparedStatement(sa.delete(allocations).where(chosen))
+
+
+def _remove_there(tx: WriteTransaction, consumer_id: int, providers: Collection[int]) -> None:
+    """Queue the removal of the allocations that a consumer has at some providers."""
+    if providers:
+        values = {"consumer": consumer_id, **bind_values("provider", sorted(providers))}
+        tx.queue(_partial_removal(len(providers)), values)
+
+
+@lru_cache(KEPT_SIZES)
+def _partial_removal(count: int) -> PreparedStatement:
+    return PreparedStatement(
+        sa.delete(allocations).where(
+            allocations.c.consumer_id == sa.bindparam("consumer", type_=ConsumerId),
+            allocations.c.provider_id.in_(bind_parameters("provider", count, sa.Integer)),
+        )
+    )
 
 
 # the condition is a correlated sub-query instead of a join with GROUP BY, so that only allocations of a

@@ -327,7 +327,7 @@ def commit_claims(
     others += [each.consumer for each in moves]
     targets = {uuid for each in moves for uuid in each.after}
     # a single call locks all consumers, providers and groups, so that locks are taken in the usual order
-    locked = lock_claimed(tx, claims, targets, buckets_of(names), others)
+    locked = lock_claimed(tx, claims, targets, buckets_of(names), others, reservation)
     check_generations(claims, locked)
     if moves:
         moved = moved_claims(tx, moves, locked)

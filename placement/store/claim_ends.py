@@ -69,6 +69,8 @@ def _change_locked(tx: WriteTransaction, consumer: str, generation: int, change:
             f"The claim of consumer {consumer} is from the reservation {source.uuid}, which ends at"
             f" {iso_time(source.usable.ends_at)}: move the end of the reservation first."
         )
+    if source is not None:
+        locked = locked.with_scope(source.uuid, locked.providers_beside(source.uuid))
     end = _later_end(expiries.read_ends(tx, [consumer])[consumer], guest_end, change.on_end)
     tx.lock(locked.providers)
     claims = [

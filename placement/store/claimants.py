@@ -7,7 +7,7 @@ for a pending window or for a hold: these consumers change only with time, and b
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -41,6 +41,7 @@ class LockedConsumers:
     - ``promised``: the amounts of windows that have begun, including the amounts that claims have taken from
       them.
     - ``timed``: the uuids of windows, pending or not, and of consumers that have claims with an end time.
+    - ``scopes``: the windows of which only the amounts at some providers are here, with these providers.
     """
 
     # the field has only consumers that existed before; new consumers are created for the claims
@@ -50,6 +51,23 @@ class LockedConsumers:
     planned: Sequence[ClaimantHolding] = ()
     promised: Sequence[ClaimantHolding] = ()
     timed: frozenset[str] = frozenset()
+    scopes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def with_scope(self, window: str, providers: Collection[str]) -> LockedConsumers:
+        """Return the consumers with the amounts of an active window at some providers, without its others."""
+        if window not in self.timed or any(each.consumer == window for each in self.planned):
+            return self
+        holdings, promised = (
+            [each for each in some if each.consumer != window or each.provider in providers]
+            for some in (self.holdings, self.promised)
+        )
+        scopes = {**self.scopes, window: frozenset(providers)}
+        return replace(self, holdings=holdings, promised=promised, scopes=scopes)
+
+    def providers_beside(self, window: str | None) -> set[str]:
+        """Return the uuids of all providers of which the other consumers have amounts, now or later."""
+        amounts = (*self.holdings, *self.planned, *self.promised)
+        return {each.provider for each in amounts if each.consumer != window}
 
     @property
     def provider_ids(self) -> set[int]:
@@ -59,7 +77,7 @@ class LockedConsumers:
     @property
     def providers(self) -> set[str]:
         """The uuids of all providers of which these consumers have allocations, now or later."""
-        return {each.provider for each in (*self.holdings, *self.planned, *self.promised)}
+        return self.providers_beside(None)
 
 
 def lock_claimed(
@@ -68,11 +86,14 @@ def lock_claimed(
     more: Iterable[str] = (),
     buckets: Iterable[int] = (),
     others: Sequence[str] = (),
+    source: str | None = None,
 ) -> LockedConsumers:
     """Create the new consumers of claims, and lock first all consumers, then all providers.
 
     :param more: uuids of further providers to lock; ``buckets`` are further buckets.
     :param others: uuids of further consumers to lock; their holdings are read, too.
+    :param source: the window from which the claims take all amounts. Its amounts at other providers than
+        those of the claims are neither locked nor returned.
     """
     # if the client declares all consumers as new, no lookup is needed: consumers mostly are new, and the
     # insertion fails otherwise
@@ -84,6 +105,8 @@ def lock_claimed(
     # consumers are locked before buckets
     consumer_store.create_consumers(tx, {claim.consumer: claim.owner for claim in new})
     named = {uuid for claim in claims for uuid in claim.resources}
+    if source is not None:
+        locked = locked.with_scope(source, locked.providers_beside(source) | named)
     # a single call locks all providers, so that all buckets are locked in ascending order
     tx.lock({*locked.providers, *named, *more}, buckets)
     return locked

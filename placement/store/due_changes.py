@@ -18,7 +18,15 @@ from placement.db import buckets, clock
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import consumers, planned_allocations, reservations
 from placement.exceptions import ConcurrentUpdate, Conflict, ConsumerExists
-from placement.store import allocations, claimants, expired, expiries, holds, time_events, window_promises
+from placement.store import (
+    allocations,
+    claimants,
+    expired,
+    expiries,
+    time_events,
+    time_schedule,
+    window_promises,
+)
 from placement.store import consumers as consumer_store
 from placement.store.claims import CapacityExceeded
 from placement.store.reservations import RESERVING_CONSUMERS, window_claim
@@ -58,7 +66,7 @@ def _describe_overlaps(conn: sa.Connection, conflict: Conflict) -> str:
     """Return a sentence about the windows that need the amounts of a refused write, or an empty text."""
     if not isinstance(conflict, CapacityExceeded):
         return ""
-    schedule = holds.read_schedule(conn, of_providers=[conflict.provider])
+    schedule = time_schedule.read_schedule(conn, of_providers=[conflict.provider])
     # the write has no end, so each later window matters
     some = [each for each in schedule.amounts if each.resource_class == conflict.resource_class]
     return overlaps_sentence(some, TimeWindow(schedule.now, math.inf))

@@ -15,39 +15,31 @@ rows of other consumers before the buckets.
 
 from __future__ import annotations
 
+import logging
 import math
-import uuid as uuids
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 
-from placement.db import clock
 from placement.db.batch import (
     KEPT_SIZES,
     PreparedStatement,
-    Rows,
-    StatementBatch,
-    Values,
     bind_parameters,
     bind_rows,
     bind_values,
-    pad_values,
     split_rows,
 )
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
-    RESERVATION,
     WINDOW_HOLD,
     ConsumerId,
     allocations,
-    claim_expiries,
     consumers,
     planned_allocations,
-    reservations,
     resource_classes,
     resource_providers,
     window_promises,
@@ -62,7 +54,6 @@ from placement.store.claims import (
     claimed_amounts,
 )
 from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
-from placement.store.expired import EXPIRES
 from placement.store.time_profile import (
     AT_ONCE,
     HoldKey,
@@ -76,23 +67,15 @@ from placement.store.time_profile import (
     first_growth,
     needed_holds,
     returned_amounts,
-    wrong_holds,
 )
+from placement.store.time_schedule import CLOCK, amounts_of, hold_uuid, timed_rows
 
-# any constant namespace serves; a change would orphan the holds of existing databases
-_NAMESPACE: Final = uuids.UUID("b6f0c1de-3c6f-4a0e-8a37-5f3a4ad6a9f1")
+LOG = logging.getLogger(__name__)
+
 _OWNER: Final = ConsumerOwnership("placement-windows", "placement-windows", WINDOW_HOLD)
 """The owner of all holds; the project of the owner does not exist, because one hold is for windows of several
 projects.
 """
-
-_MAX_NAMED_PROVIDERS: Final = 500
-"""Maximum number of providers that are searched for windows to name in an error message."""
-
-
-def hold_uuid(provider: str) -> str:
-    """Return the uuid of the hold of a provider."""
-    return str(uuids.uuid5(_NAMESPACE, provider))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +137,18 @@ _ALWAYS: Final = TimeWindow(AT_ONCE, math.inf)
 """The time window of amounts without an end time."""
 
 
-def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: LockedConsumers) -> TimedWrite:
+def plan_write(
+    tx: WriteTransaction,
+    claims: Sequence[ConsumerClaim],
+    locked: LockedConsumers,
+    *,
+    may_lack_holds: bool = False,
+) -> TimedWrite:
     """Return the write of these claims, with the claims of their providers' holds added.
 
     The caller has locked the consumers, and the buckets of all providers of the claims and of the holdings.
 
+    :param may_lack_holds: whether to write the claims even if a hold cannot be written.
     :raises HoldRefusal: a provider would have too many timed amounts, or another consumer has the uuid of a
         hold.
     """
@@ -168,24 +158,32 @@ def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: Lo
         {each.provider for each in concerned if each.consumer in locked.timed}
         | {uuid for claim in claims if claim.window is not None for uuid in claim.resources}
     )
-    state = _lock_holds(tx, providers)
+    state = _lock_holds(tx, providers, may_lack_holds=may_lack_holds)
     now, others = state.now, state.rows.without_consumers(claimants)
+    # a window that has begun does not wait again if the clock has been set back
+    active = {each.consumer for each in (*locked.holdings, *locked.promised)}
+    active -= {each.consumer for each in locked.planned}
+    pending = {
+        claim.consumer
+        for claim in claims
+        if claim.window is not None and claim.window.starts_at > now and claim.consumer not in active
+    }
     after = []
     for claim, uuid, name, amount in claimed_amounts(claims):
-        window = claim.window or _ALWAYS
-        after.append(TimedAmount(claim.consumer, uuid, name, amount, window, window.starts_at <= now))
+        window, has_begun = claim.window or _ALWAYS, claim.consumer not in pending
+        after.append(TimedAmount(claim.consumer, uuid, name, amount, window, has_begun))
     rows = _rows_after(claims, locked, others, [each for each in after if each.window != _ALWAYS])
     returns = returned_amounts(rows)
-    if len(rows.amounts) > len(others.amounts):
+    if len(rows.amounts) > len(others.amounts) and not may_lack_holds:
         check_amounts([*rows.amounts, *returns], now)
     known = state.locked.consumers
-    holds = _create_holds(tx, providers, needed_holds([*rows.amounts, *returns], now), known)
-    planned = [claim for claim in claims if claim.window is not None and claim.window.starts_at > now]
-    begun = [claim for claim in claims if claim.window is None or claim.window.starts_at <= now]
+    holds = _create_holds(tx, state.providers, needed_holds([*rows.amounts, *returns], now), known)
+    planned = [claim for claim in claims if claim.consumer in pending]
+    begun = [claim for claim in claims if claim.consumer not in pending]
     if locked.planned:
         # windows that begin now lose their plans, too: their amounts become allocations
-        pending = sorted({locked.consumers[each.consumer].id for each in locked.planned})
-        tx.queue(_plan_removal(len(pending)), bind_values("id", pending))
+        waiting = sorted({locked.consumers[each.consumer].id for each in locked.planned})
+        tx.queue(_plan_removal(len(waiting)), bind_values("id", waiting))
     new_promises = [each for each in rows.promises if each.window in claimants]
     old_promises = [each for each in state.rows.promises if each.window in claimants]
     # a claim divides the amounts of its window in another way, and mostly changes no promise
@@ -263,8 +261,13 @@ def _are_same_amounts(one: Iterable[WindowPromise], other: Iterable[WindowPromis
 
 def _remove_promises(tx: WriteTransaction, locked: LockedConsumers) -> None:
     """Queue the removal of the promises of locked windows, which are written again."""
-    if windows := sorted({locked.consumers[each.consumer].id for each in locked.promised}):
-        tx.queue(_promise_removal(len(windows)), bind_values("id", windows))
+    windows = {each.consumer for each in locked.promised}
+    if whole := sorted(locked.consumers[each].id for each in windows - locked.scopes.keys()):
+        tx.queue(_promise_removal(len(whole)), bind_values("id", whole))
+    for window in windows & locked.scopes.keys():
+        ids = sorted({each.provider_id for each in locked.promised if each.consumer == window})
+        values = {"consumer": locked.consumers[window].id, **bind_values("provider", ids)}
+        tx.queue(_partial_removal(len(ids)), values)
 
 
 def plan_repair(tx: WriteTransaction, providers: Sequence[str]) -> TimedWrite:
@@ -282,21 +285,49 @@ def plan_repair(tx: WriteTransaction, providers: Sequence[str]) -> TimedWrite:
 
 @dataclass(frozen=True, slots=True)
 class _HoldState:
-    """The time of the database, with the timed amounts and the locked holds of some providers."""
+    """The time of the database, with the timed amounts and the locked holds of some providers.
+
+    ``providers`` has the uuids of the providers that may have a hold.
+    """
 
     now: float
     rows: TimedRows
     locked: LockedConsumers
+    providers: Sequence[str]
 
 
-def _lock_holds(tx: WriteTransaction, providers: Sequence[str]) -> _HoldState:
-    clock_answer = tx.queue(_CLOCK, {})
-    amounts_answer = tx.queue(*_amounts_of(providers))
+def _lock_holds(
+    tx: WriteTransaction, providers: Sequence[str], *, may_lack_holds: bool = False
+) -> _HoldState:
+    """Lock the holds of some providers, and read the timed amounts of these providers.
+
+    :param may_lack_holds: whether to leave out the holds of which other consumers have the uuids.
+    :raises HoldRefusal: another consumer has the uuid of a hold, and no hold may be left out.
+    """
+    clock_answer = tx.queue(CLOCK, {})
+    amounts_answer = tx.queue(*amounts_of(providers))
     # the four statements are sent together, because no answer is read before the last one is queued
     locked = lock_consumers(tx, [hold_uuid(each) for each in providers])
-    _check_types(locked.consumers.values())
+    if others := {uuid for uuid, row in locked.consumers.items() if row.consumer_type != WINDOW_HOLD}:
+        refusal = HoldRefusal(
+            f"The consumer {min(others)} has the uuid of the hold for windows of its provider: no window can"
+            " be held there until this consumer is deleted."
+        )
+        if not may_lack_holds:
+            raise refusal
+        # each request releases what has expired, so a refusal would stop the service
+        LOG.error("%s Until then, other consumers may get the room of windows.", refusal.detail)
+        locked = LockedConsumers(
+            {uuid: row for uuid, row in locked.consumers.items() if uuid not in others},
+            [each for each in locked.holdings if each.consumer not in others],
+        )
     # the clock is read once, so that all amounts are compared with the same instant
-    return _HoldState(float(clock_answer.scalars[0]), timed_rows(amounts_answer.rows), locked)
+    return _HoldState(
+        float(clock_answer.scalars[0]),
+        timed_rows(amounts_answer.rows),
+        locked,
+        [each for each in providers if hold_uuid(each) not in others],
+    )
 
 
 def _create_holds(
@@ -325,15 +356,6 @@ def _hold_claims(providers: Iterable[str], needed: dict[HoldKey, int]) -> list[C
     return claims
 
 
-def _check_types(rows: Iterable[consumer_store.ConsumerRow]) -> None:
-    for row in rows:
-        if row.consumer_type != WINDOW_HOLD:
-            raise HoldRefusal(
-                f"The consumer {row.uuid} has the uuid of the hold for windows of its provider: no window can"
-                " be held there until this consumer is deleted."
-            )
-
-
 def insert_planned(tx: WriteTransaction, planned: Sequence[ConsumerClaim]) -> None:
     """Queue the planned allocations of claims that begin later; the caller has checked their capacity."""
     rows = [
@@ -344,14 +366,19 @@ def insert_planned(tx: WriteTransaction, planned: Sequence[ConsumerClaim]) -> No
         tx.queue(_plan_insertion(len(chunk)), bind_rows(chunk))
 
 
-def insert_promises(tx: WriteTransaction, promises: Sequence[WindowPromise]) -> None:
-    """Queue the promises of windows; the caller has removed the former promises."""
+def insert_promises(tx: WriteTransaction, promises: Sequence[WindowPromise], locked: LockedConsumers) -> None:
+    """Queue the promises of windows; the caller has removed the former promises.
+
+    With its first promise, a window gets promises for all its amounts, also for those outside of its scope.
+    """
     rows = [
         {"consumer": each.window, "provider": each.provider, "class": each.resource_class, "used": each.used}
         for each in promises
     ]
     for chunk in split_rows(rows):
         tx.queue(_promise_insertion(len(chunk)), bind_rows(chunk))
+    for window_id in sorted({each.window_id for each in promises if each.window in locked.scopes}):
+        tx.queue(_REST_OF_PROMISES, {"consumer": window_id})
 
 
 @lru_cache(KEPT_SIZES)
@@ -364,6 +391,32 @@ def _plan_removal(count: int) -> PreparedStatement:
 def _promise_removal(count: int) -> PreparedStatement:
     chosen = window_promises.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
     return PreparedStatement(sa.delete(window_promises).where(chosen))
+
+
+@lru_cache(KEPT_SIZES)
+def _partial_removal(count: int) -> PreparedStatement:
+    return PreparedStatement(
+        sa.delete(window_promises).where(
+            window_promises.c.consumer_id == sa.bindparam("consumer", type_=ConsumerId),
+            window_promises.c.provider_id.in_(bind_parameters("provider", count, sa.Integer)),
+        )
+    )
+
+
+_KEY: Final = ("consumer_id", "provider_id", "resource_class_id")
+# no lock of the providers is needed: only transactions that have locked the window change its allocations
+_REST_OF_PROMISES: Final = PreparedStatement(
+    sa.insert(window_promises).from_select(
+        [*_KEY, "used"],
+        sa.select(*(allocations.c[name] for name in _KEY), allocations.c.used).where(
+            allocations.c.consumer_id == sa.bindparam("consumer", type_=ConsumerId),
+            ~sa.select(sa.literal(1))
+            .where(*(window_promises.c[name] == allocations.c[name] for name in _KEY))
+            .correlate(allocations)
+            .exists(),
+        ),
+    )
+)
 
 
 @lru_cache(KEPT_SIZES)
@@ -398,187 +451,3 @@ def _later_insertion(table: sa.Table, count: int) -> sa.Insert:
         )
     ]
     return sa.insert(table).values(rows)
-
-
-_CLOCK: Final = PreparedStatement(sa.select(clock.ServerNow()))
-_PROMISED: Final = 2
-_KINDS: Final = {planned_allocations.name: "0", allocations.name: "1", window_promises.name: str(_PROMISED)}
-"""The kinds of rows with timed amounts: planned amounts, begun amounts, and promises of windows."""
-_OF_CLAIMS: Final = claim_expiries.join(consumers, EXPIRES)
-_IS_WINDOW: Final = reservations.c.starts_at.is_not(None)
-_OF_WINDOWS: Final = reservations.join(consumers, consumers.c.id == reservations.c.consumer_id)
-
-
-def _amounts_query(
-    chosen: sa.ColumnElement[bool], is_window: sa.ColumnElement[bool] = _IS_WINDOW
-) -> sa.Select[Any]:
-    """Return a query for the timed amounts of those providers that the condition selects.
-
-    :param is_window: SQL condition that selects reservations.
-    """
-
-    def amounts(held: sa.Table, owners: sa.FromClause, ends: sa.Table, *more: Any) -> sa.Select[Any]:
-        is_reservation = ends is reservations
-        starts_at = reservations.c.starts_at if is_reservation else sa.null()
-        # the window of a promise, or that from which a claim has taken its amounts
-        window_id = consumers.c.id if is_reservation else claim_expiries.c.window_id
-        return (
-            sa.select(
-                consumers.c.uuid.label("consumer"),
-                resource_providers.c.uuid.label("provider"),
-                resource_classes.c.name,
-                held.c.used,
-                sa.cast(starts_at, sa.Double).label("starts_at"),
-                ends.c.expires_at,
-                sa.literal_column(_KINDS[held.name]).label("kind"),
-                window_id.label("window_id"),
-            )
-            .select_from(owners)
-            .join(held, held.c.consumer_id == consumers.c.id)
-            .join(resource_providers, resource_providers.c.id == held.c.provider_id)
-            .join(resource_classes, resource_classes.c.id == held.c.resource_class_id)
-            .where(chosen, *more)
-        )
-
-    found = sa.union_all(
-        amounts(allocations, _OF_WINDOWS, reservations, is_window),
-        amounts(planned_allocations, _OF_WINDOWS, reservations, is_window),
-        amounts(window_promises, _OF_WINDOWS, reservations, is_window),
-        amounts(allocations, _OF_CLAIMS, claim_expiries, claim_expiries.c.is_final),
-    ).subquery()
-    return sa.select(*found.c)
-
-
-def _amounts_of(providers: Sequence[str]) -> tuple[PreparedStatement, Values]:
-    """Return a statement, with its values, that reads the timed amounts of providers."""
-    padded = pad_values(providers)
-    return _amounts_statement(len(padded)), bind_values("uuid", padded)
-
-
-@lru_cache(KEPT_SIZES)
-def _amounts_statement(count: int) -> PreparedStatement:
-    return PreparedStatement(_amounts_query(resource_providers.c.uuid.in_(bind_parameters("uuid", count))))
-
-
-def _holds_of(providers: Sequence[str]) -> tuple[PreparedStatement, Values]:
-    """Return a statement, with its values, that reads the holds of providers."""
-    padded = pad_values([hold_uuid(each) for each in providers])
-    return _holds_statement(len(padded)), bind_values("uuid", padded)
-
-
-@lru_cache(KEPT_SIZES)
-def _holds_statement(count: int) -> PreparedStatement:
-    return PreparedStatement(_ALL_HOLDS.where(consumers.c.uuid.in_(bind_parameters("uuid", count))))
-
-
-def timed_rows(rows: Rows) -> TimedRows:
-    """Convert the rows of a query for timed amounts."""
-    amounts: list[TimedAmount] = []
-    promises: list[WindowPromise] = []
-    sources: dict[str, int] = {}
-    for consumer, provider, name, used, starts_at, ends_at, kind, window_id in rows:
-        # a claim with an end time has begun with its creation
-        time = TimeWindow(AT_ONCE if starts_at is None else float(starts_at), float(ends_at))
-        if int(kind) == _PROMISED:
-            promises.append(WindowPromise(window_id, consumer, provider, name, int(used), time))
-            continue
-        amounts.append(TimedAmount(consumer, provider, name, int(used), time, bool(int(kind))))
-        if starts_at is None and window_id is not None:
-            sources[consumer] = window_id
-    return TimedRows(amounts, promises, sources)
-
-
-@dataclass(frozen=True, slots=True)
-class TimeSchedule:
-    """Timed amounts and holds of some or all providers, and the time of the database when they were read.
-
-    ``used_windows`` has the uuids of windows from which claims have taken amounts.
-    """
-
-    now: float
-    amounts: Sequence[TimedAmount]
-    holds: Sequence[tuple[HoldKey, int]]
-    used_windows: frozenset[str] = frozenset()
-
-
-def read_schedule(
-    conn: sa.Connection, without: Collection[str] = (), of_providers: Collection[str] | None = None
-) -> TimeSchedule:
-    """Return the timed amounts and holds of some or all providers; leave out the consumers in ``without``."""
-    batch = StatementBatch(conn)
-    clock_answer = batch.add(_CLOCK, {})
-    if of_providers is None:
-        now = float(clock_answer.scalars[0])
-        found = timed_rows(conn.execute(_ALL_AMOUNTS).all())
-        # only providers with timed amounts have holds, and their uuids are indexed, unlike the types of
-        # consumers
-        of_providers = {each.provider for each in found.amounts} | {each.provider for each in found.promises}
-        hold_answers = [batch.add(*_holds_of(chunk)) for chunk in split_rows(sorted(of_providers))]
-    else:
-        # all statements are queued before an answer is read, so that they are sent together
-        chunks = list(split_rows(sorted(of_providers)))
-        amounts_answers = [batch.add(*_amounts_of(chunk)) for chunk in chunks]
-        hold_answers = [batch.add(*_holds_of(chunk)) for chunk in chunks]
-        now = float(clock_answer.scalars[0])
-        found = timed_rows([row for answer in amounts_answers for row in answer.rows])
-    held = [((provider, name), int(used)) for answer in hold_answers for provider, name, used in answer.rows]
-    rest = found.without_consumers(without) if without else found
-    return TimeSchedule(now, rest.all_amounts, held, frozenset(each.window for each in rest.promises))
-
-
-def has_amounts(conn: sa.Connection) -> bool:
-    """Return whether there is any timed amount."""
-    windows = sa.select(reservations.c.consumer_id).where(_IS_WINDOW).limit(1)
-    claims = sa.select(claim_expiries.c.consumer_id).where(claim_expiries.c.is_final).limit(1)
-    return any(conn.execute(each).first() is not None for each in (windows, claims))
-
-
-def planned_providers(
-    conn: sa.Connection, names: Collection[str], of_providers: Collection[str] | None, limit: int
-) -> list[str]:
-    """Return the uuids of providers of which future windows will take some of the given resource classes.
-
-    :param of_providers: the providers to search; None means all providers.
-    """
-    query = (
-        sa.select(resource_providers.c.uuid)
-        .distinct()
-        .select_from(planned_allocations)
-        .join(resource_providers, resource_providers.c.id == planned_allocations.c.provider_id)
-        .join(resource_classes, resource_classes.c.id == planned_allocations.c.resource_class_id)
-        .where(resource_classes.c.name.in_(sorted(names)))
-        .limit(limit)
-    )
-    if of_providers is not None:
-        # the statement has a limited length, and a message names few windows
-        query = query.where(resource_providers.c.uuid.in_(sorted(of_providers)[:_MAX_NAMED_PROVIDERS]))
-    return list(conn.execute(query).scalars())
-
-
-def project_amounts(conn: sa.Connection, project_id: str) -> list[TimedAmount]:
-    """Return the amounts of all reservations of a project, and of its claims with an end time.
-
-    The amounts that a window gets back from its claims are included.
-    """
-    return [*timed_rows(conn.execute(_PROJECT_AMOUNTS, {"project": project_id}).all()).all_amounts]
-
-
-def find_wrong_holds(conn: sa.Connection) -> dict[HoldKey, tuple[int, int]]:
-    """Return all holds with wrong amounts, each with its present and its needed amount."""
-    schedule = read_schedule(conn)
-    held = [((provider, name), int(used)) for provider, name, used in conn.execute(_ALL_HOLDS)]
-    return wrong_holds(schedule.amounts, held, schedule.now)
-
-
-_ALL_AMOUNTS: Final = _amounts_query(sa.true())
-_PROJECT_AMOUNTS: Final = _amounts_query(
-    consumer_store.is_of_project(sa.bindparam("project")), consumers.c.consumer_type == RESERVATION
-)
-_ALL_HOLDS: Final = (
-    sa.select(resource_providers.c.uuid, resource_classes.c.name, allocations.c.used)
-    .select_from(allocations)
-    .join(consumers, consumers.c.id == allocations.c.consumer_id)
-    .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
-    .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
-    .where(consumers.c.consumer_type == WINDOW_HOLD)
-)

@@ -36,7 +36,6 @@ from placement.store import reservations
 from placement.store.claimants import LockedConsumers
 from placement.store.claims import ConsumerClaim
 from placement.store.expired import EXPIRES
-from placement.store.holds import TimeSchedule, read_schedule
 from placement.store.time_profile import (
     AT_ONCE,
     EndAction,
@@ -46,6 +45,7 @@ from placement.store.time_profile import (
     by_key,
     largest_sum,
 )
+from placement.store.time_schedule import TimeSchedule, read_schedule
 
 # an agent or a guest needs some time to stop in good order
 MIN_NOTICE: Final = 300.0

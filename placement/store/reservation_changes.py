@@ -15,7 +15,7 @@ from placement.db.batch import PreparedStatement
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import consumers, reservations
 from placement.exceptions import EndTooLate, InvalidRequest
-from placement.store import allocations, claimants, holds, window_history
+from placement.store import allocations, claimants, time_schedule, window_history
 from placement.store import consumers as consumer_store
 from placement.store.booking_limits import BookingLimits
 from placement.store.claims import CapacityExceeded
@@ -62,11 +62,12 @@ class ReservationEnd:
 
 @dataclass(frozen=True, slots=True)
 class ReservationChange:
-    """A new end, kept amounts and the action of later claims; None leaves its part unchanged."""
+    """A new end, kept amounts, the action of later claims and movability; None leaves its part unchanged."""
 
     end: ReservationEnd | None
     kept: Mapping[str, Mapping[str, int]] | None = None
     on_end: EndAction | None = None
+    is_movable: bool | None = None
 
 
 def make_reservation(
@@ -166,7 +167,7 @@ def _check_limits(tx: WriteTransaction, written: CapacityReservation, limits: Bo
     limits.check_time(TimeWindow(begin, written.expires_at), written.now)
     if limits.needs_amounts:
         # read under the lock of the bucket, so that it includes each other booking
-        every = holds.project_amounts(tx.conn, written.project_id)
+        every = time_schedule.project_amounts(tx.conn, written.project_id)
         own = [each for each in every if each.consumer == written.uuid]
         others = [each for each in every if each.consumer != written.uuid]
         limits.check_amounts(written.project_id, others, own, written.now)
@@ -183,11 +184,14 @@ def _change_locked(
     # locks the consumer before the bucket, as every transaction does
     row, found = _lock_reservation(tx, uuid, may_change)
     consumer_store.check_generation(row, generation)
+    if change.is_movable and (found.starts_at is None or found.is_maintenance):
+        raise InvalidRequest("Only a reservation with starts_at that is no maintenance can be movable.")
     end, window = change.end, None
     if found.starts_at is not None:
         ends_at = found.expires_at
         if end is not None:
-            ends_at = found.now + (end.seconds or 0.0) if end.at is None else end.at
+            # answers show milliseconds, and a claim may end at the shown time
+            ends_at = round(found.now + (end.seconds or 0.0), 3) if end.at is None else end.at
             if ends_at <= found.usable.starts_at:
                 raise InvalidRequest("A reservation has to end after its start.")
             ends_at += found.cleaning_time
@@ -206,6 +210,9 @@ def _change_locked(
     if change.on_end is not None:
         tx.conn.execute(query.values(on_end=change.on_end))
         window_history.note_end_action(tx, uuid, change.on_end)
+    if change.is_movable is not None:
+        # a booking that has chosen a move checks this again under the lock of the consumer
+        tx.conn.execute(query.values(is_movable=change.is_movable))
     written = _read_written(tx, uuid)
     # an earlier end is possible even if the limits are lower than before
     if written.reservation.expires_at > found.expires_at:
@@ -278,7 +285,7 @@ def _latest_end(
     claimed = {(each.provider, each.resource_class) for each in reserved.claimed}
     keys = sorted(claimed.union(key for key, used in held.items() if used))
     supplies, class_ids = allocations.read_supplies(tx, {provider for provider, _ in keys})
-    schedule = holds.read_schedule(tx.conn, of_providers=supplies)
+    schedule = time_schedule.read_schedule(tx.conn, of_providers=supplies)
     by_provider = by_key(schedule.amounts)
     latest, others = math.inf, []
     for key in keys:

@@ -234,13 +234,15 @@ def window_claim(
 ) -> ConsumerClaim:
     """Return the claim of a locked reservation for its amounts, whether the window has begun or not.
 
-    The caller has locked the buckets of its providers.
+    The claim has only the amounts in the scope of the window. The caller has locked the buckets of their
+    providers.
     """
+    scope = locked.scopes.get(row.uuid)
     owner = consumer_store.present_owner(row)
     resources: dict[str, dict[str, int]] = {}
     if any(each.consumer == row.uuid for each in locked.promised):
         for each in window_promises.promised_amounts(tx.conn, [row.uuid]):
-            if each.held_part.used:
+            if each.held_part.used and (scope is None or each.provider in scope):
                 resources.setdefault(each.provider, {})[each.resource_class] = each.held_part.used
     else:
         own = [each for each in (*locked.holdings, *locked.planned) if each.consumer == row.uuid]

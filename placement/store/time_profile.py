@@ -284,7 +284,8 @@ def returned_amounts(rows: TimedRows) -> list[TimedAmount]:
             if each.window.ends_at < end:
                 found.append(_return_of(promise, each.used, each.window.ends_at))
         if rest > 0:
-            found.append(_return_of(promise, rest, promise.time.starts_at))
+            # such a window has begun, even if the clock is behind
+            found.append(_return_of(promise, rest, AT_ONCE))
     return found
 
 

@@ -19,8 +19,8 @@ from placement.db.tables import (
     window_promises,
 )
 from placement.store.expired import EXPIRES
-from placement.store.holds import TimeSchedule, read_schedule
 from placement.store.time_profile import AT_ONCE, TimedAmount, TimeWindow, by_key, largest_sum
+from placement.store.time_schedule import TimeSchedule, read_schedule
 
 _ALWAYS: Final = TimeWindow(-math.inf, math.inf)
 # a scrape reads all amounts, some 10 microseconds each
@@ -48,7 +48,7 @@ class WindowUsage:
     def from_schedule(cls, schedule: TimeSchedule) -> WindowUsage:
         """Compute the sums from a schedule of all providers."""
         # claims with an end time have no start
-        windows = [each for each in schedule.amounts if each.window.starts_at != AT_ONCE]
+        windows = [each for each in schedule.amounts if each.is_return or each.window.starts_at != AT_ONCE]
         pending = [each for each in windows if not each.has_begun and not each.is_return]
         booked, lent = Counter[str](), Counter[str]()
         for each in windows:

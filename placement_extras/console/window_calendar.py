@@ -20,9 +20,9 @@ from placement.policies import ext, rest
 from placement.read_model.provider import Provider
 from placement.store.expiries import server_time
 from placement.store.holders import find_projects
-from placement.store.holds import TimeSchedule, read_schedule
 from placement.store.reservations import list_reservations, reserved_amounts
 from placement.store.time_profile import TimedAmount, TimeWindow
+from placement.store.time_schedule import TimeSchedule, read_schedule
 from placement.store.time_skyline import TimeSkyline
 from placement_extras.console import fleet, page_request
 from placement_extras.console.fleet import HostFilter

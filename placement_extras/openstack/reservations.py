@@ -183,7 +183,7 @@ class ShowReservation(command.ShowOne):
 
 
 class SetReservation(command.ShowOne):
-    """Change a reservation: its end, its resources, or what happens at the end of claims from it."""
+    """Change a reservation: its end, its resources, its moves, or what follows the end of its claims."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments."""
@@ -199,13 +199,30 @@ class SetReservation(command.ShowOne):
             " claims use; the rest is free. If the reservation holds the class at several resource providers,"
             " give the name or the UUID of one of them (may be repeated; default: as before)",
         )
+        moves = parser.add_mutually_exclusive_group()
+        moves.add_argument(
+            "--movable",
+            action="store_const",
+            const=True,
+            help="Let the window move to an equivalent host before its start, even if its booking named hosts"
+            " (default: as before)",
+        )
+        moves.add_argument(
+            "--fixed",
+            dest="movable",
+            action="store_const",
+            const=False,
+            help="Never move the window to another host before its start (default: as before)",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
         """Write the changes with the current generation."""
-        changes = {**_expiry_fields(parsed_args), **given_fields(parsed_args, "on_end")}
+        changes = {**_expiry_fields(parsed_args), **given_fields(parsed_args, "on_end", "movable")}
         if not changes and not parsed_args.keep:
-            raise exceptions.CommandError("Nothing to change: give --until, --for, --on-end or --keep.")
+            raise exceptions.CommandError(
+                "Nothing to change: give --until, --for, --on-end, --keep, --movable or --fixed."
+            )
         path = f"{_RESERVATIONS}/{parsed_args.uuid}"
         reservation = send_request(self, "GET", path)["reservation"]
         if parsed_args.keep:

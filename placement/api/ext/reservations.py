@@ -23,7 +23,6 @@ from placement.store.allocations import Allocation
 from placement.store.booking_limits import BookingLimits
 from placement.store.consumers import ConsumerOwnership
 from placement.store.expiries import server_time
-from placement.store.holds import project_amounts, read_schedule
 from placement.store.maintenances import HostGuest, book_maintenance, find_guests
 from placement.store.reservation_changes import ReservationEnd
 from placement.store.reservations import (
@@ -33,6 +32,7 @@ from placement.store.reservations import (
     WrittenReservation,
 )
 from placement.store.time_profile import EndAction, iso_time
+from placement.store.time_schedule import project_amounts, read_schedule
 from placement.store.time_skyline import SkylinesByProvider, make_skylines
 from placement.store.window_history import PastState, WindowRecord, list_past
 
@@ -210,7 +210,7 @@ def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
     writes_json=True,
 )
 def update(call: ApiRequest, reservation_uuid: str) -> Response:
-    """Change the end time of a reservation, or give back a part of its amounts."""
+    """Change the end time of a reservation or whether it may move, or give back a part of its amounts."""
     may_change = _project_check(call, rules.CHANGE_RESERVATION)
     known = _known_uuid(reservation_uuid)
     body = call.parse_body(_UPDATE)

@@ -20,9 +20,9 @@ from placement.search.claims.scores import ATTRIBUTE
 from placement.search.claims.timetable import WindowTimetable
 from placement.search.host_filter import named_roots
 from placement.search.request import check_names
-from placement.store.holds import TimeSchedule, read_schedule
 from placement.store.preemptions import preemptible_claims
 from placement.store.time_profile import TimeWindow, overlaps_sentence
+from placement.store.time_schedule import TimeSchedule, read_schedule
 
 # a message names few windows, and no reader compares the windows of a whole cloud
 MAX_EXPLAINED: Final = 20

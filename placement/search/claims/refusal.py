@@ -230,7 +230,7 @@ def reservation_refusal(
     )
     more = f" and {len(reserved) - _MAX_SAID} more" if len(reserved) > _MAX_SAID else ""
     return NoCandidate(
-        f"{_no_candidate(wanted, unplaced)} within the reservation, which holds {holds}{more}.",
+        f"{_no_candidate(wanted, unplaced)} within the reservation, which holds {holds or 'nothing'}{more}.",
         None,
     )
 

@@ -53,11 +53,11 @@ from placement.search.claims.window_preemptions import place_preempting
 from placement.store import allocations, claim_commit, consumers, due_changes, expiries, reservations
 from placement.store.claims import ConsumerClaim
 from placement.store.groups import Members
-from placement.store.holds import planned_providers, read_schedule
 from placement.store.time_profile import (
     AT_ONCE,
     TimeWindow,
 )
+from placement.store.time_schedule import planned_providers, read_schedule
 from placement.store.time_skyline import SkylinesByProvider, make_skylines
 
 T = TypeVar("T")

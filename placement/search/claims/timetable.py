@@ -26,12 +26,12 @@ from typing import Final
 
 from placement.db.buckets import bucket_of
 from placement.db.database import ServiceDatabase
-from placement.exceptions import Unavailable
+from placement.exceptions import SEARCH_TOO_LONG, Unavailable
 from placement.read_model.feed import ModelView, ReadModel
 from placement.read_model.provider import Provider
 from placement.search.claims.availability import skylines_in
 from placement.search.claims.host_rooms import NO_SKYLINES, KeptSkylines, Skylines
-from placement.store.holds import has_amounts, read_schedule
+from placement.store.time_schedule import has_amounts, read_schedule
 from placement.store.time_skyline import SkylinesByClass, SkylinesByProvider, make_skylines
 
 _ATTEMPTS: Final = 3
@@ -200,7 +200,8 @@ def _check_time(end: float) -> None:
     if time.monotonic() > end:
         raise Unavailable(
             "This worker is still reading the windows of all hosts, which takes seconds after its start."
-            " Please try again."
+            " Please try again.",
+            SEARCH_TOO_LONG,
         )
 
 

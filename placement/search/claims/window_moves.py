@@ -42,8 +42,8 @@ from placement.search.claims.claim_context import ClaimContext
 from placement.search.claims.host_rooms import NO_SKYLINES, Skylines
 from placement.search.claims.longest_stay import StaySpan
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
-from placement.store.holds import TimeSchedule, read_schedule
 from placement.store.time_profile import TimedAmount, TimeWindow
+from placement.store.time_schedule import TimeSchedule, read_schedule
 from placement.store.time_skyline import make_skylines
 from placement.store.window_moves import WindowMove, movable_windows
 

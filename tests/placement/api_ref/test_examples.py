@@ -13,7 +13,6 @@ from werkzeug.test import TestResponse
 from placement import microversion
 from placement.schemas import (
     allocation,
-    availability,
     changes,
     claim,
     explanation,
@@ -57,7 +56,7 @@ SCHEMAS = {
     "updateSeveralAllocations": allocation.post_allocations(microversion.MAX),
     "reshape": allocation.reshaper_body(microversion.MAX),
     "explainAllocationCandidates": explanation.ExplanationBody(),
-    "findWindows": availability.AvailabilityBody(),
+    "findWindows": reservation.AvailabilityBody(),
     "showCapacity": handler.CapacityBody(),
     "claim": claim.ClaimsBody(),
     "confirmClaim": claim.ConfirmationBody(),

@@ -464,7 +464,9 @@ def walk_reservations(shell: Shell) -> None:
     (row,) = shell("resource reservation list --project-id web")
     assert (row["uuid"], row["group"], row["resources"]) == (RESERVED, None, "LLC=3")
     assert shell("resource reservation list --group nobody") == []
-    with pytest.raises(CommandFailed, match="Nothing to change: give --until, --for, --on-end or --keep"):
+    with pytest.raises(
+        CommandFailed, match="Nothing to change: give --until, --for, --on-end, --keep, --movable"
+    ):
         shell(f"resource reservation set {RESERVED}")
     later = shell(f"resource reservation set {RESERVED} --until 2126-01-01T00:00:00Z --on-end notify")
     assert later["on_end"] == "notify"

@@ -7,7 +7,7 @@ from placement.db import buckets
 from placement.db.tables import change_buckets
 from placement.maintenance.audit import AuditProblem, DatabaseFinding, find_contradictions
 from placement.maintenance.heal import heal_database
-from placement.store.holds import hold_uuid
+from placement.store.time_schedule import hold_uuid
 from tests.placement.builders import claim_body, inventories_body
 from tests.placement.maintenance.conftest import OWNER
 from tests.placement.moving_clock import advance_clock, after

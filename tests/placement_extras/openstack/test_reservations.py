@@ -85,6 +85,13 @@ def test_an_unclear_part_to_keep_is_refused_before_the_change(kept: tuple[str, .
     assert len(client.asked) == 1
 
 
+@pytest.mark.parametrize(("option", "value"), [("--movable", True), ("--fixed", False)])
+def test_a_window_is_made_movable_or_fixed(option: str, value: bool) -> None:
+    client = CommandClient(reservation(generation=3), reservation())
+    run(SetReservation, client, GUEST, option)
+    assert client.asked[1][2] == {"generation": 3, "movable": value}
+
+
 def test_the_list_shows_the_size_of_a_reservation_that_claims_use() -> None:
     shown = json.loads(reservation(allocations={}, claimed=HELD, on_end="evict"))["reservation"]
     (columns, rows), _ = run(ListReservations, CommandClient(json.dumps({"reservations": [shown]})))

@@ -107,7 +107,7 @@ def test_a_change_of_the_action_keeps_a_pending_window(admin: Admin, url: str, h
     assert admin("PUT", f"{PATH}/{window}", json=body).status_code == 200
     assert show(admin, window) == {**before, "on_end": "evict", "generation": before["generation"] + 1}
     assert read_error(admin("PUT", f"{PATH}/{window}", json={"generation": 2}))[2] == (
-        "One of expires_at, expires_in, allocations and on_end is needed."
+        "One of expires_at, expires_in, allocations, on_end and movable is needed."
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from werkzeug.test import TestResponse
 
 from placement.store.time_profile import TimeWindow
 from tests.databases import DatabaseServer
@@ -79,6 +80,56 @@ def test_a_window_that_may_not_move_stays(admin: Admin, base: float) -> None:
     hosts = [make_provider(admin, name, VCPU=8) for name in "ab"]
     assert not any(show(admin, each)["movable"] for each in halve(admin, base, hosts, movable=False))
     assert book(admin, 8, 0, 0, **hours(base, 1, 2)).status_code == 409
+
+
+def set_movable(admin: Admin, window: str, value: bool) -> TestResponse:
+    body = {"generation": show(admin, window)["generation"], "movable": value}
+    return admin("PUT", f"{PATH}/{window}", json=body)
+
+
+@pytest.mark.parametrize("booking", ["movable", "fixed", "names hosts"])
+def test_a_change_decides_whether_a_window_moves(admin: Admin, base: float, booking: str) -> None:
+    hosts, other = [make_provider(admin, name, VCPU=8) for name in "ab"], make_provider(admin, "c")
+    fields = {"fixed": {"movable": False}, "names hosts": {"excluded_hosts": [other]}}.get(booking, {})
+    windows = halve(admin, base, hosts, **fields)
+    for value in (False, True):
+        for each in windows:
+            before = show(admin, each)
+            answer = set_movable(admin, each, value)
+            expected = before | {"movable": value, "generation": before["generation"] + 1}
+            assert (answer.status_code, answer.json["reservation"]) == (200, expected)
+            assert show(admin, each) == expected
+        assert book(admin, 8, 0, 0, **hours(base, 1, 2)).status_code == (201 if value else 409)
+
+
+def test_only_a_window_can_be_movable(admin: Admin, base: float) -> None:
+    host = make_provider(admin, "a", VCPU=8)
+    owner = {"project_id": "project", "user_id": "user"}
+    times = hours(base, 1, 2)
+    for body in (
+        {"query": "resources=VCPU:4", "expires_in": 60},
+        {"maintenance_of": host, **times},
+    ):
+        window = admin("POST", PATH, json={**body, **owner}).json["reservation"]["uuid"]
+        answer = set_movable(admin, window, True)
+        assert (answer.status_code, "Only a reservation with starts_at" in answer.text) == (400, True)
+        assert show(admin, window)["generation"] == 1
+        assert set_movable(admin, window, False).json["reservation"]["movable"] is False
+    for wrong in (None, 1, "true"):
+        body = {"generation": 2, "movable": wrong}
+        assert admin("PUT", f"{PATH}/{window}", json=body).status_code == 400
+
+
+def test_a_window_on_several_hosts_stays_even_if_it_may_move(admin: Admin, base: float) -> None:
+    for name in "ab":
+        make_provider(admin, name, VCPU=8)
+    body = {"claims": [{"query": "resources=VCPU:4", "count": 2}], "different_hosts": True}
+    body |= {"project_id": "project", "user_id": "user", **hours(base, 1, 2)}
+    window = admin("POST", PATH, json=body).json["reservation"]["uuid"]
+    assert set_movable(admin, window, True).status_code == 200
+    before = show(admin, window)
+    assert book(admin, 8, 0, 0, **hours(base, 1, 2)).status_code == 409
+    assert show(admin, window) == before
 
 
 @pytest.mark.parametrize("pinned", ["in_tree", "excluded_hosts", "allowed_hosts"])

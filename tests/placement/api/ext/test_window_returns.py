@@ -14,6 +14,7 @@ from tests.placement.builders import (
     make_provider,
     new_claim,
     post_claims,
+    provider_path,
     put_allocation,
     put_inventories,
     read_error,
@@ -456,4 +457,64 @@ def test_a_window_is_over_at_its_end_even_if_claims_have_all_its_amounts(
     answer = admin("PUT", path, json=body, headers={"OpenStack-API-Version": "placement 1.12"})
     assert answer.status_code == 204, answer.text
     assert admin("GET", path).json["allocations"][host]["resources"] == {"VCPU": 1}
+    assert find_broken_promises(url) == []
+
+
+def test_a_claim_changes_only_the_hosts_from_which_it_takes(admin: Admin, url: str) -> None:
+    hosts = [make_provider(admin, f"cn{number}", VCPU=8) for number in range(4)]
+    body = {"claims": [{"query": "resources=VCPU:6", "count": 4}], "different_hosts": True}
+    body |= {"project_id": "project", "user_id": "user"}
+    window, _ = (
+        admin("POST", PATH, json={**body, "starts_at": begin, "expires_at": end}).json["reservation"]["uuid"]
+        # the later window keeps holds on all hosts
+        for begin, end in ((after(0), after(3 * HOUR)), (after(4 * HOUR), after(5 * HOUR)))
+    )
+
+    def generations() -> dict[str, int]:
+        return {each: admin("GET", provider_path(each)).json["generation"] for each in hosts}
+
+    def changed_hosts(before: dict[str, int]) -> set[str]:
+        after_it = generations()
+        return {each for each in hosts if after_it[each] != before[each]}
+
+    def present_rows(host: str) -> int:
+        return read_scalar(
+            url,
+            "SELECT count(*) FROM allocations a JOIN resource_providers p ON p.id = a.provider_id"
+            f" WHERE p.uuid = '{host}' AND a.updated_at > 0",
+        )
+
+    # rows of the other hosts would get a new time
+    execute_sql(url, "UPDATE allocations SET updated_at = 0")
+    known = generations()
+    first = claim(admin, window, 4, 1, allowed_hosts=[hosts[0]])
+    assert changed_hosts(known) == {hosts[0]}
+    assert [bool(present_rows(each)) for each in hosts] == [True, False, False, False]
+    assert read_scalar(url, "SELECT count(*) FROM window_promises") == 4
+    assert amounts_of(admin, window) == (20, 4)
+    known = generations()
+    # the claim moves within its window
+    claim(admin, window, 5, 1, consumer_uuid=first, consumer_generation=1, allowed_hosts=[hosts[1]])
+    assert changed_hosts(known) == {hosts[0], hosts[1]}
+    assert amounts_of(admin, window) == (19, 5)
+    second = claim(admin, window, 6, 1, allowed_hosts=[hosts[2]])
+    assert amounts_of(admin, window) == (13, 11)
+    known = generations()
+    body = {"consumer_generation": 1, "ends_at": after(2 * HOUR)}
+    assert admin("PUT", f"/ext/v1/claims/{second}", json=body).status_code == 200
+    assert changed_hosts(known) == {hosts[2]}
+    assert find_broken_promises(url) == []
+    claim(admin, window, 6, 1, allowed_hosts=[hosts[3]])
+    claim(admin, window, 6, 1, allowed_hosts=[hosts[0]])
+    assert amounts_of(admin, window) == (1, 23)
+    claim(admin, window, 1, 1, allowed_hosts=[hosts[1]])
+    assert amounts_of(admin, window) == (0, 24)
+    for each in hosts:
+        assert put_allocation(admin, {each: {"VCPU": 3}}).status_code == 409
+    advance_clock(url, 2.5 * HOUR)
+    assert amounts_of(admin, window) == (24, 0)
+    assert find_broken_promises(url) == []
+    advance_clock(url, HOUR)
+    assert admin("GET", f"{PATH}/{window}").status_code == 404
+    assert read_scalar(url, "SELECT count(*) FROM window_promises") == 0
     assert find_broken_promises(url) == []

@@ -18,11 +18,12 @@ from placement.db.database import ServiceDatabase
 from placement.exceptions import Unavailable
 from placement.read_model.feed import ReadModel
 from placement.search.budget import SearchBudget
+from placement.search.claims import timetable as timetable_module
 from placement.search.claims.availability import skylines_in
 from placement.search.claims.host_times import HostTimes
 from placement.search.claims.timetable import WindowTimetable
-from placement.store import due_changes, holds
-from placement.store.holds import read_schedule
+from placement.store import due_changes, time_schedule
+from placement.store.time_schedule import read_schedule
 from placement.store.time_skyline import make_skylines
 from tests.examples import examples
 from tests.placement.builders import (
@@ -230,7 +231,7 @@ def test_a_window_that_another_worker_books_meanwhile_hides_no_free_hour(
     named = {"allowed_hosts": [host]} if is_named else {}
     days = [48, 24]
 
-    def interrupted(*args: Any, **keywords: Any) -> holds.TimeSchedule:
+    def interrupted(*args: Any, **keywords: Any) -> time_schedule.TimeSchedule:
         found = read_schedule(*args, **keywords)
         if days and is_asking:
             is_asking.clear()
@@ -304,11 +305,36 @@ def test_a_view_that_takes_too_long_leaves_the_rest_to_the_next_one(
     monkeypatch.setattr("placement.search.claims.timetable._CHUNK", 1)
     with kept_timetable(database_url) as (database, timetable):
         for _ in range(count - 1):
-            with pytest.raises(Unavailable, match="still reading"), timetable.fresh_view(max_wait=-1.0):
+            with (
+                pytest.raises(Unavailable, match="still reading") as refusal,
+                timetable.fresh_view(max_wait=-1.0),
+            ):
                 pass
+            assert refusal.value.code == "placement.ext.search_too_long"
         with timetable.fresh_view(max_wait=-1.0):
             pass
         check_equal(database, timetable, "after the last step")
+
+
+def test_a_request_that_waits_too_long_for_the_timetable_is_repeated_by_its_client(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = Admin(application(database_url))
+    hosts = [make_provider(admin, f"cn{number}", VCPU=8) for number in range(3)]
+    # all hosts are read, one by one
+    monkeypatch.setattr("placement.search.claims.timetable._FEW", 0)
+    monkeypatch.setattr("placement.search.claims.timetable._CHUNK", 1)
+    check_time = timetable_module._check_time
+    monkeypatch.setattr(timetable_module, "_check_time", lambda _: check_time(-math.inf))
+    answers = [
+        admin("POST", "/ext/v1/availability", json={"query": "resources=VCPU:4", "duration": 60})
+        for _ in {bucket_of(each) for each in hosts}
+    ]
+    for answer in answers[:-1]:
+        (error,) = answer.json["errors"]
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+        assert error["code"] == "placement.ext.search_too_long"
+    assert answers[-1].status_code == 200
 
 
 @pytest.mark.parametrize("has_window", [True, False])
@@ -322,7 +348,7 @@ def test_a_worker_that_starts_reads_the_windows_that_exist(
     with kept_timetable(database_url) as (_, timetable):
         read: list[str] = []
 
-        def noted(*args: Any, **keywords: Any) -> holds.TimeSchedule:
+        def noted(*args: Any, **keywords: Any) -> time_schedule.TimeSchedule:
             read.extend(keywords["of_providers"])
             return read_schedule(*args, **keywords)
 
@@ -341,7 +367,7 @@ def test_later_views_read_only_the_providers_that_have_changed(
     hosts = [make_provider(admin, f"cn{number}", VCPU=8) for number in range(3)]
     read: list[list[str]] = []
 
-    def noted(conn: Any, *, of_providers: Any) -> holds.TimeSchedule:
+    def noted(conn: Any, *, of_providers: Any) -> time_schedule.TimeSchedule:
         read.append(sorted(of_providers))
         return read_schedule(conn, of_providers=of_providers)
 

@@ -1,0 +1,245 @@
+"""Reads timed amounts and holds: which consumers may use how much of which providers, and when.
+
+The module ``time_profile`` computes with these amounts, and the module ``holds`` writes them.
+"""
+
+from __future__ import annotations
+
+import uuid as uuids
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from placement.db import clock
+from placement.db.batch import (
+    KEPT_SIZES,
+    PreparedStatement,
+    Rows,
+    StatementBatch,
+    Values,
+    bind_parameters,
+    bind_values,
+    pad_values,
+    split_rows,
+)
+from placement.db.tables import (
+    RESERVATION,
+    WINDOW_HOLD,
+    allocations,
+    claim_expiries,
+    consumers,
+    planned_allocations,
+    reservations,
+    resource_classes,
+    resource_providers,
+    window_promises,
+)
+from placement.store import consumers as consumer_store
+from placement.store.expired import EXPIRES
+from placement.store.time_profile import (
+    AT_ONCE,
+    HoldKey,
+    TimedAmount,
+    TimedRows,
+    TimeWindow,
+    WindowPromise,
+    wrong_holds,
+)
+
+# any constant namespace serves; a change would orphan the holds of existing databases
+_NAMESPACE: Final = uuids.UUID("b6f0c1de-3c6f-4a0e-8a37-5f3a4ad6a9f1")
+
+_MAX_NAMED_PROVIDERS: Final = 500
+"""Maximum number of providers that are searched for windows to name in an error message."""
+
+
+def hold_uuid(provider: str) -> str:
+    """Return the uuid of the hold of a provider."""
+    return str(uuids.uuid5(_NAMESPACE, provider))
+
+
+CLOCK: Final = PreparedStatement(sa.select(clock.ServerNow()))
+_PROMISED: Final = 2
+_KINDS: Final = {planned_allocations.name: "0", allocations.name: "1", window_promises.name: str(_PROMISED)}
+"""The kinds of rows with timed amounts: planned amounts, begun amounts, and promises of windows."""
+_OF_CLAIMS: Final = claim_expiries.join(consumers, EXPIRES)
+_IS_WINDOW: Final = reservations.c.starts_at.is_not(None)
+_OF_WINDOWS: Final = reservations.join(consumers, consumers.c.id == reservations.c.consumer_id)
+
+
+def _amounts_query(
+    chosen: sa.ColumnElement[bool], is_window: sa.ColumnElement[bool] = _IS_WINDOW
+) -> sa.Select[Any]:
+    """Return a query for the timed amounts of those providers that the condition selects.
+
+    :param is_window: SQL condition that selects reservations.
+    """
+
+    def amounts(held: sa.Table, owners: sa.FromClause, ends: sa.Table, *more: Any) -> sa.Select[Any]:
+        is_reservation = ends is reservations
+        starts_at = reservations.c.starts_at if is_reservation else sa.null()
+        # the window of a promise, or that from which a claim has taken its amounts
+        window_id = consumers.c.id if is_reservation else claim_expiries.c.window_id
+        return (
+            sa.select(
+                consumers.c.uuid.label("consumer"),
+                resource_providers.c.uuid.label("provider"),
+                resource_classes.c.name,
+                held.c.used,
+                sa.cast(starts_at, sa.Double).label("starts_at"),
+                ends.c.expires_at,
+                sa.literal_column(_KINDS[held.name]).label("kind"),
+                window_id.label("window_id"),
+            )
+            .select_from(owners)
+            .join(held, held.c.consumer_id == consumers.c.id)
+            .join(resource_providers, resource_providers.c.id == held.c.provider_id)
+            .join(resource_classes, resource_classes.c.id == held.c.resource_class_id)
+            .where(chosen, *more)
+        )
+
+    found = sa.union_all(
+        amounts(allocations, _OF_WINDOWS, reservations, is_window),
+        amounts(planned_allocations, _OF_WINDOWS, reservations, is_window),
+        amounts(window_promises, _OF_WINDOWS, reservations, is_window),
+        amounts(allocations, _OF_CLAIMS, claim_expiries, claim_expiries.c.is_final),
+    ).subquery()
+    return sa.select(*found.c)
+
+
+def amounts_of(providers: Sequence[str]) -> tuple[PreparedStatement, Values]:
+    """Return a statement, with its values, that reads the timed amounts of providers."""
+    padded = pad_values(providers)
+    return _amounts_statement(len(padded)), bind_values("uuid", padded)
+
+
+@lru_cache(KEPT_SIZES)
+def _amounts_statement(count: int) -> PreparedStatement:
+    return PreparedStatement(_amounts_query(resource_providers.c.uuid.in_(bind_parameters("uuid", count))))
+
+
+def _holds_of(providers: Sequence[str]) -> tuple[PreparedStatement, Values]:
+    """Return a statement, with its values, that reads the holds of providers."""
+    padded = pad_values([hold_uuid(each) for each in providers])
+    return _holds_statement(len(padded)), bind_values("uuid", padded)
+
+
+@lru_cache(KEPT_SIZES)
+def _holds_statement(count: int) -> PreparedStatement:
+    return PreparedStatement(_ALL_HOLDS.where(consumers.c.uuid.in_(bind_parameters("uuid", count))))
+
+
+def timed_rows(rows: Rows) -> TimedRows:
+    """Convert the rows of a query for timed amounts."""
+    amounts: list[TimedAmount] = []
+    promises: list[WindowPromise] = []
+    sources: dict[str, int] = {}
+    for consumer, provider, name, used, starts_at, ends_at, kind, window_id in rows:
+        # a claim with an end time has begun with its creation
+        time = TimeWindow(AT_ONCE if starts_at is None else float(starts_at), float(ends_at))
+        if int(kind) == _PROMISED:
+            promises.append(WindowPromise(window_id, consumer, provider, name, int(used), time))
+            continue
+        amounts.append(TimedAmount(consumer, provider, name, int(used), time, bool(int(kind))))
+        if starts_at is None and window_id is not None:
+            sources[consumer] = window_id
+    return TimedRows(amounts, promises, sources)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSchedule:
+    """Timed amounts and holds of some or all providers, and the time of the database when they were read.
+
+    ``used_windows`` has the uuids of windows from which claims have taken amounts.
+    """
+
+    now: float
+    amounts: Sequence[TimedAmount]
+    holds: Sequence[tuple[HoldKey, int]]
+    used_windows: frozenset[str] = frozenset()
+
+
+def read_schedule(
+    conn: sa.Connection, without: Collection[str] = (), of_providers: Collection[str] | None = None
+) -> TimeSchedule:
+    """Return the timed amounts and holds of some or all providers; leave out the consumers in ``without``."""
+    batch = StatementBatch(conn)
+    clock_answer = batch.add(CLOCK, {})
+    if of_providers is None:
+        now = float(clock_answer.scalars[0])
+        found = timed_rows(conn.execute(_ALL_AMOUNTS).all())
+        # only providers with timed amounts have holds, and their uuids are indexed, unlike the types of
+        # consumers
+        of_providers = {each.provider for each in found.amounts} | {each.provider for each in found.promises}
+        hold_answers = [batch.add(*_holds_of(chunk)) for chunk in split_rows(sorted(of_providers))]
+    else:
+        # all statements are queued before an answer is read, so that they are sent together
+        chunks = list(split_rows(sorted(of_providers)))
+        amounts_answers = [batch.add(*amounts_of(chunk)) for chunk in chunks]
+        hold_answers = [batch.add(*_holds_of(chunk)) for chunk in chunks]
+        now = float(clock_answer.scalars[0])
+        found = timed_rows([row for answer in amounts_answers for row in answer.rows])
+    held = [((provider, name), int(used)) for answer in hold_answers for provider, name, used in answer.rows]
+    rest = found.without_consumers(without) if without else found
+    return TimeSchedule(now, rest.all_amounts, held, frozenset(each.window for each in rest.promises))
+
+
+def has_amounts(conn: sa.Connection) -> bool:
+    """Return whether there is any timed amount."""
+    windows = sa.select(reservations.c.consumer_id).where(_IS_WINDOW).limit(1)
+    claims = sa.select(claim_expiries.c.consumer_id).where(claim_expiries.c.is_final).limit(1)
+    return any(conn.execute(each).first() is not None for each in (windows, claims))
+
+
+def planned_providers(
+    conn: sa.Connection, names: Collection[str], of_providers: Collection[str] | None, limit: int
+) -> list[str]:
+    """Return the uuids of providers of which future windows will take some of the given resource classes.
+
+    :param of_providers: the providers to search; None means all providers.
+    """
+    query = (
+        sa.select(resource_providers.c.uuid)
+        .distinct()
+        .select_from(planned_allocations)
+        .join(resource_providers, resource_providers.c.id == planned_allocations.c.provider_id)
+        .join(resource_classes, resource_classes.c.id == planned_allocations.c.resource_class_id)
+        .where(resource_classes.c.name.in_(sorted(names)))
+        .limit(limit)
+    )
+    if of_providers is not None:
+        # the statement has a limited length, and a message names few windows
+        query = query.where(resource_providers.c.uuid.in_(sorted(of_providers)[:_MAX_NAMED_PROVIDERS]))
+    return list(conn.execute(query).scalars())
+
+
+def project_amounts(conn: sa.Connection, project_id: str) -> list[TimedAmount]:
+    """Return the amounts of all reservations of a project, and of its claims with an end time.
+
+    The amounts that a window gets back from its claims are included.
+    """
+    return [*timed_rows(conn.execute(_PROJECT_AMOUNTS, {"project": project_id}).all()).all_amounts]
+
+
+def find_wrong_holds(conn: sa.Connection) -> dict[HoldKey, tuple[int, int]]:
+    """Return all holds with wrong amounts, each with its present and its needed amount."""
+    schedule = read_schedule(conn)
+    held = [((provider, name), int(used)) for provider, name, used in conn.execute(_ALL_HOLDS)]
+    return wrong_holds(schedule.amounts, held, schedule.now)
+
+
+_ALL_AMOUNTS: Final = _amounts_query(sa.true())
+_PROJECT_AMOUNTS: Final = _amounts_query(
+    consumer_store.is_of_project(sa.bindparam("project")), consumers.c.consumer_type == RESERVATION
+)
+_ALL_HOLDS: Final = (
+    sa.select(resource_providers.c.uuid, resource_classes.c.name, allocations.c.used)
+    .select_from(allocations)
+    .join(consumers, consumers.c.id == allocations.c.consumer_id)
+    .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
+    .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
+    .where(consumers.c.consumer_type == WINDOW_HOLD)
+)
