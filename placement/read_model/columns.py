@@ -393,18 +393,18 @@ def _family_ids(
     """Return the ids of the parent (None if there is none) and of the root of each provider."""
     steps = {name: columns.read_numbers(f"pattern.{name}", _PATTERN[name]) for name in ("parent", "root")}
 
-    def distances(name: str) -> Iterator[int]:
+    def steps_of(name: str) -> Iterator[int]:
         return map(steps[name].__getitem__, patterns)
 
     here = range(len(ids))
     # a negative index would count from the end of the list without an error
-    if any(any(map(gt, distances(name), here)) for name in steps):
+    if any(any(map(gt, steps_of(name), here)) for name in steps):
         raise DamagedFile("a provider has a parent or a root that does not exist")
     # iterators instead of lists of positions, because a million integers would take time and memory
-    roots = list(map(ids.__getitem__, map(sub, here, distances("root"))))
-    above = list(map(ids.__getitem__, map(sub, here, distances("parent"))))
+    roots = list(map(ids.__getitem__, map(sub, here, steps_of("root"))))
+    above = list(map(ids.__getitem__, map(sub, here, steps_of("parent"))))
     # a provider without a parent is above itself; circles of parents are found when trees are made
-    of_parents = map(roots.__getitem__, map(sub, here, distances("parent")))
+    of_parents = map(roots.__getitem__, map(sub, here, steps_of("parent")))
     if [*map(bool, steps["parent"])] != [*map(bool, steps["root"])] or not all(map(is_, of_parents, roots)):
         raise DamagedFile("a provider and its parent are in different trees")
     return [None if each is own else each for each, own in zip(above, ids, strict=True)], roots
