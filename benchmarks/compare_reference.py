@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from benchmarks import growth, loading, reading, table, writing
 from benchmarks.http import NoAnswer, Refused
-from benchmarks.measure import MIN_REPEATS, Result
+from benchmarks.measure import MIN_REPEATS, Result, loop_seconds
 from benchmarks.queries import SCHEDULING
 from benchmarks.reference import VERSION, Reference, ReferenceMissing, install
 from benchmarks.servers import OpenStack, Ours, Service, ServiceFailed
@@ -24,7 +24,7 @@ from benchmarks.worlds import WORLDS
 from tests import databases
 from tests.databases import DatabaseServer, ServerMissing
 
-PARTS: Final = ("queries", "claims", "schedulings", "growth")
+PARTS: Final = ("queries", "claims", "answers", "schedulings", "growth")
 _QUICK_SCALE: Final = 0.02
 
 
@@ -129,6 +129,8 @@ def _world(services: Mapping[str, Service], name: str, options: argparse.Namespa
         yield from reading.measure(services, name, options.repeats, options.timeout)
     if "claims" in options.parts and name == "flat":
         yield from writing.claims(services, options.scale, options.repeats, options.seconds)
+    if "answers" in options.parts and name == "flat":
+        yield from writing.answers(services, options.repeats, options.seconds)
     if "schedulings" in options.parts and name in SCHEDULING:
         yield from writing.schedulings(services, name, options.repeats, options.seconds)
 
@@ -145,6 +147,7 @@ def _machine(options: argparse.Namespace) -> dict[str, Any]:
         "processor": _processor(),
         "Python": platform.python_version(),
         "commit": _commit(),
+        "five million additions, s": round(loop_seconds(), 2),
         "load before": round(os.getloadavg()[0], 1),
         "date": time.strftime("%Y-%m-%d"),
     }

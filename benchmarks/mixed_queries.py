@@ -136,7 +136,7 @@ def _two_nodes_and_devices(rng: random.Random, cloud: Cloud) -> tuple[str, ...]:
 
 
 def _in_tree(rng: random.Random, cloud: Cloud) -> tuple[str, ...]:
-    host = uuid_of(f"{cloud.name}-{rng.randrange(500)}")
+    host = uuid_of(f"{cloud.name}-{rng.randrange(200)}")
     return (
         f"resources={_disk(rng)}",
         f"resources_CPU={_amounts(rng)}",

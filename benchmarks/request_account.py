@@ -11,7 +11,6 @@ import socket
 import statistics
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from typing import Any, Final
 import orjson
 
 from benchmarks.loading import load_directly
+from benchmarks.measure import loop_seconds
 from benchmarks.part_counters import ACCOUNT_PATH, PARTS
 from benchmarks.servers import Ours
 from benchmarks.worlds import WORLDS, uuid_of
@@ -31,7 +31,6 @@ _HOSTS: Final = 179
 """Hosts with two candidates each: 358 in total."""
 _WARM: Final = 5
 _THREADS: Final = 4
-_ADDITIONS: Final = 5_000_000
 _CANDIDATES: Final = "/allocation_candidates?resources=PCPU:{}&limit={}"
 _OWNER: Final = {"project_id": "p", "user_id": "u", "consumer_generation": None, "consumer_type": "INSTANCE"}
 
@@ -242,18 +241,6 @@ def table(columns: dict[str, _Column]) -> Iterator[str]:
     yield "| --- |" + " ---: |" * len(columns)
     for name, *cells in zip(names, *(each.cells() for each in columns.values()), strict=True):
         yield f"| {name} | " + " | ".join(cells) + " |"
-
-
-def loop_seconds() -> float:
-    """Return the CPU time of five million additions, by which machines can be compared."""
-    # the variables are global, as in a module
-    code = compile("total = 0\nfor number in range(count):\n    total += number", "loop", "exec")
-    times = []
-    for _ in range(5):
-        began = time.process_time()
-        exec(code, {"count": _ADDITIONS})
-        times.append(time.process_time() - began)
-    return statistics.median(times)
 
 
 @contextmanager

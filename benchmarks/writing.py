@@ -15,6 +15,7 @@ MANY_CLIENTS: Final = 8
 _FEW_HOSTS: Final = 5
 _FLAVOURS: Final = 8
 _WARMING: Final = 0.3
+_TOO_MUCH: Final = "/allocation_candidates?resources=VCPU:1000000"
 
 #: what the clients do to the service on a port for so many seconds
 Load = Callable[[Clients, int, float], list[Work]]
@@ -67,6 +68,18 @@ def schedulings(
         phases = {side: each.phases["claims"] for side, each in sides.items()}
         name = f"{world}, {_clients(clients)}, POST /ext/v1/claims"
         yield _result("end to end", name, "schedulings/s", phases, None)
+
+
+def answers(services: Mapping[str, Service], repeats: int, seconds: float) -> Iterator[Result]:
+    """Answers a second to many clients: the version document, and a question that no host can serve."""
+    for name, path, goal in (("version document", "/", 3.0), ("no candidate", _TOO_MUCH, 10.0)):
+
+        def ask(crew: Clients, port: int, duration: float, path: str = path) -> list[Work]:
+            return crew.ask(port, path, duration)
+
+        sides = _measure(services, ask, MANY_CLIENTS, repeats, seconds)
+        phases = {side: each.phases["claims"] for side, each in sides.items()}
+        yield _result("answers", f"{name}, {_clients(MANY_CLIENTS)}", "answers/s", phases, goal)
 
 
 def _clients(number: int) -> str:

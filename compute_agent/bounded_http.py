@@ -75,10 +75,7 @@ def read_address(
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """The answer to a request.
-
-    If the server refused the request, ``content`` is only the beginning of the content.
-    """
+    """The answer to a request; after a refusal, ``content`` is only the beginning of the content."""
 
     status: int
     content: bytes

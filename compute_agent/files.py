@@ -66,10 +66,7 @@ def check_folder(folder: Path) -> None:
 
 
 def _symbolic_links(path: Path) -> Iterator[Path]:
-    """Yield the symbolic links in a path.
-
-    The caller must have resolved the path before: this proves that the links form no circle.
-    """
+    """Yield the symbolic links in a path, which must have been resolved, so that links form no circle."""
     for part in (path, *path.parents):
         if part.is_symlink():
             yield part
@@ -202,11 +199,7 @@ def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files that a killed write_durably() left in a folder.
-
-    The caller must ensure that no other thread writes there meanwhile. A file that cannot be removed stays,
-    and does no harm.
-    """
+    """Remove files that a killed write_durably() left, while no other thread writes to the folder."""
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             path = folder / name

@@ -114,10 +114,7 @@ def load_state(
 
 
 class KeptFile(Generic[T]):
-    """A JSON file with data that one module of the agent needs after its next start.
-
-    Only one thread may use the object.
-    """
+    """A JSON file with data for a module's next start; only one thread may use the object."""
 
     def __init__(self, path: Path, parse: Callable[[bytes], T], subject: str) -> None:
         """Begin without reading the file; load() reads it.
@@ -133,10 +130,7 @@ class KeptFile(Generic[T]):
         self._failure = ""
 
     def load(self) -> T | None:
-        """Read the content of the file; return None if the content cannot be used.
-
-        An unusable file is renamed.
-        """
+        """The content of the file; None if it cannot be used, and then the file is renamed."""
         try:
             return self._parse(read_own(self._path))
         # The file does not exist before the first save.

@@ -56,10 +56,7 @@ def hold_lock(path: Path, holder: str) -> int:
 
 
 def is_held(path: Path, descriptor: int) -> bool:
-    """Whether ``descriptor`` still refers to the file that is at ``path`` now.
-
-    The file may have been removed, and another process may have created and locked a new file.
-    """
+    """Whether ``descriptor`` is the file at ``path``, and not a removed one that another process replaced."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:

@@ -44,10 +44,7 @@ ONCE: Final = "once"
 
 
 class WakeSignal:
-    """Ends the pause of one task.
-
-    A signal is made before its task, so that objects that are made before the task can refer to the signal.
-    """
+    """Ends the pause of a task; it is made first, so that other objects can refer to it."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -88,11 +85,7 @@ def _do_nothing() -> None:
 
 
 class PeriodicTask:
-    """A thread that repeats rounds.
-
-    Any thread may start and stop the task. An exception ends only the round that raised it. The next round
-    comes after the usual pause.
-    """
+    """A thread that repeats rounds, also after an exception in one; any may start and stop it."""
 
     def __init__(
         self,
@@ -138,17 +131,11 @@ class PeriodicTask:
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread runs and has something to do.
-
-        The result is also True if the thread was stopped while it had something to do.
-        """
+        """Whether the thread has something to do, and runs or was stopped meanwhile."""
         return self._thread is not None
 
     def is_alive(self) -> bool:
-        """Whether the thread is alive.
-
-        The result is False before start(), and after a defect has ended the thread.
-        """
+        """Whether the thread is alive; False before start(), and after a defect has ended the thread."""
         thread = self._thread
         return thread is not None and thread.is_alive()
 

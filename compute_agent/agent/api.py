@@ -326,10 +326,7 @@ class ApiMethods:
         return self._guest_document(self._begin_guest(event))
 
     def guest_announce(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Make the cache group of a guest that is about to start.
-
-        The libvirt hook calls this method and waits for the answer.
-        """
+        """Make the cache group of a guest that starts soon; the libvirt hook waits for the answer."""
         description = load(AnnounceSchema(), params)["description"]
         try:
             guest = self._agent.announcements.announce_guest(description, ANNOUNCE_SECONDS)
@@ -346,10 +343,7 @@ class ApiMethods:
         return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
 
     def guest_limit(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Limit the CPU use of a guest, or remove the limit.
-
-        The change is in effect when the method answers.
-        """
+        """Limit the CPU use of a guest, or remove the limit, before the method answers."""
         body = load(LimitSchema(), params)
         guest = self._agent.configurator.find_guest(body["guest"]).guest
         with _refuse_request():
@@ -357,10 +351,7 @@ class ApiMethods:
         return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
 
     def guest_evict(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Start the eviction of a guest, as a watermark with the action evict does.
-
-        An event records the outcome.
-        """
+        """Start the eviction of a guest, like a watermark's evict; an event records the outcome."""
         guest = self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]).guest
         self._agent.manual_throttling.evict_guest(guest)
         return {"uuid": guest.uuid, "name": guest.name}
@@ -456,10 +447,7 @@ class ApiMethods:
         )
 
     def allocations_accept(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Accept Placement's allocations, even if its database was restored from an older backup.
-
-        Return the guests with smaller allocations than before.
-        """
+        """Accept allocations of a restored Placement; return the guests with smaller ones than before."""
         load(EmptySchema(), params)
         with _refuse_request(PlacementError, DriverError, OSError):
             losses = self._agent.reports.accept_allocations()
@@ -569,10 +557,7 @@ def _refuse_request(*kinds: type[Exception], intro: str = "") -> Iterator[None]:
 
 
 def _guest_settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSettings:
-    """The settings of a request.
-
-    Without ``vcpus``, the guest gets one guest CPU for each CPU that it holds, and at least one.
-    """
+    """The settings of a request; without ``vcpus``, one guest CPU for each held CPU, and at least one."""
     amount = sum(held.get(name, 0) for held in allocation.values() for name in CPU_CLASSES)
     return GuestSettings(
         vcpus=body.get("vcpus") or max(amount, 1), **{name: body[name] for name in SETTING_NAMES}

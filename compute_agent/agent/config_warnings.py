@@ -2,6 +2,8 @@
 
 Watermarks and interference sections are checked against the metrics that the host can measure, and against
 the levers (kinds of limits) that can throttle its guests.
+
+QoS classes are checked for options that this host or the agent's privileges do not allow.
 """
 
 from __future__ import annotations
@@ -17,19 +19,18 @@ from compute_agent.agent.host_access import HostResctrl
 from compute_agent.agent.parked_cpus import park_mode
 from compute_agent.classes.blockio_classes import blockio_warnings, parse_blockio_classes
 from compute_agent.classes.cpu_classes import parse_cpu_classes
-from compute_agent.classes.guest_classes import parse_classes
+from compute_agent.classes.guest_classes import QosClass, parse_classes
 from compute_agent.conf import find_unknown_options
 from compute_agent.conf.containers import ENGINE_OPTS
 from compute_agent.conf.cpu_class import CPU_CLASS
+from compute_agent.conf.guest_rule import GUEST_RULE
 from compute_agent.conf.interference import INTERFERENCE
 from compute_agent.conf.isolation import MOVE
 from compute_agent.conf.metric_source import METRIC_SOURCE
 from compute_agent.conf.policy import FOLLOW
 from compute_agent.conf.qos import (
-    guest_rule_sections,
-    interference_sections,
-    metric_source_sections,
-    qos_class_sections,
+    QOS_CLASS,
+    family_sections,
 )
 from compute_agent.controllers.cpu_class_plan import CpuClassClaim, decide_files
 from compute_agent.drivers.base import split_names
@@ -40,12 +41,20 @@ from compute_agent.host import kernel_files
 from compute_agent.host.block_devices import read_block_devices
 from compute_agent.host.cpu_power import CpuPower, read_cpu_power
 from compute_agent.host.cycles import PerfEvents
+from compute_agent.host.proc_stat import has_capability
 from compute_agent.inventory.options import name_warning
 from compute_agent.isolation.surroundings import writer_warnings
 from compute_agent.loops.offers import ACT, OFF
 from compute_agent.model.cpuset import IDLE, SHARED, CpuClass, ParkMode
 from compute_agent.model.guest_settings import IsolationLevel
-from compute_agent.model.resource import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH, MEMORY_HIGH
+from compute_agent.model.resource import (
+    BLOCKIO,
+    CACHE_WAYS,
+    CPU_QUOTA,
+    MEMORY_BANDWIDTH,
+    MEMORY_HIGH,
+    CoreScope,
+)
 from compute_agent.resctrl.monitoring import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES
 from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.throttling.guest_command import missing_program
@@ -74,7 +83,7 @@ def interference_warnings(
     :param unmeasured_metrics: the reason for each metric that this host cannot measure.
     :param unusable_levers: the reason for each lever that cannot throttle a guest on this host.
     """
-    for name, options in interference_sections(conf):
+    for name, options in family_sections(conf, INTERFERENCE):
         section, signal = f"[{INTERFERENCE}{name}]", SIGNALS.get(options.signal or "")
         if options.escalate_command and (reason := missing_program(options.escalate_command)):
             yield f"{section} escalate_command: it will fail, because {reason}"
@@ -114,7 +123,7 @@ def cold_memory_warnings(conf: cfg.ConfigOpts, unusable_levers: Mapping[str, str
 
 def source_warnings(conf: cfg.ConfigOpts) -> Iterator[str]:
     """One warning for each metric source with a command that cannot be run."""
-    for name, options in metric_source_sections(conf):
+    for name, options in family_sections(conf, METRIC_SOURCE):
         if options.command and (reason := missing_program(options.command)):
             yield f"[{METRIC_SOURCE}{name}] command: it will fail, because {reason}"
 
@@ -199,13 +208,13 @@ def _named_cpu_classes(conf: cfg.ConfigOpts, classes: Mapping[str, CpuClass], dr
     # The flavors are not known before a guest starts, so a flavor may name any class.
     if "libvirt" in split_names(driver) and "cpu_class" in conf.guests.flavor_settings:
         return set(classes)
-    by_rules = {options.cpu_class for _, options in guest_rule_sections(conf)}
+    by_rules = {options.cpu_class for _, options in family_sections(conf, GUEST_RULE)}
     return by_rules | {one.cpu_class for one in parse_classes(conf).classes.values()}
 
 
 def _asks_quiet(conf: cfg.ConfigOpts) -> bool:
     """Whether a QoS class or a guest rule has an isolation level that keeps other work off guests' CPUs."""
-    sections = (*qos_class_sections(conf), *guest_rule_sections(conf))
+    sections = (*family_sections(conf, QOS_CLASS), *family_sections(conf, GUEST_RULE))
     return any(IsolationLevel(options.isolation or "").is_quiet for _, options in sections)
 
 
@@ -284,4 +293,34 @@ def config_warnings(
         found.append(f"[qos] evict_command: it will fail, because {reason}")
     if rules is not None:
         found += find_unenforceable(rules.watermarks, rules.registry, *measures)
+    return found
+
+
+_CAP_SYS_PTRACE: Final = 19
+"""The number of CAP_SYS_PTRACE in linux/capability.h."""
+
+
+def class_warnings(classes: Mapping[str, QosClass], realtime_limit: str, status: str) -> list[str]:
+    """The warnings about options of QoS classes that cannot be applied here, or that delay the host's work.
+
+    :param classes: the QoS classes by name.
+    :param realtime_limit: a message about the kernel's limit for realtime threads; empty if there is no
+        limit.
+    :param status: the content of /proc/self/status.
+    """
+    found = [
+        f"[{QOS_CLASS}{one.name}] realtime_priority: interrupts and other work of the host on the CPUs of a"
+        " busy guest wait for the guest; set isolation = quiet or alone for the class"
+        for one in classes.values()
+        if one.cpu.realtime_priority and not one.isolation.is_quiet
+    ]
+    if realtime_limit and any(one.cpu.realtime_priority for one in classes.values()):
+        found.append(realtime_limit)
+    if not has_capability(status, _CAP_SYS_PTRACE):
+        found += [
+            f"[{QOS_CLASS}{one.name}] core_scheduling: the agent lacks CAP_SYS_PTRACE, which core cookies"
+            " need; add it to CapabilityBoundingSet= of the unit"
+            for one in classes.values()
+            if one.cpu.core_scheduling is not CoreScope.NONE
+        ]
     return found

@@ -13,7 +13,7 @@ from typing import Final
 
 from oslo_config import cfg
 
-from compute_agent.agent.class_warnings import class_warnings
+from compute_agent.agent.config_warnings import class_warnings
 from compute_agent.agent.host_access import HostResctrl, offered_platform, open_resctrl
 from compute_agent.agent.parked_cpus import (
     known_topology,
@@ -30,7 +30,7 @@ from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.classification.resolution import parse_policy
 from compute_agent.conf.isolation import MOVE
 from compute_agent.conf.policy import DEFAULT_POLICY, FOLLOW
-from compute_agent.conf.qos import cpu_pool_sections
+from compute_agent.conf.qos import family_sections
 from compute_agent.controllers.base import KernelController
 from compute_agent.controllers.blockio import BlockIoController
 from compute_agent.controllers.core_cookies import CoreCookieController
@@ -70,8 +70,7 @@ from compute_agent.inventory.traits import with_isolation
 from compute_agent.isolation.emulator import EmulatorCpus
 from compute_agent.isolation.facts import MaskReader
 from compute_agent.isolation.originals import ORIGINALS_FILE, OriginalsFile, OriginalStore
-from compute_agent.isolation.own_threads import OwnThreads
-from compute_agent.isolation.ownership import MaskOwnership
+from compute_agent.isolation.shell import MaskOwnership, OwnThreads
 from compute_agent.isolation.surroundings import boot_warnings, read_boot_isolation
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.cpuset import CPU_POOL, CpuPool, CpuSet, CpuSets
@@ -113,7 +112,7 @@ def check_options(conf: cfg.ConfigOpts) -> None:
     :raises ConfigError: an option needs a missing collector or pool, or an action the policy never takes.
     """
     check_collectors(conf.capacity.collectors)
-    if conf.policy.name == "static-pools" and not any(cpu_pool_sections(conf)):
+    if conf.policy.name == "static-pools" and not any(family_sections(conf, CPU_POOL)):
         raise ConfigError(
             "[policy] name = static-pools places guests in pools, but there is no pool: add a section"
             " [cpu_pool:NAME]"

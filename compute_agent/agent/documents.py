@@ -492,11 +492,7 @@ def _parked_cpus(shown: StatusSources) -> CpuSet:
 
 
 def health_document(shown: StatusSources) -> tuple[bool, dict[str, Any]]:
-    """Return whether the worker is alive, and the JSON document of ``/healthz``.
-
-    The agent counts as healthy even if Placement does not answer, because a restart of the agent would not
-    help.
-    """
+    """Whether the worker is alive, and ``/healthz``; a silent Placement is healthy, as no restart helps."""
     alive = shown.pipeline.is_alive
     reports = status_document(shown.reports.status)
     document = {

@@ -86,10 +86,7 @@ _TRAITS_IN_A_ROW: Final = 4
 
 
 def of_move(move: AllocationMove, names: Mapping[str, str]) -> PlannedChange:
-    """The planned change for a moved amount of an allocation.
-
-    ``names`` has the names of providers by uuid.
-    """
+    """The planned change for a moved amount; ``names`` has the names of providers by uuid."""
     source = f"{move.source_class} {move.source_amount} of {names.get(move.source, move.source)}"
     target = f"{move.target_class} {move.target_amount} of {names.get(move.target, move.target)}"
     return PlannedChange(PLACEMENT, move.consumer, f"allocation {source} -> {target}")
@@ -377,10 +374,7 @@ class _KeptValues:
 
 
 class _ReadOnlyDriver:
-    """Forwards only those methods of a driver that change nothing.
-
-    The ends of guests are not reported, because a driver that reports an end also deletes the guest's record.
-    """
+    """Forwards only what changes nothing. A driver that reports an end would delete the guest's record."""
 
     def __init__(self, driver: GuestDriver) -> None:
         self._driver = driver

@@ -87,10 +87,7 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The TCP port on which the server listens.
-
-        With the configured port 0, the kernel has chosen the port.
-        """
+        """The TCP port on which the server listens; the kernel chooses it if 0 is configured."""
         return self._server.server_port
 
     def close(self) -> None:

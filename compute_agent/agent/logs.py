@@ -38,10 +38,7 @@ _DEBUG: Final = 7
 
 
 def journal_is_stderr(environment: Mapping[str, str] = os.environ, descriptor: int = 2) -> bool:
-    """Whether standard error goes to the journal.
-
-    systemd gives a service the device and inode of its journal stream in JOURNAL_STREAM (systemd.exec(5)).
-    """
+    """Whether standard error is the journal stream in JOURNAL_STREAM, see systemd.exec(5)."""
     try:
         status = os.fstat(descriptor)
     except OSError:

@@ -43,10 +43,7 @@ class MaintenanceStore(Protocol):
 
 
 class MaintenanceMode:
-    """The operator's switch that keeps new guests away from this host.
-
-    An order is stored before it takes effect, so it survives restarts of the agent.
-    """
+    """The operator's switch that keeps new guests away; an order is stored before it takes effect."""
 
     def __init__(
         self,

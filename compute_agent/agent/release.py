@@ -447,11 +447,7 @@ def children_first(reported: dict[str, ReportedProvider]) -> list[str]:
 def blocked_providers(
     reported: dict[str, ReportedProvider], owned: Ownership, root_uuid: str
 ) -> dict[str, str]:
-    """For each provider that the release must not delete, by uuid: the reason.
-
-    The release keeps providers that other programs made, providers with inventories of other programs, and
-    all ancestors of these providers.
-    """
+    """Why, by uuid, a release keeps providers: others made them or their inventories, or a descendant's."""
     reasons: dict[str, str] = {}
     for uuid in children_first(reported):
         provider = reported[uuid]

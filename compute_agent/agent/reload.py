@@ -172,10 +172,7 @@ class DeviceSurvey:
 
 
 def _other_files(conf: cfg.ConfigOpts) -> tuple[Path, ...]:
-    """The paths of provider files, of nova-compute's files and of the fleet's stored revision.
-
-    Some of these files may not exist yet.
-    """
+    """The paths of provider files, of nova-compute's and of the fleet's revision, if they exist or not."""
     of_fleet = (Path(conf.state_path) / KEPT,) if conf.fleet.group else ()
     of_nova = (Path(each) for each in conf.pci.nova_config if each and conf.pci.device_spec)
     always = (*of_fleet, *of_nova)
@@ -218,11 +215,7 @@ class ConfigurationLoader(Protocol):
 
 
 class ConfigReloader:
-    """Applies changed configuration files and changed hardware.
-
-    Only the main thread may call the methods, except use_root() and check_options(), which any thread may
-    call.
-    """
+    """Applies changed files and hardware from the main thread; any may call use_root(), check_options()."""
 
     def __init__(
         self,
@@ -298,11 +291,7 @@ class ConfigReloader:
         return host_signature(options, self._devices.read_devices(options))
 
     def reload(self) -> None:
-        """Read the configuration and the host again, and apply them.
-
-        If the configuration is refused, the old one stays in force, and an event and a metric report the
-        refusal.
-        """
+        """Read and apply the configuration and the host; report a refused one, and keep the old in force."""
         self.error = self._take_up()
         self._refused.set(bool(self.error))
         if self.error:

@@ -46,7 +46,7 @@ from compute_agent.promises.verdict import PromiseVerdict
 from compute_agent.report.audit import HealOptions
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.plan import Ownership
-from compute_agent.throttling.watermarks.rehearsal import rehearse_usage
+from compute_agent.throttling.watermarks.plan import rehearse_usage
 
 LOG = logging.getLogger(__name__)
 
@@ -58,10 +58,7 @@ PRUNE_SECONDS: Final = 600.0
 
 
 class ReceivedSignals:
-    """A queue of received signals.
-
-    Signal handlers and all threads may call put(), and the main thread calls get().
-    """
+    """A queue of signals: handlers and all threads may call put(), the main thread calls get()."""
 
     def __init__(self) -> None:
         # SimpleQueue.put() is reentrant, unlike Queue.put(): a handler may interrupt a put of the main
@@ -166,10 +163,7 @@ class HostAgent:
         LOG.info("The agent of host %s has started", self.pipeline.host_state.tree.root.name)
 
     def _stop_tracer(self) -> None:
-        """End the kernel's osnoise tracer, if a killed ``compute-agent cpu noise`` has left it running.
-
-        The tracer would disturb the CPUs that guests are about to get.
-        """
+        """End a tracer that a killed ``cpu noise`` left running, as it would disturb the CPUs of guests."""
         tracer = OsNoiseTracer(Path(self.options.host.root), self._folder / ORIGINAL_FILE)
         try:
             tracer.stop_leftover()
@@ -199,19 +193,13 @@ class HostAgent:
     # For the main thread
 
     def catch_signals(self) -> None:
-        """Install handlers that put SIGTERM, SIGINT and SIGHUP into the queue of serve_signals().
-
-        Call this method in the main thread before start().
-        """
+        """Queue SIGTERM, SIGINT and SIGHUP for serve_signals(); called in the main thread before start()."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             # The handler only queues: it interrupts the main thread, which may hold a lock at that moment.
             signal.signal(number, lambda number, frame: self._signals.put(number))
 
     def serve_signals(self) -> None:
-        """Run the main thread's periodic tasks until SIGTERM or SIGINT, then stop the agent.
-
-        SIGHUP reloads the configuration. Call this method after start().
-        """
+        """Run periodic tasks after start() until SIGTERM or SIGINT, then stop; SIGHUP reloads."""
         due = time.monotonic() + self.reconcile_interval
         prune_due = time.monotonic()
         try:
@@ -238,11 +226,7 @@ class HostAgent:
         self._parts.reloader.reload_changes()
 
     def reload(self) -> None:
-        """Read the configuration and the host again, and apply them.
-
-        If the configuration is refused, the old one stays in force, and an event and a metric report the
-        refusal.
-        """
+        """Read and apply the configuration and the host; report a refused one, and keep the old in force."""
         self._parts.reloader.reload()
 
     def reconcile(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from oslo_config import cfg
 
 from compute_agent.conf.blockio import BLOCKIO_CLASS
-from compute_agent.conf.qos import blockio_class_sections
+from compute_agent.conf.qos import family_sections
 from compute_agent.host.block_devices import BlockDevices
 from compute_agent.model.guest_settings import class_section
 from compute_agent.model.messages import ConfigError
@@ -28,7 +28,7 @@ def parse_blockio_classes(conf: cfg.ConfigOpts) -> dict[str, BlockIoClass]:
 
     :raises ConfigError: an option is wrong; the text names section and option.
     """
-    return {name: _blockio_class(name, options) for name, options in blockio_class_sections(conf)}
+    return {name: _blockio_class(name, options) for name, options in family_sections(conf, BLOCKIO_CLASS)}
 
 
 def _blockio_class(name: str, options: Any) -> BlockIoClass:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from oslo_config import cfg
 
 from compute_agent.conf.cpu_class import CPU_CLASS
-from compute_agent.conf.qos import cpu_class_sections, cpu_pool_sections
+from compute_agent.conf.qos import family_sections
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CPU_POOL, IDLE, Bound, CpuClass, CpuPool, NamedFrequency, ParkMode
 from compute_agent.model.guest_settings import class_section
@@ -24,7 +24,7 @@ def parse_cpu_classes(conf: cfg.ConfigOpts) -> dict[str, CpuClass]:
 
     :raises ConfigError: an option is wrong; the text names section and option.
     """
-    return {name: _cpu_class(name, options) for name, options in cpu_class_sections(conf)}
+    return {name: _cpu_class(name, options) for name, options in family_sections(conf, CPU_CLASS)}
 
 
 def _cpu_class(name: str, options: Any) -> CpuClass:
@@ -107,7 +107,7 @@ def parse_cpu_pools(conf: cfg.ConfigOpts, guest_classes: Collection[str]) -> tup
     :param guest_classes: the names of all classes of guests.
     :raises ConfigError: an option is wrong; the text names section and option.
     """
-    return tuple(_cpu_pool(name, options, guest_classes) for name, options in cpu_pool_sections(conf))
+    return tuple(_cpu_pool(name, options, guest_classes) for name, options in family_sections(conf, CPU_POOL))
 
 
 def _cpu_pool(name: str, options: Any, guest_classes: Collection[str]) -> CpuPool:

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from oslo_config import cfg
 
 from compute_agent.conf.cpu_class import CPU_CLASS
-from compute_agent.conf.qos import QOS_CLASS, cpu_class_sections, qos_class_sections
+from compute_agent.conf.qos import QOS_CLASS, family_sections
 from compute_agent.model.guest_settings import (
     BEST_EFFORT,
     LATENCY_SENSITIVE,
@@ -77,10 +77,7 @@ class QosClass:
 
 @dataclass(frozen=True, slots=True)
 class QosClasses:
-    """All classes of guests by name.
-
-    ``highest`` is the rank of ``[qos] highest_class``; throttling never acts on guests of a higher rank.
-    """
+    """Classes of guests by name; throttling spares guests of a rank above ``highest``."""
 
     classes: Mapping[str, QosClass]
     highest: int
@@ -120,7 +117,7 @@ def parse_classes(conf: cfg.ConfigOpts) -> QosClasses:
         for name, share in DEFAULT_CLASSES.items()
     }
     ranks = _class_ranks(conf)
-    for name, options in qos_class_sections(conf):
+    for name, options in family_sections(conf, QOS_CLASS):
         section, rank = class_section(QOS_CLASS, name), ranks[name]
         # A class with a rank up to that of BE has the memory defaults of BE, among them an early OOM kill.
         like = DEFAULT_SHARES[BEST_EFFORT] if rank <= ranks[BEST_EFFORT] else MemoryShare()
@@ -146,7 +143,7 @@ def parse_classes(conf: cfg.ConfigOpts) -> QosClasses:
 
 def _class_ranks(conf: cfg.ConfigOpts) -> dict[str, int]:
     ranks = dict(_RANKS)
-    for name, options in qos_class_sections(conf):
+    for name, options in family_sections(conf, QOS_CLASS):
         section = class_section(QOS_CLASS, name)
         rank = ranks.get(name) if options.rank is None else options.rank
         # A new class needs a rank, because the order in which classes give way has no default place for a new
@@ -158,7 +155,7 @@ def _class_ranks(conf: cfg.ConfigOpts) -> dict[str, int]:
 
 
 def _cpu_class(conf: cfg.ConfigOpts, name: str, cpu_class: str | None) -> str:
-    known = [section for section, _ in cpu_class_sections(conf)]
+    known = [section for section, _ in family_sections(conf, CPU_CLASS)]
     if cpu_class and cpu_class not in known:
         raise ConfigError(
             f"[{QOS_CLASS}{name}] cpu_class: there is no section [{CPU_CLASS}{cpu_class}]; there are"

@@ -18,7 +18,7 @@ from oslo_config import cfg
 
 from compute_agent.classes.guest_classes import parse_annotation
 from compute_agent.conf.guest_rule import GUEST_RULE, MATCH
-from compute_agent.conf.qos import guest_rule_sections
+from compute_agent.conf.qos import family_sections
 from compute_agent.model.guest import GuestIdentity
 from compute_agent.model.guest_settings import SETTING_NAMES, class_section, read_setting
 from compute_agent.model.messages import ConfigError
@@ -140,10 +140,7 @@ class KnownClasses:
     cpu_class: frozenset[str] = frozenset()
 
     def missing_class(self, setting: str, value: Any) -> str:
-        """An error text if the class in a setting does not exist; empty if the class exists.
-
-        The text is also empty for a setting that does not name a class.
-        """
+        """An error text if a setting names a class that does not exist; otherwise empty."""
         if setting not in _CLASS_SETTINGS or not value:
             return ""
         known: frozenset[str] = getattr(self, setting)
@@ -167,7 +164,7 @@ def parse_rules(conf: cfg.ConfigOpts, known: KnownClasses) -> tuple[GuestRule, .
 
     :raises ConfigError: an option is wrong; the text names section and option.
     """
-    rules = (_parse_rule(name, options, known) for name, options in guest_rule_sections(conf))
+    rules = (_parse_rule(name, options, known) for name, options in family_sections(conf, GUEST_RULE))
     return tuple(sorted(rules, key=lambda rule: (rule.order, rule.name)))
 
 

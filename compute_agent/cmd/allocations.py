@@ -23,10 +23,7 @@ class AllocationsAccept(AgentLister):
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Send the request to the daemon.
-
-        Returns the columns, and a row for each guest that lost allocations.
-        """
+        """Accept the allocations; return a row for each guest that lost some."""
         rows = self.ask_daemon("allocations.accept")
         if not rows:
             self.say_why_empty("No guest lost anything: see placement_history in compute-agent status.")
@@ -64,10 +61,7 @@ class AllocationsRestore(AgentLister):
         return super().run(parsed_args) or int(self._failed)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Read the state files, and restore the allocations in Placement.
-
-        Returns the columns, and a row for each consumer.
-        """
+        """Restore the allocations in the state files; return a row for each consumer."""
         held = [one for path in parsed_args.files for one in _held_of(path)]
         client = PlacementClient.from_conf(self.load_conf())
         rows = restore_consumers(client, held, parsed_args.dry_run)

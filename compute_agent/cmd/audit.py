@@ -68,10 +68,7 @@ class AuditCommand(AgentLister):
         return failed or self._status
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Send the request to the daemon, after a confirmation of deletions.
-
-        Returns the columns, and a row for each finding.
-        """
+        """Ask the daemon, after a confirmation of deletions; return a row for each finding."""
         params = {"min_age": parsed_args.min_age, "consumers": parsed_args.consumer}
         options = {"heal": parsed_args.heal, "delete": parsed_args.delete, "dry_run": parsed_args.dry_run}
         if parsed_args.delete and not parsed_args.dry_run and not parsed_args.yes:
@@ -87,10 +84,7 @@ class AuditCommand(AgentLister):
         ]
 
     def _confirm_deletions(self, params: dict[str, Any]) -> list[str]:
-        """List the allocations that the daemon would delete, and ask the user.
-
-        Returns the confirmed consumers.
-        """
+        """List the allocations to delete, and ask the user; return the confirmed consumers."""
         rows = self.ask_daemon("audit", {**params, "delete": True, "dry_run": True})
         doomed = [row for row in rows if row["remedy"] == "--delete" and row["outcome"] == "would be done"]
         if not doomed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import stevedore
 from cliff.columns import FormattableColumn
 from cliff.command import Command as CliffCommand
-from cliff.formatters.base import SingleFormatter
+from cliff.formatters.base import ListFormatter, SingleFormatter
 from cliff.formatters.commaseparated import CSVLister
 from cliff.lister import Lister as CliffLister
 from cliff.show import ShowOne as CliffShowOne
@@ -39,10 +39,7 @@ class ConfigMixin:
     app: Any
 
     def get_epilog(self) -> str:
-        """Return no epilog.
-
-        To write one, cliff would search all installed packages for the package of the command.
-        """
+        """Return no epilog, for which cliff would search all installed packages."""
         return ""
 
     def load_conf(self) -> cfg.ConfigOpts:
@@ -61,10 +58,7 @@ class ConfigMixin:
         return with_kept(own)
 
     def load_own_conf(self) -> cfg.ConfigOpts:
-        """The configuration in the files of ``--config-file``, without fleet settings.
-
-        These files are enough to find the daemon's socket, because fleet settings cannot change the socket.
-        """
+        """The configuration without fleet settings, which cannot change the daemon's socket."""
         # the package is imported here, because this import takes half of the time of printing a help text,
         # which needs no options
         from compute_agent import conf
@@ -93,6 +87,34 @@ class _CsvOne(CSVLister, SingleFormatter):
         self.emit_list(column_names, [data], stdout, parsed_args)
 
 
+class AsItIsFormatter(ListFormatter, SingleFormatter):
+    """Prints the single value of a command unchanged, because the value is a complete document."""
+
+    def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
+        """Add no options, because the format has none."""
+
+    def emit_list(
+        self,
+        column_names: Sequence[str],
+        data: Iterable[Sequence[Any]],
+        stdout: TextIO,
+        parsed_args: argparse.Namespace,
+    ) -> None:
+        """Print the only column of the only row."""
+        for row in data:
+            self.emit_one(column_names, row, stdout, parsed_args)
+
+    def emit_one(
+        self,
+        column_names: Sequence[str],
+        data: Sequence[Any],
+        stdout: TextIO,
+        parsed_args: argparse.Namespace,
+    ) -> None:
+        """Print the only column."""
+        stdout.write(str(data[0]))
+
+
 class AgentCommand(ConfigMixin, CliffCommand):
     """Base class of commands that print only messages."""
 
@@ -101,10 +123,7 @@ class AgentLister(ConfigMixin, CliffLister):
     """Base class of commands that print a list."""
 
     def say_why_empty(self, sentence: str) -> None:
-        """Print the reason for an empty list.
-
-        Standard error is used, so programs that read the output do not take the reason for a row.
-        """
+        """Print the reason for an empty list on standard error, which programs do not take for a row."""
         self.app.stderr.write(f"{sentence}\n")
 
 
@@ -131,6 +150,12 @@ def offer_format(
         formatters.extensions.append(Extension(name, None, formatter, formatter()))  # type: ignore[arg-type]
 
 
+def offer_formats(formatters: stevedore.ExtensionManager[Any], *names: str) -> None:
+    """Add formats to a command. For each format, the action of the command returns a complete document."""
+    for name in names:
+        offer_format(formatters, name, AsItIsFormatter)
+
+
 class LinesColumn(AnyColumn):
     """A list or mapping that tables show on several lines, one for each item."""
 
@@ -149,10 +174,7 @@ def _one_line(value: Any) -> str:
 
 
 def document_columns(document: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    """Convert a document into names and values for :class:`ShowOne`.
-
-    In JSON and YAML, nested values stay nested.
-    """
+    """Names and values of a document for :class:`ShowOne`; JSON and YAML stay nested."""
     values = (LinesColumn(value) if isinstance(value, list | dict) else value for value in document.values())
     return tuple(document), tuple(values)
 

@@ -73,10 +73,7 @@ class QosClassList(_ClassLister):
     """List the classes of guests, each with its rank, settings and guests."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Read the classes from the configuration, and their guests from the daemon.
-
-        Returns the columns and the rows.
-        """
+        """Read the classes from the configuration and guests from the daemon; return the rows."""
         classes, guests = parse_classes(self.load_conf()).classes, self.ask_guests()
         return ("name", "rank", "sets", "guests"), [
             (
@@ -93,10 +90,7 @@ class CpuClassList(_ClassLister):
     """List the classes of CPUs, each with its settings, the QoS classes that name it, and its guests."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Read the classes from the configuration, and their guests from the daemon.
-
-        Returns the columns and the rows.
-        """
+        """Read the classes from the configuration and guests from the daemon; return the rows."""
         conf = self.load_conf()
         of_guests = {one.name: one.cpu_class for one in parse_classes(conf).classes.values()}
         guests = [guest for guest in self.ask_guests() if guest["dedicated_cpus"]]
@@ -124,10 +118,7 @@ class BlockIoClassList(_ClassLister):
     """List the classes of block I/O, each with its settings and guests."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Read the classes from the configuration, and their guests from the daemon.
-
-        Returns the columns and the rows.
-        """
+        """Read the classes from the configuration and guests from the daemon; return the rows."""
         classes = parse_blockio_classes(self.load_conf())
         if not classes:
             self.say_why_empty("Not configured: there is no section [blockio_class:NAME].")
@@ -146,10 +137,7 @@ class CpuPoolList(_ClassLister):
     """List the pools of CPUs, each with its settings, its CPUs, and the guests on them."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Read the configuration and the host, and the guests from the daemon.
-
-        Returns the columns and the rows.
-        """
+        """Read the configuration, the host, and guests from the daemon; return the rows."""
         conf = self.load_conf()
         pools = parse_cpu_pools(conf, parse_classes(conf).classes.keys())
         if not pools:

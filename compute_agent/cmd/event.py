@@ -165,10 +165,7 @@ def _followed_events(path: Path, wanted: argparse.Namespace) -> Iterator[AgentEv
 
 
 def _file_identity(path: Path) -> tuple[int, int] | None:
-    """The inode and the size of a file; None if the file does not exist.
-
-    Each write changes the inode or the size.
-    """
+    """The inode and size of a file, of which each write changes one; None without the file."""
     try:
         status = path.stat()
     except FileNotFoundError:

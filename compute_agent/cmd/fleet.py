@@ -105,10 +105,7 @@ class FleetSign(_SigningCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Check the settings, sign them, and write them to the target folder.
-
-        Returns the names and values to print.
-        """
+        """Check and sign the settings, and write them to the target folder; return what to print."""
         from compute_agent.fleet import signature
 
         settings = parsed_args.settings.read_bytes()

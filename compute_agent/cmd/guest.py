@@ -17,10 +17,7 @@ from compute_agent.model.guest_settings import (
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add the options for settings of guests.
-
-    An operator may also change these settings while a guest runs.
-    """
+    """Add the settings of guests that an operator may also change while a guest runs."""
     parser.add_argument(
         "--qos-class", help="QoS class of the guest: BE, LS, LSR, or the name of a section [qos_class:NAME]"
     )

@@ -26,14 +26,15 @@ from compute_agent.agent.parked_cpus import known_topology, stopped_cpus, stoppe
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
 from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.classification.resolution import ClassificationPolicy, parse_policy
-from compute_agent.cmd.base import AgentLister, Commands, ShowOne, document_columns
-from compute_agent.cmd.drawn import offer_formats
+from compute_agent.cmd.base import AgentLister, Commands, ShowOne, document_columns, offer_formats
 from compute_agent.cmd.noise import CpuHolders, measure_noise
 from compute_agent.conf import find_unknown_options
+from compute_agent.conf.origins import DEFAULT, settings
 from compute_agent.conf.policy import FOLLOW
 from compute_agent.drawing import host
 from compute_agent.drawing.host import CpuConditions, draw_host
 from compute_agent.drivers.factory import choose_driver, libvirtd_is_usable
+from compute_agent.fleet.configuration import file_origins
 from compute_agent.host.memory import node_overlaps
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
@@ -146,10 +147,7 @@ class TopologyShow(ShowOne):
         return super().run(parsed_args)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Read the host, and draw it if a picture or a tree is wanted.
-
-        Returns the names and values to print.
-        """
+        """Read the host, and draw it if a picture or tree is wanted; return what to print."""
         conf = self.load_conf()
         topology = _read_host(conf)
         form, file = parsed_args.formatter, parsed_args.svg
@@ -201,10 +199,7 @@ class TopologyShow(ShowOne):
         return found
 
     def _cpu_sets(self, conf: cfg.ConfigOpts, topology: HostTopology) -> CpuSets:
-        """The configured CPU sets.
-
-        If the CPU sets contradict each other, print the reason, and return empty sets.
-        """
+        """The configured CPU sets; empty, with the reason printed, if they contradict each other."""
         try:
             return resolve_cpu_sets(options.cpu_options(conf), topology)
         except ConfigError as error:
@@ -239,10 +234,7 @@ class ConfigCheck(ShowOne):
         return MISTAKEN if self._mistakes else 0
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Check the whole configuration, and collect refusals and warnings.
-
-        Returns the names and values to print.
-        """
+        """Check the whole configuration; return the refusals and warnings."""
         conf = self.load_conf()
         topology = _read_host(conf)
         sets = CpuSets(frozenset(), frozenset(), frozenset())
@@ -353,10 +345,7 @@ def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[R
 
 
 def _own_uuid(conf: cfg.ConfigOpts) -> str:
-    """The uuid of the agent's own root provider.
-
-    ``PLACEHOLDER`` if the uuid cannot be read, or does not exist yet.
-    """
+    """The uuid of the agent's own root provider; ``PLACEHOLDER`` if there is none to read."""
     try:
         return provider_tree.look_up(Path(conf.state_path)) or PLACEHOLDER
     except (OSError, IdentityError):
@@ -418,10 +407,7 @@ class InventoryShow(AgentLister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Derive the inventories here, or request derived and reported inventories from the daemon.
-
-        Returns the columns and rows.
-        """
+        """Derive the inventories here, or request those of the daemon; return the rows."""
         if parsed_args.derived:
             conf = self.load_conf()
             owner, *_ = _root_owner(conf, None)
@@ -501,7 +487,32 @@ class HostEnable(ShowOne):
         return document_columns(self.ask_daemon("host.enable"))
 
 
+class ConfigShow(AgentLister):
+    """Show the options that files or the environment set, with their values.
+
+    Passwords and other secrets are not shown.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the command's options."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--all", action="store_true", help="also show options that have their default")
+        parser.add_argument("--origin", action="store_true", help="show the file that sets each option")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Read the configuration. Returns the columns, and a row for each option."""
+        conf = self.load_conf()
+        called = file_origins(conf) if conf.fleet.group else {}
+        found = [each for each in settings(conf, called) if parsed_args.all or each.origin != DEFAULT]
+        if not parsed_args.origin:
+            return ("section", "option", "value"), [(each.section, each.option, each.value) for each in found]
+        rows = [(each.section, each.option, each.value, each.origin) for each in found]
+        return ("section", "option", "value", "origin"), rows
+
+
 COMMANDS: Final[Commands] = {
+    "config show": ConfigShow,
     "config check": ConfigCheck,
     "host disable": HostDisable,
     "host enable": HostEnable,

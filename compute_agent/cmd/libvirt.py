@@ -60,10 +60,7 @@ class HookShow(_HookCommand, ShowOne):
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Compare the script of the hook with the script of this release.
-
-        Returns the names and values to print.
-        """
+        """Compare the hook's script with the one of this release; return what to print."""
         socket = socket_path(self.load_conf())
         state = hook.state(parsed_args.hooks, socket)
         path = hook.hook_path(parsed_args.hooks)

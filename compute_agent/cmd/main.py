@@ -62,14 +62,8 @@ def commands_of(word: str) -> Commands:
             from compute_agent.cmd import classes, noise
 
             return _begin_with(word, {**classes.COMMANDS, **noise.COMMANDS})
-        case "capacity":
-            from compute_agent.cmd.capacity import COMMANDS
-        case "config":
-            from compute_agent.cmd import config, host
-
-            return _begin_with(word, {**config.COMMANDS, **host.COMMANDS})
-        case "device":
-            from compute_agent.cmd.device import COMMANDS
+        case "capacity" | "device" | "interference" | "reshape" | "resctrl" | "status":
+            from compute_agent.cmd.answers import COMMANDS
         case "event":
             from compute_agent.cmd.event import COMMANDS
         case "fleet":
@@ -78,8 +72,6 @@ def commands_of(word: str) -> Commands:
             from compute_agent.cmd import event, guest
 
             return _begin_with(word, {**event.COMMANDS, **guest.COMMANDS})
-        case "interference":
-            from compute_agent.cmd.interference import COMMANDS
         case "libvirt":
             from compute_agent.cmd.libvirt import COMMANDS
         case "metrics":
@@ -88,19 +80,13 @@ def commands_of(word: str) -> Commands:
             from compute_agent.cmd.release import COMMANDS
         case "report":
             from compute_agent.cmd.report import COMMANDS
-        case "reshape":
-            from compute_agent.cmd.reshape import COMMANDS
-        case "resctrl":
-            from compute_agent.cmd.resctrl import COMMANDS
         case "run":
             from compute_agent.cmd.run import COMMANDS
-        case "status":
-            from compute_agent.cmd.status import COMMANDS
         case "top":
             from compute_agent.cmd.top import COMMANDS
         case "watermark":
             from compute_agent.cmd.watermark import COMMANDS
-        case _:  # the words host, inventory and topology
+        case _:  # the words config, host, inventory and topology
             from compute_agent.cmd.host import COMMANDS
     return _begin_with(word, COMMANDS)
 
@@ -168,18 +154,12 @@ class AgentShell(App):
         return parser
 
     def initialize_app(self, argv: list[str]) -> None:
-        """Refuse a command line without a command.
-
-        Without a command, cliff would start its interactive mode, which does not end at the end of its input.
-        """
+        """Refuse an empty command line, for which cliff would start its endless interactive mode."""
         if not argv and not self.options.deferred_help:
             self.parser.error("a command is missing; --help lists all of them")
 
     def clean_up(self, cmd: Command, result: int, err: BaseException | None) -> None:
-        """Print the type of an error that has no text.
-
-        For an error without a text, cliff prints only an empty line.
-        """
+        """Print the type of an error without text, for which cliff prints only an empty line."""
         if isinstance(err, Exception) and not str(err).strip():
             self.LOG.error(
                 "%s failed with %s; --debug shows the traceback.", cmd.cmd_name, type(err).__name__

@@ -19,9 +19,8 @@ from compute_agent.inventory.cpu_sets import resolve_cpu_sets
 from compute_agent.isolation.surroundings import read_boot_isolation
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.noise.counters import NoiseReader
+from compute_agent.noise.counters import CpuNoise, NoiseReader, compare_readings
 from compute_agent.noise.osnoise import MAX_SECONDS, ORIGINAL_FILE, OsNoiseTracer, TracedNoise, TracerError
-from compute_agent.noise.rates import CpuNoise, compare_readings
 
 if TYPE_CHECKING:
     from oslo_config import cfg
@@ -111,10 +110,7 @@ class CpuNoiseList(AgentLister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Request the holders of CPUs from the daemon, and measure.
-
-        Returns the columns, and a row for each CPU.
-        """
+        """Ask the daemon which guests hold CPUs, and measure; return a row for each CPU."""
         conf = self.load_conf()
         rows = self.ask_daemon("cpu.holders")
         holders = CpuHolders.parse_rows(rows)

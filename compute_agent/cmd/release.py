@@ -69,10 +69,7 @@ class ReleaseCommand(AgentLister):
         return super().run(parsed_args) or int(self._failed)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """End the daemon, and undo its changes; with ``--dry-run`` only list them.
-
-        Returns the columns and the rows.
-        """
+        """End the daemon and undo its changes, or with ``--dry-run`` list them; return the rows."""
         conf = self.load_conf()
         wanted = {"pins": parsed_args.pins, "provider": parsed_args.provider, "claims": parsed_args.claims}
         if parsed_args.dry_run:

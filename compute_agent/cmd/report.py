@@ -130,10 +130,7 @@ def list_versions() -> str:
 
 
 def run_program(command: Sequence[str]) -> str:
-    """Return the output of a program, including its error output.
-
-    If the program fails, the result ends with the exit status or the error.
-    """
+    """The output of a program with its errors, and after a failure the exit status or the error."""
     end = ""
     # this is a file, because the output has no limit
     with tempfile.TemporaryFile() as output:

@@ -53,10 +53,7 @@ class RunCommand(AgentLister):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Run the agent until a signal ends it, or list the changes of a start.
-
-        Returns 1 if the agent refuses to start.
-        """
+        """Run the agent until a signal, or list the changes of a start; 1 if it refuses to start."""
         try:
             if parsed_args.dry_run:
                 return super().run(parsed_args)

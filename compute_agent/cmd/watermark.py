@@ -41,10 +41,7 @@ class WatermarkList(AgentLister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Request the watermarks from the daemon, or list the installed metrics.
-
-        Returns the columns and the rows.
-        """
+        """Ask the daemon for watermarks, or list the installed metrics; return the rows."""
         if parsed_args.metrics:
             return _METRIC_COLUMNS, [_metric_row(metric) for metric in load_registry().values()]
         rows = self.ask_daemon("watermark.list")
@@ -57,10 +54,7 @@ class WatermarkList(AgentLister):
 
 
 class AmountColumn(AnyColumn):
-    """A number that tables show with its unit.
-
-    A threshold in percent of a capacity is shown as the operator has written it.
-    """
+    """A number that tables show with its unit; a percentage stays as the operator wrote it."""
 
     def __init__(self, value: Any, unit: str) -> None:
         super().__init__(value)
@@ -87,10 +81,7 @@ class AmountColumn(AnyColumn):
 
 
 def _condition_text(value: Any) -> str:
-    """The threshold of a condition as the operator has written it: ``true`` or ``false``.
-
-    The number 1 stands for true, and 0 for false. For any other number the text is empty.
-    """
+    """The threshold of a condition: ``true`` (1) or ``false`` (0); empty for any other number."""
     if isinstance(value, str):
         return value
     return {0.0: "false", 1.0: "true"}.get(value, "")

@@ -3,9 +3,8 @@
 Modules
     Each section has a module of the same name, even if the module is short. So the help of an option is easy
     to find. A family of sections, such as ``[watermark:NAME]``, counts as one section. The module of a
-    section has ``register_opts(conf)``, which makes its options known. The function ``list_opts()`` of the
-    module returns the options by section for ``oslo-config-generator``. ``MODULES`` lists these modules. The
-    other modules have no options:
+    section has ``SECTIONS``, its options by section. ``MODULES`` lists these modules. The other modules have
+    no options:
 
     - ``duration`` has the type of options for lengths of time
     - ``written`` reads the text of ini files, for errors about unknown options and misplaced comments
@@ -96,6 +95,9 @@ PROJECT: Final = "compute-agent"
 _OPTIONS: Final = "oslo.config.opts"
 """The group of Python entry points by which packages announce their options."""
 
+_FAMILY: Final = ":NAME"
+"""The end of the section name of a family of sections."""
+
 OWN_OPTIONS: Final = ("config_file", "config_dir", "config_source")
 """The names of options that oslo.config itself defines."""
 
@@ -115,8 +117,9 @@ def load(
     conf = cfg.ConfigOpts()
     log.register_options(conf)
     conf.set_default("use_stderr", True)  # service managers read the log from standard error
+    placement.register_session(conf)
     for module in MODULES:
-        module.register_opts(conf)
+        register_module(conf, module)
     files, folders = config_files, list[str]()
     if files is None:
         # The program has the name of the project, so oslo.config finds each place twice, and an option with
@@ -145,13 +148,20 @@ def load(
     return conf
 
 
+def register_module(conf: cfg.ConfigOpts, module: ModuleType) -> None:
+    """Register the options of a module in ``MODULES``, except families, which depend on the files."""
+    for section, options in module.SECTIONS.items():
+        if not section.endswith(_FAMILY):
+            conf.register_opts(options, group=None if section == "DEFAULT" else section)
+
+
 def _check_values(conf: cfg.ConfigOpts) -> None:
     """Read each value once, because oslo.config converts and checks a value only when it is read.
 
     :raises cfg.Error: a value is wrong.
     """
     for group, options in list_opts():
-        if group.endswith(":NAME"):
+        if group.endswith(_FAMILY):
             continue  # register_sections() of ``qos`` has read the sections of families
         section = conf if group == "DEFAULT" else conf[group]
         for option in options:
@@ -189,10 +199,7 @@ def log_options() -> list[tuple[str | None, list[Any]]]:
 
 
 def free_sections(conf: cfg.ConfigOpts) -> list[str]:
-    """The sections in which unknown options are not reported.
-
-    A text that ends in a colon stands for a family.
-    """
+    """Sections, and families that end in a colon, in which unknown options are not reported."""
     free = [qos.WATERMARK, qos.QOS_CLASS, metric_source.METRIC_SOURCE, interference.INTERFERENCE]
     free += [blockio.BLOCKIO_CLASS, cpu_class.CPU_CLASS, CPU_POOL, guest_rule.GUEST_RULE]
     if conf.fleet.group:
@@ -205,7 +212,11 @@ def free_sections(conf: cfg.ConfigOpts) -> list[str]:
 def list_opts() -> list[tuple[str, list[Any]]]:
     """All options of the agent by section, for ``oslo-config-generator --namespace compute_agent.conf``."""
     return [
-        (section, levels.mark_options(section, options))
+        (section, levels.mark_options(section, [*_library_opts(module), *options]))
         for module in MODULES
-        for section, options in module.list_opts()
+        for section, options in module.SECTIONS.items()
     ]
+
+
+def _library_opts(module: ModuleType) -> list[Any]:
+    return placement.session_opts() if module is placement else []

@@ -1,6 +1,6 @@
 """Block I/O of guests: a section ``[blockio_class:NAME]`` for each class."""
 
-from typing import Any, Final
+from typing import Final
 
 from oslo_config import cfg
 
@@ -40,10 +40,5 @@ OPTS: Final = [
 ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register nothing here: ``qos.register_sections`` registers the options of each section in the files."""
-
-
-def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for the detection of unknown options."""
-    return [(f"{BLOCKIO_CLASS}NAME", OPTS)]
+SECTIONS: Final = {f"{BLOCKIO_CLASS}NAME": OPTS}
+"""The options by section."""

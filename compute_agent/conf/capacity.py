@@ -1,6 +1,6 @@
 """Section ``[capacity]``: whether unused shared CPUs and unused memory are offered to other guests."""
 
-from typing import Any, Final
+from typing import Final
 
 from oslo_config import cfg
 
@@ -107,11 +107,5 @@ OPTS: Final = [
 ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of section ``[capacity]`` with ``conf``."""
-    conf.register_opts(OPTS, group=GROUP)
-
-
-def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for the detection of unknown options."""
-    return [(GROUP, OPTS)]
+SECTIONS: Final = {GROUP: OPTS}
+"""The options by section."""

@@ -1,6 +1,6 @@
 """Section ``[cgroup]``: the cgroup (version 2) below which each process guest has a cgroup of its own."""
 
-from typing import Any, Final
+from typing import Final
 
 from oslo_config import cfg
 
@@ -14,11 +14,5 @@ CGROUP_OPTS: Final = [
 ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of section ``[cgroup]`` with ``conf``."""
-    conf.register_opts(CGROUP_OPTS, group="cgroup")
-
-
-def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for the detection of unknown options."""
-    return [("cgroup", CGROUP_OPTS)]
+SECTIONS: Final = {"cgroup": CGROUP_OPTS}
+"""The options by section."""

@@ -4,7 +4,7 @@ Options that Nova has, too, have the names and defaults of Nova. So an operator 
 nova.conf.
 """
 
-from typing import Any, Final
+from typing import Final
 
 from oslo_config import cfg
 
@@ -178,12 +178,5 @@ COMPUTE_OPTS: Final = [
 ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of inventories in ``[DEFAULT]`` and ``[compute]`` with ``conf``."""
-    conf.register_opts(DEFAULT_OPTS)
-    conf.register_opts(COMPUTE_OPTS, group="compute")
-
-
-def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for the detection of unknown options."""
-    return [("DEFAULT", DEFAULT_OPTS), ("compute", COMPUTE_OPTS)]
+SECTIONS: Final = {"DEFAULT": DEFAULT_OPTS, "compute": COMPUTE_OPTS}
+"""The options by section."""

@@ -1,6 +1,6 @@
 """Sections ``[podman]`` and ``[docker]``: the engines of this host, for guests that are containers."""
 
-from typing import Any, Final
+from typing import Final
 
 from oslo_config import cfg
 
@@ -42,12 +42,5 @@ ENGINE_OPTS["podman"].append(
 )
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of sections ``[podman]`` and ``[docker]`` with ``conf``."""
-    for name, options in ENGINE_OPTS.items():
-        conf.register_opts(options, group=name)
-
-
-def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for the detection of unknown options."""
-    return list(ENGINE_OPTS.items())
+SECTIONS: Final = ENGINE_OPTS
+"""The options by section."""

@@ -1,6 +1,6 @@
 """Frequencies and idle states of CPUs: a section ``[cpu_class:NAME]`` for each class."""
 
-from typing import Any, Final
+from typing import Final
 
 from oslo_config import cfg
 
@@ -62,10 +62,5 @@ OPTS: Final = [
 ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register nothing here: ``qos.register_sections`` registers the options of each section in the files."""
-
-
-def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for the detection of unknown options."""
-    return [(f"{CPU_CLASS}NAME", OPTS)]
+SECTIONS: Final = {f"{CPU_CLASS}NAME": OPTS}
+"""The options by section."""

@@ -1,6 +1,6 @@
 """CPUs that are kept for some guests: a section ``[cpu_pool:NAME]`` for each pool."""
 
-from typing import Any, Final
+from typing import Final
 
 from oslo_config import cfg
 
@@ -52,10 +52,5 @@ OPTS: Final = [
 ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register nothing here: ``qos.register_sections`` registers the options of each section in the files."""
-
-
-def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for the detection of unknown options."""
-    return [(f"{CPU_POOL}NAME", OPTS)]
+SECTIONS: Final = {f"{CPU_POOL}NAME": OPTS}
+"""The options by section."""

@@ -1,6 +1,6 @@
 """Section ``[events]``: the maximum number and size of stored events."""
 
-from typing import Any, Final
+from typing import Final
 
 from oslo_config import cfg
 
@@ -26,11 +26,5 @@ OPTS: Final = [
 ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of section ``[events]`` with ``conf``."""
-    conf.register_opts(OPTS, group=GROUP)
-
-
-def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for the detection of unknown options."""
-    return [(GROUP, OPTS)]
+SECTIONS: Final = {GROUP: OPTS}
+"""The options by section."""

@@ -1,6 +1,6 @@
 """Rules that give settings to guests: a section ``[guest_rule:NAME]`` for each rule."""
 
-from typing import Any, Final
+from typing import Final
 
 from oslo_config import cfg
 
@@ -149,10 +149,5 @@ OPTS: Final = [
 ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register nothing here: ``qos.register_sections`` registers the options of each section in the files."""
-
-
-def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for the detection of unknown options."""
-    return [(f"{GUEST_RULE}NAME", OPTS)]
+SECTIONS: Final = {f"{GUEST_RULE}NAME": OPTS}
+"""The options by section."""

@@ -1,6 +1,6 @@
 """Section ``[guests]``: the drivers of guests, settings from flavors and images, and intervals of checks."""
 
-from typing import Any, Final
+from typing import Final
 
 from oslo_config import cfg, types
 
@@ -198,11 +198,5 @@ GUESTS_OPTS: Final = [
 ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of section ``[guests]`` with ``conf``."""
-    conf.register_opts(GUESTS_OPTS, group="guests")
-
-
-def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for the detection of unknown options."""
-    return [("guests", GUESTS_OPTS)]
+SECTIONS: Final = {"guests": GUESTS_OPTS}
+"""The options by section."""

@@ -1,6 +1,6 @@
 """Folders of the agent: the root of the host's files, the state that survives restarts, and the locks."""
 
-from typing import Any, Final
+from typing import Final
 
 from oslo_config import cfg
 
@@ -30,12 +30,5 @@ HOST_OPTS: Final = [
 ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of ``[DEFAULT]`` and ``[host]`` for folders with ``conf``."""
-    conf.register_opts(DEFAULT_OPTS)
-    conf.register_opts(HOST_OPTS, group="host")
-
-
-def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for the detection of unknown options."""
-    return [("DEFAULT", DEFAULT_OPTS), ("host", HOST_OPTS)]
+SECTIONS: Final = {"DEFAULT": DEFAULT_OPTS, "host": HOST_OPTS}
+"""The options by section."""

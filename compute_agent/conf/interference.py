@@ -1,6 +1,6 @@
 """Limits on guests that disturb others: a section ``[interference:NAME]`` for each signal."""
 
-from typing import Any, Final
+from typing import Final
 
 from oslo_config import cfg
 
@@ -67,10 +67,5 @@ OPTS: Final = [
 ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register nothing here: ``qos.register_sections`` registers the options of each section in the files."""
-
-
-def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for the detection of unknown options."""
-    return [(f"{INTERFERENCE}NAME", OPTS)]
+SECTIONS: Final = {f"{INTERFERENCE}NAME": OPTS}
+"""The options by section."""

@@ -1,6 +1,6 @@
 """Section ``[isolation]``: the treatment of emulator and helper threads, if another program pins guests."""
 
-from typing import Any, Final
+from typing import Final
 
 from oslo_config import cfg
 
@@ -28,11 +28,5 @@ OPTS: Final = [
 ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of section ``[isolation]`` with ``conf``."""
-    conf.register_opts(OPTS, group=GROUP)
-
-
-def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for the detection of unknown options."""
-    return [(GROUP, OPTS)]
+SECTIONS: Final = {GROUP: OPTS}
+"""The options by section."""

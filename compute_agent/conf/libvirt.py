@@ -1,6 +1,6 @@
 """Section ``[libvirt]``: the address of libvirtd on this host."""
 
-from typing import Any, Final
+from typing import Final
 
 from oslo_config import cfg
 
@@ -9,11 +9,5 @@ LIBVIRT_OPTS: Final = [
 ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of section ``[libvirt]`` with ``conf``."""
-    conf.register_opts(LIBVIRT_OPTS, group="libvirt")
-
-
-def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for the detection of unknown options."""
-    return [("libvirt", LIBVIRT_OPTS)]
+SECTIONS: Final = {"libvirt": LIBVIRT_OPTS}
+"""The options by section."""

@@ -1,6 +1,6 @@
 """Metrics that a program or a Prometheus query provides: a section ``[metric:NAME]`` for each metric."""
 
-from typing import Any, Final
+from typing import Final
 
 from oslo_config import cfg
 
@@ -61,10 +61,5 @@ OPTS: Final = [
 ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register nothing here: ``qos.register_sections`` registers the options of each section in the files."""
-
-
-def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file."""
-    return [(f"{METRIC_SOURCE}NAME", OPTS)]
+SECTIONS: Final = {f"{METRIC_SOURCE}NAME": OPTS}
+"""The options by section."""

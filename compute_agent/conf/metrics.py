@@ -1,6 +1,6 @@
 """Section ``[metrics]``: the number of guests that have metrics of their own."""
 
-from typing import Any, Final
+from typing import Final
 
 from oslo_config import cfg, types
 
@@ -52,11 +52,5 @@ OPTS: Final = [
 ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of section ``[metrics]`` with ``conf``."""
-    conf.register_opts(OPTS, group=GROUP)
-
-
-def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for the detection of unknown options."""
-    return [(GROUP, OPTS)]
+SECTIONS: Final = {GROUP: OPTS}
+"""The options by section."""

@@ -118,10 +118,7 @@ def option_values(conf: cfg.ConfigOpts) -> OptionValues | None:
 
 
 def changed_values(before: OptionValues, after: OptionValues) -> Iterator[str]:
-    """A text for each option with a changed value, such as ``[policy] name = follow (was none)``.
-
-    If more than ``MAX_CHANGES`` options have changed, the last text has the number of the other options.
-    """
+    """Texts like ``[policy] name = follow (was none)``; after ``MAX_CHANGES``, the number of the rest."""
     changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
     for section, option in changed[:MAX_CHANGES]:
         old, new = before.get((section, option)), after.get((section, option))
@@ -138,10 +135,7 @@ def changed_values(before: OptionValues, after: OptionValues) -> Iterator[str]:
 def _written_values(
     conf: cfg.ConfigOpts, called: Mapping[Path, str]
 ) -> dict[tuple[str, str], tuple[str, str]]:
-    """For each option in the files, by section and name, its text and the file.
-
-    Later files override earlier ones.
-    """
+    """The text and file of each option, by section and name; later files override earlier ones."""
     return {
         (_normal_section(section), name): (text, called.get(file, str(file)))
         for file in written.files_of(conf)
@@ -151,18 +145,12 @@ def _written_values(
 
 
 def _normal_section(section: str) -> str:
-    """The name of a section in lower case.
-
-    DEFAULT and families stay unchanged, because their case matters.
-    """
+    """The name of a section in lower case; the case of DEFAULT and families matters, and stays."""
     return section if section == "DEFAULT" or ":" in section else section.lower()
 
 
 def _known_options(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """Each known option once, with its section.
-
-    Options of families are left out, because each may be in many sections.
-    """
+    """Each known option once, with its section; families are left out, as their sections vary."""
     seen = {("DEFAULT", name) for name in agent_conf.OWN_OPTIONS}
     for section, options in agent_conf.known_options(conf):
         for option in options:

@@ -1,6 +1,6 @@
 """Section ``[pci]``: the PCI devices that guests can have."""
 
-from typing import Any, Final
+from typing import Final
 
 from oslo_config import cfg
 
@@ -47,11 +47,5 @@ OPTS: Final = [
 ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of section ``[pci]`` with ``conf``."""
-    conf.register_opts(OPTS, GROUP)
-
-
-def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for the detection of unknown options."""
-    return [(GROUP, OPTS)]
+SECTIONS: Final = {GROUP: OPTS}
+"""The options by section."""

@@ -20,12 +20,15 @@ RETRY_OPTS: Final = [
 ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options for authentication, session and endpoint of Placement with ``conf``."""
+SECTIONS: Final = {GROUP: RETRY_OPTS}
+"""The agent's own options by section."""
+
+
+def register_session(conf: cfg.ConfigOpts) -> None:
+    """Register keystoneauth's options of authentication, session and endpoint, with the agent's defaults."""
     loading.register_auth_conf_options(conf, GROUP)
     loading.register_session_conf_options(conf, GROUP)
     loading.register_adapter_conf_options(conf, GROUP)
-    conf.register_opts(RETRY_OPTS, group=GROUP)
     conf.set_default("service_type", "placement", group=GROUP)
     # With retries, a lost connection or a restart of the server is no error. Without a timeout, a server that
     # hangs would block the agent.
@@ -37,11 +40,7 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 
 def auth_opts(conf: cfg.ConfigOpts) -> list[Any] | None:
-    """The options of the authentication plugin that ``conf`` selects.
-
-    Return None if no plugin is selected, if the plugin is not installed, or if the options of the plugin are
-    in another section.
-    """
+    """Options of the chosen authentication plugin; None without one, or if in another section."""
     options = conf[GROUP]
     if options.auth_section or options.auth_type not in plugin_names():
         return None
@@ -50,20 +49,15 @@ def auth_opts(conf: cfg.ConfigOpts) -> list[Any] | None:
 
 @cache
 def plugin_names() -> frozenset[str]:
-    """The names of the installed authentication plugins.
-
-    The names are cached, because the search for plugins takes most of the run time of a command.
-    """
+    """The installed authentication plugins; cached, as the search takes most of a command's time."""
     return frozenset(entry.name for entry in entry_points(group="keystoneauth1.plugin"))
 
 
-def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for the detection of unknown options."""
-    options = (
-        loading.get_auth_common_conf_options()
-        + loading.get_auth_plugin_conf_options("password")
-        + loading.get_session_conf_options()
-        + loading.get_adapter_conf_options()
-        + RETRY_OPTS
-    )
-    return [(GROUP, options)]
+def session_opts() -> list[Any]:
+    """The options of keystoneauth, with those of the authentication plugin ``password``."""
+    return [
+        *loading.get_auth_common_conf_options(),
+        *loading.get_auth_plugin_conf_options("password"),
+        *loading.get_session_conf_options(),
+        *loading.get_adapter_conf_options(),
+    ]

@@ -1,6 +1,6 @@
 """Section ``[policy]``: the policy that chooses CPUs for guests."""
 
-from typing import Any, Final
+from typing import Final
 
 from oslo_config import cfg
 
@@ -78,11 +78,5 @@ POLICY_OPTS: Final = [
 ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of section ``[policy]`` with ``conf``."""
-    conf.register_opts(POLICY_OPTS, group="policy")
-
-
-def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for the detection of unknown options."""
-    return [("policy", POLICY_OPTS)]
+SECTIONS: Final = {"policy": POLICY_OPTS}
+"""The options by section."""

@@ -359,14 +359,8 @@ _TEMPLATES: Final = {
 }
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of section ``[qos]`` with ``conf``."""
-    conf.register_opts(OPTS, group=GROUP)
-
-
-def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for the detection of unknown options."""
-    return [(GROUP, OPTS), (f"{WATERMARK}NAME", WATERMARK_OPTS), (f"{QOS_CLASS}NAME", QOS_CLASS_OPTS)]
+SECTIONS: Final = {GROUP: OPTS, f"{WATERMARK}NAME": WATERMARK_OPTS, f"{QOS_CLASS}NAME": QOS_CLASS_OPTS}
+"""The options by section."""
 
 
 def register_sections(conf: cfg.ConfigOpts) -> None:
@@ -401,50 +395,12 @@ def register_sections(conf: cfg.ConfigOpts) -> None:
                 raise value_error(section, option.name, error) from error
 
 
-def watermark_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """The name and the options of each watermark, sorted by name."""
-    return _family_sections(conf, WATERMARK)
-
-
-def qos_class_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """The name and the options of each configured class of guests, sorted by name."""
-    return _family_sections(conf, QOS_CLASS)
-
-
-def metric_source_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """Name and options of each metric from outside the kernel, in the order of their names."""
-    return _family_sections(conf, METRIC_SOURCE)
-
-
-def interference_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """The name and the options of each section ``[interference:NAME]``, sorted by name."""
-    return _family_sections(conf, INTERFERENCE)
-
-
-def blockio_class_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """The name and the options of each class of block I/O, sorted by name."""
-    return _family_sections(conf, BLOCKIO_CLASS)
-
-
-def cpu_class_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """The name and the options of each class of CPUs, sorted by name."""
-    return _family_sections(conf, CPU_CLASS)
-
-
-def cpu_pool_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """The name and the options of each pool of CPUs, sorted by name."""
-    return _family_sections(conf, CPU_POOL)
-
-
-def guest_rule_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """The name and the options of each rule for guests, sorted by name."""
-    return _family_sections(conf, GUEST_RULE)
-
-
-def _family_sections(conf: cfg.ConfigOpts, prefix: str) -> Iterator[tuple[str, Any]]:
-    """The name and the options of each section of a family.
+def family_sections(conf: cfg.ConfigOpts, prefix: str) -> Iterator[tuple[str, Any]]:
+    """The name and the options of each section of a family, sorted by name.
 
     Empty sections from the sample file are left out.
+
+    :param prefix: the beginning of the names of the family, such as ``watermark:``.
     """
     for section in conf.list_all_sections():
         if section.startswith(prefix):

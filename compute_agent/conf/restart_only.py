@@ -39,10 +39,7 @@ _LEVEL: Final = "debug"
 
 
 def restart_only_options() -> Iterator[tuple[str, str]]:
-    """The section and name of each option that takes effect only at a start.
-
-    Options of the log are included.
-    """
+    """Section and name of each option that only a start applies, with options of the log."""
     yield from _OWN
     for _, options in log_options():
         for option in options:

@@ -1,6 +1,6 @@
 """Section ``[systemd]``: the connection to the systemd of this host, for guests that are services."""
 
-from typing import Any, Final
+from typing import Final
 
 from oslo_config import cfg
 
@@ -14,11 +14,5 @@ SYSTEMD_OPTS: Final = [
 ]
 
 
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of section ``[systemd]`` with ``conf``."""
-    conf.register_opts(SYSTEMD_OPTS, group="systemd")
-
-
-def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for the detection of unknown options."""
-    return [("systemd", SYSTEMD_OPTS)]
+SECTIONS: Final = {"systemd": SYSTEMD_OPTS}
+"""The options by section."""

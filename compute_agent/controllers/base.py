@@ -104,10 +104,7 @@ def failed_item(kind: str, name: str, error: Exception) -> ReleaseItem:
 def items_by_guest(
     guests: Iterable[Guest], kind: str, items: Callable[[Guest], Iterator[ReleaseItem]]
 ) -> Iterator[ReleaseItem]:
-    """The release items of each guest, from ``items``.
-
-    If a guest's settings cannot be read, its only item has the error as its reason.
-    """
+    """The release items of each guest; the only item of an unreadable guest has the error as reason."""
     for guest in guests:
         try:
             yield from items(guest)
@@ -123,11 +120,7 @@ FOREIGN_ROUNDS: Final = 6
 
 
 class KernelController(Protocol):
-    """The interface of a controller. Only the worker calls a controller.
-
-    A controller keeps no state that it cannot read again from the kernel, because a reload of the
-    configuration replaces the controller by a new one.
-    """
+    """A controller for the worker; all its state is in the kernel, as reloads make a new one."""
 
     name: str
     acts_early: bool
@@ -224,10 +217,7 @@ def find_controller(controllers: Iterable[KernelController], kind: type[Controll
 
 
 class ControllersInForce(Protocol):
-    """Provides the controllers that the worker uses now.
-
-    A reload of the configuration replaces the controllers.
-    """
+    """Provides the controllers that the worker uses now; a reload replaces them."""
 
     @property
     def controllers(self) -> tuple[KernelController, ...]:
@@ -249,10 +239,7 @@ class GuestController(KernelController):
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
     ) -> Iterator[PlannedChange]:
-        """The planned change of each guest with settings that differ from its target.
-
-        If a guest's settings cannot be read, its change contains the error.
-        """
+        """The change of each guest that differs from its target, or the error of its settings."""
         # Guests are sorted, so that two dry runs can be compared.
         for target in sorted(without_preserved(targets), key=lambda target: target.guest.uuid):
             try:

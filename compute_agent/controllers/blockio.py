@@ -64,10 +64,7 @@ class BlockIoController(GuestController):
         self._resolved = {name: resolve_class(one, self._devices) for name, one in self._classes.items()}
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """A text that names the block I/O settings of the guest that differ from the settings of its class.
-
-        The result is None if they agree.
-        """
+        """A text with settings that differ from the guest's class; None if they agree."""
         return self._driver.blockio_drift(target.guest, self._wanted_blockio(target)) or None
 
     def apply(self, target: GuestTarget) -> bool:

@@ -3,7 +3,8 @@
 The kernel lets threads run on the two hyperthreads of a core only if they have the same core scheduling
 cookie. :mod:`compute_agent.schedules` decides and sets cookies. The controller passes groups of guests to
 that package, and turns the results into messages. All guests are handled together in sync(), because guests
-of a group share a cookie.
+of a group share a cookie. A function that reads or sets cookies raises NoSiblingsError if no core has two
+threads online.
 """
 
 from __future__ import annotations
@@ -100,10 +101,7 @@ class CoreCookieController(KernelController):
             self._has_siblings = True
 
     def _clear_own_cookie(self) -> None:
-        """Remove the cookie that the agent has inherited from the process that started it.
-
-        :raises NoSiblingsError: no core has two threads online.
-        """
+        """Remove the cookie that the agent has inherited from the process that started it."""
         problem = ""
         try:
             self._cookies.clear_own_cookie()
@@ -154,8 +152,6 @@ class CoreCookieController(KernelController):
         """Create and remove the cookies of a plan.
 
         Refusals are noted in ``failed``, by the uuid of the guest.
-
-        :raises NoSiblingsError: no core has two threads online.
         """
         for guest in plan.created:
             with _noted_refusal(guest.uuid, failed):
@@ -263,17 +259,11 @@ class CoreCookieController(KernelController):
         )
 
     def _group_guests(self, targets: Sequence[GuestTarget]) -> dict[str, str]:
-        """The core scheduling group of each guest that the agent may change, by uuid.
-
-        The group of a guest without core scheduling is the empty text.
-        """
+        """The group of each guest that the agent may change, by uuid; empty without core scheduling."""
         return {target.guest.uuid: self.group_of(target.guest) for target in without_preserved(targets)}
 
     def group_of(self, guest: Guest) -> str:
-        """The core scheduling group of a guest, as text.
-
-        The result is empty if the guest may share cores with all guests.
-        """
+        """The core scheduling group of a guest; empty if it may share cores with all guests."""
         name = guest.settings.qos_class
         scope = self._scopes.get(name, CoreScope.NONE)
         return {CoreScope.GUEST: f"guest {guest.uuid}", CoreScope.CLASS: f"class {name}"}.get(scope, "")
@@ -285,7 +275,6 @@ class CoreCookieController(KernelController):
 
         Guests in ``failed`` are left out; guests that cannot be read are added to ``failed``.
 
-        :raises NoSiblingsError: no core has two threads online.
         :raises OSError: the notes cannot be read.
         """
         notes = self._store.kept_notes
@@ -304,7 +293,6 @@ class CoreCookieController(KernelController):
     def _read_guest(self, guest: Guest, group: str) -> CookieGuest | None:
         """A guest with the cookies of its threads; None if the guest has ended.
 
-        :raises NoSiblingsError: no core has two threads online.
         :raises CookieError: the kernel does not show a cookie.
         """
         main = procfs.identify_process(guest.pid) if guest.pid else None

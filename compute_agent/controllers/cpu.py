@@ -68,10 +68,7 @@ class CpusetController(GuestController):
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """A text about threads on other CPUs than wanted, or about other pins in the definition.
-
-        The result is None if threads and definition agree with the target.
-        """
+        """A text about threads on wrong CPUs or other pins in the definition; None if all agree."""
         if target.assignment is None:
             return None
         settings = _target_settings(target, target.assignment)
@@ -121,10 +118,7 @@ class CpusetController(GuestController):
 
 
 def _unpinned_settings(guest: Guest, online: frozenset[int]) -> CpuSettings:
-    """The CPU settings of a guest that the agent no longer pins.
-
-    The guest may use all online CPUs, or the CPUs to which another program pinned it in its definition.
-    """
+    """Settings without the agent's pins: all online CPUs, or other programs' pins in the definition."""
     demanded = dict(guest.constraints.pins)
     vcpus = (demanded.get(number, online) for number in range(guest.settings.vcpus))
     return CpuSettings(tuple(vcpus), guest.constraints.emulator or online)
@@ -220,10 +214,7 @@ class CpuController(GuestController):
         return self._driver.apply_cpu_limits(target.guest, self._wanted_limits(target))
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """Yield the quotas and weights to remove from guests.
-
-        A release of the host always undoes a quota, but undoes a weight only if it also undoes pins.
-        """
+        """Yield the quotas to remove from guests, and their weights if pins are also undone."""
 
         def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
             # Quota and weight are separate items: a release that keeps pins removes the quota and leaves the
@@ -270,10 +261,7 @@ class CpuController(GuestController):
         return CpuLimits(weight, quota, share.cpu_idle, self._saved_cores(target, quota))
 
     def _saved_cores(self, target: GuestTarget, quota: float | None) -> float:
-        """The burst of a guest in cores: the percentage of its quota that its class allows.
-
-        The result is 0 if there is no quota.
-        """
+        """The burst of a guest in cores, by its class's percentage of its quota; 0 without a quota."""
         share = self._shares.get(target.guest.settings.qos_class, CpuShare())
         return (quota or 0.0) * (share.cpu_burst or 0) / 100
 
@@ -288,11 +276,7 @@ def cpu_weight(allocation: Allocation, per_cpu: int = _PER_CPU) -> int:
 
 
 def reclaimed_cores(allocation: Allocation, percent: int | None) -> float | None:
-    """The cap in cores of a guest that holds only reclaimed CPUs.
-
-    The result is None if the guest also holds other CPUs, if it holds no reclaimed CPUs, or if ``percent`` is
-    None.
-    """
+    """The cap in cores of a guest with only reclaimed CPUs; None for other guests, or no ``percent``."""
     held = {name: sum(one.get(name, 0) for one in allocation.values()) for name in CPU_CLASSES}
     reclaimed = held.pop(RECLAIMED_VCPU, 0)
     # A guest that also holds ordinary CPUs may use these CPUs whenever they are free, so it gets no cap.

@@ -470,10 +470,7 @@ def count_refusals(registry: CollectorRegistry, controllers: ControllersInForce)
 def _refusal_sentences(
     wanted: Mapping[str, FileSetting], failures: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """The settings that are not in effect: pairs of a class name and a message.
-
-    A message names all CPUs that have the same failure.
-    """
+    """Pairs of class and message for settings not in effect; one message for CPUs that fail alike."""
     together: dict[tuple[str, str], set[int]] = defaultdict(set)
     for path, reason in failures.items():
         setting = wanted[path]

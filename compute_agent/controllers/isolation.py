@@ -29,9 +29,13 @@ from compute_agent.isolation.control_groups import CONTROL_GROUPS
 from compute_agent.isolation.decision import HeldCpus, IsolationDemand
 from compute_agent.isolation.facts import MaskReader
 from compute_agent.isolation.originals import OriginalStore
-from compute_agent.isolation.own_threads import OwnThreads
-from compute_agent.isolation.ownership import MaskOwnership
-from compute_agent.isolation.shell import HostIsolator, IsolationStatus, stuck_sentences
+from compute_agent.isolation.shell import (
+    HostIsolator,
+    IsolationStatus,
+    MaskOwnership,
+    OwnThreads,
+    stuck_sentences,
+)
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import Guest
@@ -66,10 +70,7 @@ NO_ISOLATION = IsolationSettings()
 
 
 class IsolationController(KernelController):
-    """Sets the CPU masks of interrupts and kernel work so that they avoid the quiet CPUs of the host.
-
-    A CPU is quiet if it is dedicated to a guest, and the isolation level of this guest asks for quiet CPUs.
-    """
+    """Keeps interrupts and kernel work off quiet CPUs, which a guest's isolation level asks for."""
 
     name = "isolation"
     # Masks are compared twice as often as other settings, because new interrupts and threads of the kernel

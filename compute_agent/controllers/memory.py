@@ -109,10 +109,7 @@ class MemoryController(GuestController):
             self._driver.bind_starting_memory(target.guest, nodes)
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """A text with the NUMA nodes of the guest's memory if they differ from the wanted nodes.
-
-        The result is None if they agree.
-        """
+        """A text with the NUMA nodes of the guest's memory; None if they are the wanted nodes."""
         if target.assignment is None or not self._is_bound(target):
             return None
         has = self._driver.memory_nodes(target.guest, target.assignment.mems)
@@ -140,10 +137,7 @@ class MemoryController(GuestController):
         return bool(nodes) and all(self._memory_types.get(node) is wanted for node in nodes)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The guests with memory that the agent bound to NUMA nodes.
-
-        The result is empty where another program binds memory.
-        """
+        """Guests with memory that the agent bound to NUMA nodes; empty where another program binds it."""
         if not self._binds_all:
             return iter(())
 
@@ -199,10 +193,7 @@ class MemoryLimitController(GuestController):
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Note the guests that use more memory than they may.
-
-        The agent reports such guests, and does not let the kernel kill them.
-        """
+        """Note the guests that use more memory than they may, which are reported and not killed."""
         found = {target.guest.uuid: tuple(self._limit_refusals(target)) for target in targets}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 

@@ -2,7 +2,8 @@
 
 Only guest CPUs that run on dedicated CPUs get a realtime schedule. The controller acts in each sync(),
 because a guest may create threads at any time, and new threads start with the usual schedule. A schedule that
-another program changes counts as drift.
+another program changes counts as drift. A function for one guest raises GuestGoneError if the guest has
+ended.
 """
 
 from __future__ import annotations
@@ -154,8 +155,7 @@ class RealtimeController(KernelController):
     def _give_back(self, guest: Guest) -> None:
         """Give the threads of a guest the usual schedule again.
 
-        :raises GuestGoneError: the guest has ended.
-                :raises OSError: the kernel refuses, or the note cannot be removed.
+        :raises OSError: the kernel refuses, or the note cannot be removed.
         """
         for tid, schedule in self._plan_lifting(guest).items():
             self._write(tid, schedule)
@@ -163,10 +163,7 @@ class RealtimeController(KernelController):
             self._drop_note(guest)
 
     def _plan_lifting(self, guest: Guest) -> dict[int, ThreadSchedule]:
-        """The usual schedule for each thread with a realtime schedule of the agent, by thread id.
-
-        :raises GuestGoneError: the guest has ended.
-        """
+        """The usual schedule for each thread with a realtime schedule of the agent, by thread id."""
         if not self._is_noted(guest):
             return {}
         return decide_schedules(self._read_schedules(guest), (), USUAL, noted=True)
@@ -175,7 +172,6 @@ class RealtimeController(KernelController):
         """Set the schedules of a guest that differ from the wanted schedules.
 
         :return: whether any schedule differed, and messages about requests of the guest that cannot be met.
-        :raises GuestGoneError: the guest has ended.
         :raises OSError: the note cannot be written, so no schedule is changed.
         """
         guest = target.guest
@@ -245,7 +241,6 @@ class RealtimeController(KernelController):
     def _keep_note(self, guest: Guest, priority: int | None) -> None:
         """Record the realtime priority of a guest in its note; None stands for no priority.
 
-        :raises GuestGoneError: the guest has ended.
         :raises OSError: the note cannot be written.
         """
         main = procfs.identify_process(guest.pid)
@@ -257,7 +252,6 @@ class RealtimeController(KernelController):
     def _drop_note(self, guest: Guest) -> None:
         """Remove the note of a guest that no longer has priorities.
 
-        :raises GuestGoneError: the guest has ended.
         :raises OSError: the note cannot be dropped.
         """
         # These threads began after the threads of the guest were listed.
@@ -276,7 +270,6 @@ class RealtimeController(KernelController):
         """Plan the schedules of a guest's threads.
 
         :param noted: whether the guest may have priorities of the agent.
-        :raises GuestGoneError: the guest has ended.
         """
         guest, place = target.guest, target.assignment
         present = self._read_schedules(guest)
@@ -299,10 +292,7 @@ class RealtimeController(KernelController):
         return GuestPlan(changes, (f"{OPTION}: {reason}",) if reason else (), members)
 
     def _read_schedules(self, guest: Guest) -> dict[int, ThreadSchedule]:
-        """The schedules of the threads that run guest CPUs, by thread id.
-
-        :raises GuestGoneError: the guest has ended.
-        """
+        """The schedules of the threads that run guest CPUs, by thread id."""
         return read_schedules(self._schedules, self._driver.vcpu_threads(guest))
 
     def priority_of(self, guest: Guest) -> int | None:

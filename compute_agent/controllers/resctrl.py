@@ -172,10 +172,7 @@ def _cache_amounts(
 def _kept_amounts(
     uuid: str, host: ResctrlLayout, present: ResctrlGroups
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """The cache ways and the bandwidth (in percent) of the guest's own resctrl group, by L3 cache id.
-
-    Both mappings are empty if the guest has no group of its own.
-    """
+    """Cache ways and bandwidth percent of the guest's own group, by L3 cache id; empty without one."""
     group = present.groups.get(host.guest_group(uuid))
     if group is None:
         return {}, {}
@@ -349,10 +346,7 @@ class ResctrlController(KernelController):
             yield PlannedChange(self.name, _shown_group(step.group), change)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """One release item for each monitoring group of the agent, and one for all other groups of the agent.
-
-        The default group gets the cache ways of the removed groups.
-        """
+        """An item for each monitoring group, and one for the others; the default group gets their ways."""
         try:
             yield from self._release_groups()
         except (BadSchemataError, OSError) as error:
@@ -375,10 +369,7 @@ class ResctrlController(KernelController):
             yield ReleaseItem(_GROUPS_KIND, ours or "default group", detail, give_back)
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """A text about a change that another program made to the guest's group or its threads.
-
-        The result is None if there is no such change.
-        """
+        """A text about another program's change of the guest's group or threads; None without one."""
         group = self.membership.get(target.guest.uuid)
         if group is None:
             return None  # The last sync() failed before it chose a group; the next will choose one.
@@ -472,10 +463,7 @@ class ResctrlController(KernelController):
             )
 
     def _move_all(self, targets: Iterable[GuestTarget]) -> None:
-        """Move the threads of all guests that have a new group.
-
-        The first error is raised after all guests were tried.
-        """
+        """Move the threads of guests with a new group; raise the first error after all were tried."""
         guests = {target.guest.uuid: target.guest for target in targets}
         self._placed = {uuid: group for uuid, group in self._placed.items() if uuid in guests}
         failure: Exception | None = None

@@ -251,10 +251,7 @@ def _condition_lines(cpus: frozenset[int], conditions: CpuConditions) -> Iterato
 def _draw_legend(
     entries: Sequence[tuple[str, CpuRole | None, str]], notes: Sequence[str], width: float, top: float
 ) -> tuple[list[str], float, float]:
-    """Draw the legend in as many columns as fit, and the notes below.
-
-    Returns the parts, the width and the height.
-    """
+    """Draw the legend in fitting columns, and notes below; return parts, width and height."""
     column = max((len(words) for *_, words in entries), default=0) * _CHARACTER + 3 * _GAP + _LINE
     columns = max(1, int(width // column))
     parts = []
@@ -278,10 +275,7 @@ def _draw_rectangle(
 
 
 def _guest_colour(index: int) -> str:
-    """A light colour for the guest with this index, readable below dark text.
-
-    Successive colours are far apart on the colour circle.
-    """
+    """A light colour for a guest's index; successive ones are far apart on the colour circle."""
     # Multiples of the golden ratio spread evenly over the circle of hues, for any number of guests.
     red, green, blue = colorsys.hls_to_rgb(index * 0.618034 % 1, 0.75 + 0.06 * (index // 3 % 3 - 1), 0.8)
     return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
@@ -333,10 +327,7 @@ def _offline_notes(topology: HostTopology) -> Iterator[str]:
 
 
 def _thread_rule(topology: HostTopology) -> Iterator[str]:
-    """A line about the CPU numbers of a core's threads, such as ``threads of a core: n, n+8``.
-
-    The line is left out if the cores with all threads online follow different rules.
-    """
+    """A line like ``threads of a core: n, n+8``; none if complete cores follow different rules."""
     offsets = [tuple(cpu - min(core.cpus) for cpu in sorted(core.cpus)) for core in topology.cores]
     most = max(map(len, offsets), default=1)
     if most > 1 and len(whole := {each for each in offsets if len(each) == most}) == 1:

@@ -3,6 +3,9 @@
 The subjects are guests (:class:`RunningGuests`, :class:`GuestThreads`), CPUs (:class:`CpuTuning`), memory
 (:class:`MemoryTuning`), block I/O (:class:`BlockIoTuning`) and launching (:class:`LaunchSupport`,
 :class:`StartingDriver`). A :class:`GuestDriver` implements all of these protocols.
+
+A method that reads or changes one guest raises :class:`~compute_agent.model.messages.GuestGoneError` if the
+guest has ended.
 """
 
 from __future__ import annotations
@@ -33,10 +36,7 @@ def join_names(names: Iterable[str]) -> str:
 
 
 class ChangeKind(enum.StrEnum):
-    """The kind of a :class:`GuestChange`.
-
-    ``FOUND``: the guest already ran when the driver could first see or manage it.
-    """
+    """The kind of a :class:`GuestChange`; FOUND guests ran before the driver could manage them."""
 
     STARTED = "started"
     FOUND = "found"
@@ -63,10 +63,7 @@ Listener = Callable[[GuestChange], None]
 
 
 class RunningGuests(Protocol):
-    """Lists the guests of one kind, reports their changes, and stops them.
-
-    Methods may be called from any thread.
-    """
+    """Lists guests of one kind, reports changes, stops guests; any thread may call its methods."""
 
     name: str
 
@@ -101,11 +98,7 @@ class RunningGuests(Protocol):
         ...
 
     def lost_guests(self) -> Mapping[str, str]:
-        """Guests that may run but cannot be managed: a dict from the uuid to the reason with the remedy.
-
-        ``guests()`` does not contain lost guests. A lost guest keeps its CPUs and memory as long as it runs
-        on this host.
-        """
+        """Unmanageable guests outside of ``guests()``, which keep CPUs and memory: reason with remedy."""
         ...
 
     def watch_guests(self, listener: Listener) -> None:
@@ -113,10 +106,7 @@ class RunningGuests(Protocol):
         ...
 
     def stop(self, guest: Guest, timeout: float) -> None:
-        """Ask the guest to stop, and end it by force after ``timeout`` seconds.
-
-        A guest that has already ended is not an error.
-        """
+        """Ask the guest to stop, and force it after ``timeout`` seconds; an ended guest is no error."""
         ...
 
 
@@ -124,10 +114,7 @@ class GuestThreads(Protocol):
     """Lists the processes and threads of guests."""
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
-        """The pids of a guest without a cgroup. Its CPU time and memory are the sums over these processes.
-
-        The main process is first.
-        """
+        """The pids, main process first, over which CPU time and memory of a cgroupless guest are summed."""
         ...
 
     def usage_group(self, guest: Guest) -> str:
@@ -135,18 +122,13 @@ class GuestThreads(Protocol):
         ...
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
-        """The ids of all threads of the guest at this moment.
-
-        :raises GuestGoneError: the guest has ended.
-        """
+        """The ids of all threads of the guest at this moment."""
         ...
 
     def vcpu_threads(self, guest: Guest) -> frozenset[int]:
         """The ids of the threads that run guest CPUs.
 
         If the driver cannot tell which threads run guest CPUs, the result contains all threads of the guest.
-
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
@@ -202,8 +184,6 @@ class CpuTuning(Protocol):
 
         The CPUs are those that the kernel allows to the thread. The dict is empty if all threads are pinned
         according to ``settings``.
-
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
@@ -211,16 +191,11 @@ class CpuTuning(Protocol):
         """The difference between ``settings`` and the definition for the next start, as text for the log.
 
         The text is empty if they agree, or if the guest has no definition.
-
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
-        """The CPUs that at least one thread of the guest may use, as the kernel reports them.
-
-        :raises GuestGoneError: the guest has ended.
-        """
+        """The CPUs that at least one thread of the guest may use, as the kernel reports them."""
         ...
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
@@ -229,7 +204,6 @@ class CpuTuning(Protocol):
         If the guest has a definition for its next start, the definition gets the same pins.
 
         :return: how many threads had other pins before the call.
-        :raises GuestGoneError: the guest has ended.
         :raises DriverError: the kernel refuses the pins.
         """
         ...
@@ -238,8 +212,6 @@ class CpuTuning(Protocol):
         """The CPUs that the kernel allows to the thread of each guest CPU, by the number of the guest CPU.
 
         The dict is empty if the driver cannot distinguish threads of guest CPUs from other threads.
-
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
@@ -247,8 +219,6 @@ class CpuTuning(Protocol):
         """The CPUs that at least one thread without a guest CPU may use, such as the emulator's main thread.
 
         The result is empty if the driver cannot distinguish these threads from the threads of guest CPUs.
-
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
@@ -257,8 +227,6 @@ class CpuTuning(Protocol):
 
         Helpers are tasks outside the guest's own processes, such as swtpm or the kernel's vhost workers.
         ``misplaced_threads`` also reports helpers with other CPUs.
-
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
@@ -267,8 +235,6 @@ class CpuTuning(Protocol):
 
         The helpers are the tasks that ``helper_affinity`` returns. The guest's own threads are left out if
         the driver cannot distinguish them from threads of guest CPUs.
-
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
@@ -279,7 +245,6 @@ class CpuTuning(Protocol):
 
         :param threads: the thread ids to move.
         :return: how many threads changed their CPUs.
-        :raises GuestGoneError: the guest has ended.
         :raises DriverError: the pins cannot be set now.
         """
         ...
@@ -289,7 +254,6 @@ class CpuTuning(Protocol):
 
         :param online: the online CPUs of the host.
         :return: the CPUs that the kernel allows, by thread id.
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
@@ -298,22 +262,17 @@ class CpuTuning(Protocol):
 
         :param online: the online CPUs of the host.
         :return: how many threads changed their CPUs.
-        :raises GuestGoneError: the guest has ended.
         :raises DriverError: the pins cannot be set now.
         """
         ...
 
     def stuck_helpers(self, guest: Guest) -> Sequence[str]:
-        """Messages about helpers of the guest that could not be moved to the CPUs of its emulator.
-
-        :raises GuestGoneError: the guest has ended.
-        """
+        """Messages about helpers of the guest that could not be moved to the CPUs of its emulator."""
         ...
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
         """The kernel's limits of the guest's CPU time if they differ from ``wanted``, otherwise None.
 
-        :raises GuestGoneError: the guest has ended.
         :raises DriverError: ``wanted`` has a quota, and the guest cannot have one.
         """
         ...
@@ -322,8 +281,6 @@ class CpuTuning(Protocol):
         """Messages for the operator about those fields of ``wanted`` that this guest cannot have.
 
         ``apply_cpu_limits`` sets all other fields.
-
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
@@ -331,7 +288,6 @@ class CpuTuning(Protocol):
         """Write the limits of CPU time that differ from ``wanted``, and read them back.
 
         :return: whether a value was written.
-        :raises GuestGoneError: the guest has ended.
         :raises DriverError: the kernel refuses a value.
         """
         ...
@@ -387,8 +343,6 @@ class MemoryTuning(Protocol):
 
         An empty set means that the memory is not bound. The result is None if the binding is as wanted, or if
         the memory of this guest cannot be bound.
-
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
@@ -410,7 +364,6 @@ class MemoryTuning(Protocol):
 
         :param wanted: the NUMA nodes; empty means all nodes.
         :return: whether a value was written.
-        :raises GuestGoneError: the guest has ended.
         :raises DriverError: the kernel or libvirt does not bind the memory.
         """
         ...
@@ -419,24 +372,17 @@ class MemoryTuning(Protocol):
         """The bytes in use that count towards the limit ``MemoryLimits.maximum``.
 
         The result is None if the guest cannot have that limit.
-
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
-        """The bytes in use that count towards the limit ``MemoryLimits.huge_pages``, by page size in KiB.
-
-        :raises GuestGoneError: the guest has ended.
-        """
+        """The bytes in use that count towards the limit ``MemoryLimits.huge_pages``, by page size in KiB."""
         ...
 
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
         """The kernel's memory limits of the guest if they differ from ``wanted``, otherwise None.
 
         A limit that another program has set, or that this guest cannot have, does not count as a difference.
-
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
@@ -444,7 +390,6 @@ class MemoryTuning(Protocol):
         """Write the memory limits that differ from ``wanted``, and read them back.
 
         :return: whether a value was written.
-        :raises GuestGoneError: the guest has ended.
         :raises DriverError: the kernel refuses a value.
         """
         ...
@@ -463,7 +408,6 @@ class BlockIoTuning(Protocol):
         Values that another program has set do not count as differences.
 
         :param wanted: the settings; None means that the guest should have no values that the agent has set.
-        :raises GuestGoneError: the guest has ended.
         """
         ...
 
@@ -472,16 +416,12 @@ class BlockIoTuning(Protocol):
 
         :param wanted: the settings; None means that the agent removes the values that it set earlier.
         :return: whether a value was written.
-        :raises GuestGoneError: the guest has ended.
         :raises DriverError: the kernel or libvirt refuses a value.
         """
         ...
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
-        """Messages for the operator about those fields of ``wanted`` that this guest cannot have.
-
-        :raises GuestGoneError: the guest has ended.
-        """
+        """Messages for the operator about those fields of ``wanted`` that this guest cannot have."""
         ...
 
 
@@ -506,10 +446,7 @@ class GuestFlavor:
 
 
 class FlavorSource(Protocol):
-    """A driver of guests that another program, such as Nova, defines.
-
-    A definition stays when its guest stops.
-    """
+    """A driver of guests that another program, such as Nova, defines and keeps after a stop."""
 
     @property
     def host_name(self) -> str:
@@ -519,7 +456,6 @@ class FlavorSource(Protocol):
     def read_flavor(self, guest: Guest) -> GuestFlavor:
         """The flavor of a guest; an empty flavor if the definition contains none.
 
-        :raises GuestGoneError: the guest has ended.
         :raises DriverError: the definition cannot be read.
         """
         ...
@@ -533,10 +469,7 @@ class FlavorSource(Protocol):
 
 
 class ExpectingDriver(Protocol):
-    """Finds the processes of announced guests before the driver reports the guests.
-
-    Methods may be called from any thread.
-    """
+    """Finds processes of announced guests before their report; any thread may call its methods."""
 
     def expect_guest(self, description: str) -> Guest:
         """Register an announced guest, so that ``find_appeared`` looks for its process.
@@ -591,10 +524,7 @@ class GuestDriver(
 
 
 class StartingDriver(GuestDriver, Protocol):
-    """A driver through which the agent itself starts guests.
-
-    The driver keeps a record of each guest on disk.
-    """
+    """A driver through which the agent starts guests, with a record of each on disk."""
 
     def create_guest(
         self,

@@ -84,18 +84,12 @@ def _quota_cores(quota: str, period: str) -> float | None:
 
 
 def attainable_quota(cores: float | None) -> float | None:
-    """A quota in cores after rounding to microseconds, as the kernel stores it.
-
-    The result can be compared with the value that is read back.
-    """
+    """A quota in cores, rounded to the kernel's microseconds, so that it equals the value read back."""
     return None if cores is None else quota_microseconds(cores) / PERIOD
 
 
 def limits_agree(has: CpuLimits, wanted: CpuLimits) -> bool:
-    """Whether the limits of a group (``has``) are equal to the ``wanted`` limits.
-
-    ``wanted`` must contain only limits that the kernel supports.
-    """
+    """Whether limits of a group equal the ``wanted`` ones, which the kernel must all support."""
     return (
         # The kernel shows an idle group with the weight 0.
         (wanted.idle or wanted.weight in (None, has.weight))
@@ -106,20 +100,14 @@ def limits_agree(has: CpuLimits, wanted: CpuLimits) -> bool:
 
 
 def burst_microseconds(wanted: CpuLimits) -> int:
-    """The number to write to ``cpu.max.burst``, in microseconds.
-
-    The number is at most the quota, as the kernel demands. It is 0 if there is no quota.
-    """
+    """The number for ``cpu.max.burst``, at most the quota, as the kernel demands; 0 without a quota."""
     if wanted.quota is None:
         return 0
     return min(round(wanted.burst * PERIOD), quota_microseconds(wanted.quota))
 
 
 def without_missing(group: GuestCgroup, wanted: CpuLimits) -> CpuLimits:
-    """The ``wanted`` limits, without those that the kernel of this host does not support.
-
-    ``cpu.idle`` exists since Linux 5.15, ``cpu.max.burst`` since Linux 5.14.
-    """
+    """The ``wanted`` limits without ``cpu.idle`` before Linux 5.15, ``cpu.max.burst`` before 5.14."""
     if wanted.idle and not group.has_file(IDLE):
         wanted = replace(wanted, idle=False)
     return replace(wanted, burst=0.0) if wanted.burst and not group.has_file(BURST) else wanted
@@ -185,10 +173,7 @@ class CgroupRoot:
         return group
 
     def protect_guests(self) -> None:
-        """Set memory.low and memory.min of the delegated group to the sums of all guests' values.
-
-        :raises OSError: the kernel refuses the value.
-        """
+        """Set memory.low and memory.min of the delegated group to the sums of all guests' values."""
         # The kernel protects a group at most as far as its parent, and the parent's memory.low and memory.min
         # are 0 unless the agent writes them.
         root = GuestCgroup(self.folder)
@@ -273,17 +258,11 @@ class GuestCgroup:
         self._write_numbers("cpuset.cpus", cpus)
 
     def allowed_cpus(self) -> frozenset[int] | None:
-        """The content of ``cpuset.cpus``, which is empty if it was never set.
-
-        The result is None if the group does not have the controller cpuset.
-        """
+        """The content of ``cpuset.cpus``, maybe empty; None without the controller cpuset."""
         return self._read_numbers("cpuset.cpus")
 
     def memory_nodes(self) -> frozenset[int] | None:
-        """The content of ``cpuset.mems``, which is empty if it was never set.
-
-        The result is None if the group does not have the controller cpuset.
-        """
+        """The content of ``cpuset.mems``, maybe empty; None without the controller cpuset."""
         return self._read_numbers("cpuset.mems")
 
     def possible_nodes(self) -> frozenset[int]:
@@ -302,36 +281,23 @@ class GuestCgroup:
         self._write_numbers("cpuset.mems", nodes)
 
     def memory_use(self) -> int | None:
-        """The bytes of memory in use (``memory.current``), including page cache.
-
-        The result is None if the group does not have the controller memory.
-        """
+        """The bytes of ``memory.current``, with page cache; None without the controller memory."""
         text = self._read("memory.current")
         return None if text is None else int(text)
 
     def memory_limit(self, name: str) -> int | None:
-        """The number of bytes in a file such as ``memory.max``, or :data:`UNLIMITED` for "max".
-
-        The result is None if the file does not exist.
-        """
+        """The bytes in a file like ``memory.max``; :data:`UNLIMITED` for "max", None without the file."""
         text = self._read(name)
         if text is None:
             return None
         return UNLIMITED if text == "max" else int(text)
 
     def limit_memory(self, name: str, amount: int) -> None:
-        """Write a number of bytes to a file such as ``memory.max``; :data:`UNLIMITED` and above become "max".
-
-        :raises OSError: the kernel refuses the value.
-        """
+        """Write a number of bytes to a file such as ``memory.max``; from :data:`UNLIMITED` on write "max"."""
         self._write(name, "max" if amount >= UNLIMITED else str(amount))
 
     def oom_events(self) -> tuple[int, int] | None:
-        """The number of times the group reached its memory limit, and the number of processes killed.
-
-        Both numbers count since the group was made (``memory.events``). The result is None if the
-        group lacks the controller memory, or is gone.
-        """
+        """How often the group was at its memory limit, and kills, since it was made; None if not shown."""
         # Read with one read(2) and without a file object, because each round reads this file for each guest.
         try:
             words = kernel_files.read_piece(f"{self.path}/memory.events").split()
@@ -341,10 +307,7 @@ class GuestCgroup:
         return int(counts.get(b"oom", 0)), int(counts.get(b"oom_kill", 0))
 
     def has_file(self, name: str) -> bool:
-        """Whether the group has a file of this name.
-
-        The kernel and the enabled controllers decide which files exist.
-        """
+        """Whether the kernel and the enabled controllers give the group a file of this name."""
         return os.path.exists(f"{self.path}/{name}")
 
     def io_text(self, name: str) -> str | None:
@@ -390,25 +353,16 @@ class GuestCgroup:
             self._write(BURST, str(burst))
 
     def share_cpu(self, has: CpuLimits, wanted: CpuLimits) -> None:
-        """Write ``cpu.idle`` if the value in ``wanted`` differs from that in ``has``.
-
-        :raises OSError: the kernel refuses the value.
-        """
+        """Write ``cpu.idle`` if the value in ``wanted`` differs from that in ``has``."""
         if wanted.idle != has.idle:
             self._write(IDLE, str(int(wanted.idle)))
 
     def save_burst(self, wanted: CpuLimits) -> None:
-        """Write ``cpu.max.burst``.
-
-        :raises OSError: the kernel refuses the value.
-        """
+        """Write ``cpu.max.burst``."""
         self._write(BURST, str(burst_microseconds(wanted)))
 
     def remove(self) -> None:
-        """Kill the processes that are left in the group, and remove the group.
-
-        A missing group is not an error.
-        """
+        """Kill the processes left in the group and remove it; a missing group is no error."""
         # One write kills all processes of the subtree, also those that fork meanwhile. Kernels before 5.14
         # have no such file; the group then stays until its processes have ended.
         with contextlib.suppress(OSError):
@@ -486,10 +440,7 @@ def group_at(folder: str) -> GuestCgroup:
 
 
 def _remove(folder: Path) -> None:
-    """Remove the folder of a group, with retries.
-
-    Killed processes keep the folder busy (EBUSY) until the kernel frees them.
-    """
+    """Remove a group's folder, with retries while the kernel frees killed processes (EBUSY)."""
     for attempt in range(_REMOVE_ATTEMPTS):
         try:
             folder.rmdir()

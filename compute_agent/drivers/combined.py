@@ -270,10 +270,7 @@ class CombinedDriver:
 
     @property
     def flavor_source(self) -> FlavorSource | None:
-        """The source of flavors of the first driver with such a source.
-
-        Guests of other drivers have an empty flavor.
-        """
+        """The first driver's source of flavors; guests of other drivers have an empty flavor."""
         for driver in self.drivers:
             if (source := driver.flavor_source) is not None:
                 return _OwnFlavors(driver.name, source)
@@ -342,11 +339,7 @@ class _OwnChanges:
         self._groups = groups
 
     def pass_on(self, change: GuestChange) -> None:
-        """Call the listener if the agent manages the guest.
-
-        A driver calls this from its own thread, and may hold a lock. Only drivers earlier in the order are
-        queried, so two drivers never wait for each other.
-        """
+        """Call the listener, maybe under a lock, if no earlier driver, which is asked, has the guest."""
         # The listener always gets the end of a guest, because the worker compares the pid.
         if change.kind is ChangeKind.STOPPED or not self._is_taken(change.guest):
             self._listener(change)

@@ -49,10 +49,7 @@ _SOCKETS: Final = ("libvirt-sock", "virtqemud-sock")
 
 
 def socket_paths(uri: str) -> tuple[Path, ...]:
-    """The UNIX sockets on which the libvirtd of a URI may listen; empty if the URI names another host.
-
-    https://libvirt.org/uri.html and libvirt's remote driver define the rules.
-    """
+    """UNIX sockets of a URI's libvirtd, by https://libvirt.org/uri.html; empty for another host."""
     try:
         parts = urlsplit(uri)
     # urlsplit() raises ValueError for a host in brackets that is not an IPv6 address.
@@ -128,11 +125,7 @@ class DriverLock:
                 LOG.debug("The agent continues without a lock in %s: %s", self.mark.parent, error)
 
     def release(self) -> None:
-        """Release the locks.
-
-        The files of the locks stay, because after a removal one agent could hold the old file and another
-        agent a new file.
-        """
+        """Release the locks, but keep their files: after a removal, two agents could hold two files."""
         while self._held:
             os.close(self._held.popitem()[1])
 

@@ -62,10 +62,7 @@ def is_alive(identity: ProcessIdentity) -> bool:
 
 
 def seconds_at_start(pid: int) -> float | None:
-    """The start time of a process in seconds since boot, in steps of a clock tick.
-
-    The result is None if there is no such process.
-    """
+    """A process's start in seconds since boot, in clock ticks; None if there is no such process."""
     identity = identify_process(pid)
     return None if identity is None else identity.start_time / _TICKS
 
@@ -136,10 +133,7 @@ def users_of(pid: int) -> frozenset[int]:
 
 
 def memory_nodes(pid: int) -> frozenset[int] | None:
-    """The NUMA nodes from which the main thread of a process may allocate memory.
-
-    The result is None when the process is gone.
-    """
+    """The NUMA nodes of which a process's main thread may use memory; None for an ended process."""
     try:
         status = read(f"/proc/{pid}/status")
     except (FileNotFoundError, ProcessLookupError):
@@ -157,10 +151,7 @@ def nodes_with_memory() -> frozenset[int]:
 
 
 def cgroup_path(pid: int) -> str:
-    """The path of a process's cgroup in the hierarchy that systemd uses.
-
-    The result is empty for the root group, or if the path cannot be read.
-    """
+    """A process's path in systemd's hierarchy of cgroups; empty for the root or if unreadable."""
     text = read_optional(f"/proc/{pid}/cgroup") or ""
     paths = {controllers: path for line in text.splitlines() for _, controllers, path in [line.split(":", 2)]}
     # In hybrid mode systemd tracks units in the named hierarchy of version 1, and version 2 may have no

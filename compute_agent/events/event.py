@@ -159,10 +159,7 @@ class EventRecorder:
     """Logs decisions, and passes each decision to a function as an event. Any thread may use the object."""
 
     def __init__(self, keep: Callable[[AgentEvent], None] = lambda event: None) -> None:
-        """``keep`` is called with each event.
-
-        This function must not wait, and must not raise an exception. By default, decisions are only logged.
-        """
+        """Call ``keep``, which neither waits nor raises, with each event; by default only log events."""
         self._keep = keep
 
     def record_done(

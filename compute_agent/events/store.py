@@ -23,17 +23,10 @@ FILE: Final = "events.jsonl"
 
 
 class EventStore:
-    """Appends events to the file at ``path``; ``path`` with the suffix ``.1`` is the older file.
-
-    Only one thread may use this object.
-    """
+    """Appends events to ``path``, with older ones in ``path.1``; only one thread may use it."""
 
     def __init__(self, path: Path, max_events: int, max_bytes: int) -> None:
-        """Set the limits; append() opens the file.
-
-        Both files together have at most ``max_events`` events and ``max_bytes`` bytes. To stay below these
-        limits, append() drops the older file.
-        """
+        """Limit both files together; append() opens the file, and drops the older one to stay below."""
         self.path = path
         self.max_events = max_events
         self.max_bytes = max_bytes

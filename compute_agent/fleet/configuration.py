@@ -66,10 +66,7 @@ class FleetSettings:
         return self._read(kept.KEPT)
 
     def refused_revision(self) -> FleetRevision | None:
-        """The last offered revision that was not adopted.
-
-        The result is None if none was refused, or its file cannot be used.
-        """
+        """The last revision that was offered and refused; None if there is none to read."""
         try:
             return self._read(kept.OFFERED)
         except FleetError:
@@ -144,10 +141,7 @@ def revision_problems(path: Path, conf: cfg.ConfigOpts) -> list[str]:
 
 
 def file_origins(conf: cfg.ConfigOpts) -> dict[Path, str]:
-    """The text that stands for the adopted revision in messages, by the path of the revision's file.
-
-    The result is empty if the host has no group, or no usable revision.
-    """
+    """The text for the adopted revision in messages, by path of its file; empty without one."""
     fleet = FleetSettings.from_options(conf)
     if fleet is None:
         return {}

@@ -14,10 +14,7 @@ class FleetError(Exception):
 
 
 class SourceError(FleetError):
-    """A source of fleet settings cannot be read at present.
-
-    Probably other hosts with this source fail, too.
-    """
+    """A source of fleet settings cannot be read now, probably not by other hosts either."""
 
 
 MAX_BYTES: Final = 256 * 1024

@@ -50,12 +50,7 @@ with names that begin with this text.
 IN_DEFAULT: Final = frozenset(
     {
         "debug",
-        *(
-            option.dest
-            for section, options in compute.list_opts()
-            if section == DEFAULT
-            for option in options
-        ),
+        *(option.dest for option in compute.SECTIONS[DEFAULT]),
     }
 )
 """The options of ``[DEFAULT]`` that a revision may set. All other options there are paths, or options of the

@@ -33,10 +33,7 @@ class CpuInfo:
     """The lines that belong to no CPU, such as ``platform`` on POWER."""
 
     def first_value(self, *keys: str) -> str | None:
-        """The value of the first key in ``keys`` that any CPU has.
-
-        The result is None if no CPU has one of the keys.
-        """
+        """The value of the first key in ``keys`` that any CPU has; None if no CPU has one of the keys."""
         values = (record[key] for key in keys for record in self.records.values() if record.get(key))
         return next(values, None)
 

@@ -71,11 +71,7 @@ class PerfEvents:
     def __init__(
         self, events: tuple[tuple[int, int], tuple[int, int]] = HARDWARE, most: int | None = None
     ) -> None:
-        """Count at most ``most`` threads; None means as many as the limit of open files allows.
-
-        If there are more threads, no thread is counted, because counts of only some threads of a guest would
-        mislead.
-        """
+        """Count ``most`` threads, None: as open files allow; above it none, as some counts would mislead."""
         self.missing_reason = ""
         self._most = most
         self._events = events

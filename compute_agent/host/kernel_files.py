@@ -195,18 +195,11 @@ class SysFiles:
             return None
 
     def cpu_list(self, path: str) -> frozenset[int] | None:
-        """The CPUs in a list such as ``0-3,8``; None if the file cannot be read.
-
-        An empty file is the empty set.
-        """
+        """The CPUs in a list like ``0-3,8``, maybe empty; None if the file cannot be read."""
         return self._cpus(path, cpuset.parse)
 
     def cpus(self, folder: str, *names: str) -> frozenset[int] | None:
-        """The CPUs in the first of the files ``names`` that can be read; None if no file can be read.
-
-        A file contains a list if its name ends in ``list``, and otherwise a mask. Kernels before 2.6.26 have
-        only masks.
-        """
+        """CPUs of the first readable file in ``names``: a list if its name ends in ``list``, or a mask."""
         for name in names:
             parse = cpuset.parse if name.endswith("list") else cpuset.parse_mask
             cpus = self._cpus(f"{folder}/{name}", parse)
@@ -215,11 +208,7 @@ class SysFiles:
         return None
 
     def read_peers(self, cpu: int, folder: str, *names: str) -> frozenset[int] | None:
-        """The CPUs in the first of the files ``names`` that lists ``cpu`` itself; None if no file does.
-
-        The files belong to ``cpu``, so a file that lists only other CPUs is wrong and is ignored. An empty
-        file is ignored, too.
-        """
+        """CPUs of the first file in ``names`` that, as it must, lists ``cpu`` itself; None if none does."""
         for name in names:
             listed = self.cpus(folder, name)
             if listed and cpu in listed:

@@ -46,11 +46,7 @@ def read_memory_kib(files: SysFiles, path: str = "proc/meminfo") -> int:
 
 
 def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
-    """Read the NUMA nodes, ordered by id, including nodes without CPUs or memory.
-
-    A kernel without NUMA has no folders of nodes. On such a kernel the result is one node 0 with all CPUs and
-    all memory.
-    """
+    """Read NUMA nodes, ordered by id; without NUMA in the kernel one node 0 with all CPUs and memory."""
     ids = list(files.list_numbers(NODE_FOLDER, "node"))
     if not ids:
         LOG.info(
@@ -76,10 +72,7 @@ def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
 
 
 def node_overlaps(nodes: Iterable[NumaNode]) -> tuple[str, ...]:
-    """A warning for each pair of nodes that have CPUs in common.
-
-    The kernel has each CPU on one node only, except for emulated nodes (``numa=fake``).
-    """
+    """Warnings for nodes with common CPUs, which only emulated nodes (``numa=fake``) have."""
     ordered = sorted(nodes, key=lambda node: node.id)
     return tuple(
         f"NUMA nodes {one.id} and {other.id} both have CPUs {cpuset.format(both)}, as emulated nodes do"
@@ -218,10 +211,7 @@ def tell_types(nodes: Iterable[NumaNode], evidence: MemoryEvidence) -> dict[int,
 
 
 def _by_speed(node: int, usual: Iterable[int], evidence: MemoryEvidence) -> MemoryType | None:
-    """The type of memory that is clearly faster or slower than that of the ``usual`` nodes.
-
-    The result is None if the memory is neither faster nor slower.
-    """
+    """A type of memory clearly faster or slower than that of the ``usual`` nodes; otherwise None."""
     beside = [evidence.speeds.get(other, MemorySpeed()) for other in usual]
     bandwidth = max((speed.bandwidth for speed in beside), default=0)
     latency = max((speed.latency for speed in beside), default=0)

@@ -67,10 +67,7 @@ class PciLink:
 
     @property
     def is_degraded(self) -> bool:
-        """Whether the link has fewer lanes than the device supports.
-
-        A low speed does not count, because devices lower their speed to save power.
-        """
+        """Whether the link has fewer lanes than possible; a low speed saves power, and does not count."""
         # A width of 0 means that the link is down, or that the device is a virtual function without a link of
         # its own.
         return bool(self.width and self.max_width and self.width < self.max_width)
@@ -145,10 +142,7 @@ class PciDevice:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The root complex and the bridges above the device.
-
-        The result is empty if sysfs does not show the root complex.
-        """
+        """The root complex and the bridges above the device; empty if sysfs does not show them."""
         return (self.root_complex, *self.bridges) if self.root_complex else ()
 
     @property
@@ -168,10 +162,7 @@ class PciDevice:
 
 
 def read_pci_devices(root: Path) -> tuple[PciDevice, ...]:
-    """Read the PCI devices of the host with its /sys below ``root``, by address; none without the folder.
-
-    A device that disappears meanwhile, or that has no readable vendor, is left out.
-    """
+    """PCI devices by address; those that disappear or have no readable vendor are left out."""
     return _read_all(root, _read_device)
 
 
@@ -202,10 +193,7 @@ def read_pci_link(root: Path, address: str) -> PciLink:
 
 
 def pci_addresses(root: Path) -> tuple[str, ...]:
-    """The addresses of the PCI devices that are present now.
-
-    Only one folder is read, so each round can call this function.
-    """
+    """Addresses of the present PCI devices, from one folder, so that each round can ask."""
     return tuple(SysFiles(root).list_names(PCI_DEVICES))
 
 

@@ -17,10 +17,7 @@ from compute_agent.model.guest_settings import MemoryType
 
 @dataclass(frozen=True, slots=True)
 class CpuPackage:
-    """A processor in a socket.
-
-    Its id is the kernel's physical_package_id, which is unique except on old Itanium.
-    """
+    """A processor in a socket; its id, physical_package_id, is unique except on old Itanium."""
 
     id: int
     cpus: CpuSet
@@ -37,10 +34,7 @@ class CpuDie:
 
 @dataclass(frozen=True, slots=True)
 class CpuCluster:
-    """Cores that share an L2 cache or a bus.
-
-    The id is cluster_id, which is unique only within the package.
-    """
+    """Cores that share an L2 cache or a bus; cluster_id is unique only within the package."""
 
     id: int
     package: int
@@ -189,10 +183,7 @@ class HostTopology:
 
     @property
     def l3_domains(self) -> tuple[CpuCache, ...]:
-        """The unified caches of level 3, ordered by id.
-
-        The result is empty if the machine has no such caches or does not show them.
-        """
+        """The unified L3 caches, ordered by id; empty if the machine shows none."""
         return tuple(cache for cache in self.caches if cache.level == 3 and cache.type == "unified")
 
     @property

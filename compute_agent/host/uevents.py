@@ -39,10 +39,7 @@ class PciEvents:
         self._count = 0
 
     def count_events(self) -> int:
-        """Read the waiting events, and return the number of all events so far.
-
-        Lost events count as one event.
-        """
+        """Read waiting events, and return the number so far; lost events count as one."""
         for _ in range(_MAX_READ if self._socket is not None else 0):
             try:
                 found = self._read_event()

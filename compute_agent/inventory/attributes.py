@@ -276,10 +276,7 @@ def _covers_its_nodes(l3: HostZone, nodes: Iterable[HostZone]) -> bool:
 
 
 def _with_homes(zones: list[HostZone], shape: str) -> tuple[HostZone, ...]:
-    """The zones with ``home_of`` set: each CPU belongs to the innermost zone that offers CPUs in ``shape``.
-
-    If two zones overlap only in part, the CPU belongs to the NUMA node.
-    """
+    """Zones with ``home_of``: a CPU is of its innermost zone with CPUs in ``shape``, or of its node."""
     candidates = [zone for zone in zones if shape == "l3" or (shape == "numa" and zone.node is not None)]
     homes: dict[str, frozenset[int]] = {}
     taken: frozenset[int] = frozenset()

@@ -142,11 +142,7 @@ def _take_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, taken: 
 
 
 def _from_the_end(free: CpuSet, count: int, topology: HostTopology) -> CpuSet | None:
-    """Choose ``count`` of the free CPUs; None if too few CPUs are free.
-
-    The last cores with all threads free are taken first, then the other cores, those with the most free
-    threads first.
-    """
+    """Choose ``count`` free CPUs, of the last free cores, then of those with most free threads; or None."""
     if len(free) < count:
         return None
     cores = {topology.threads_of(cpu) & free: len(topology.threads_of(cpu)) for cpu in free}
@@ -171,10 +167,7 @@ _MAX_KEPT: Final = 1000
 
 
 def recall_pools(state_path: Path, tree: ProviderTree, topology: HostTopology) -> tuple[ProviderNode, ...]:
-    """The providers of removed pools, which are not in ``tree``.
-
-    Their inventories are empty. A damaged file is logged and counts as empty.
-    """
+    """Providers of removed pools, without inventories; a damaged file is logged and counts as empty."""
     try:
         kept = _load(state_path / FILE_NAME)
     except FileNotFoundError:

@@ -64,10 +64,7 @@ def split_warning(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> 
 
 @dataclass(frozen=True, slots=True)
 class CpuOptions:
-    """The options that name CPUs, as texts. An option that is not set is None.
-
-    An empty text is an option that names no CPU.
-    """
+    """The options that name CPUs, as texts: None if an option is not set, empty if it names no CPU."""
 
     cpu_dedicated_set: str | None = None
     cpu_shared_set: str | None = None

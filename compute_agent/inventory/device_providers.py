@@ -5,6 +5,16 @@ aliases match. In Nova's reports, these providers are below the root. The agent'
 nodes, so a query can join a device with CPUs and memory of its node by ``same_subtree``. Virtual functions
 are counted on the provider of their physical function. Each device that makes mediated devices has its own
 provider, because Nova finds the device by the name of the provider.
+
+Two devices below one PCIe switch exchange data without the root complex. The *junction* of two devices is the
+last bridge or root complex that their paths have in common. A junction with devices of at least two cards
+below it gets a provider, if it is the nearest junction of any device. Functions of one card share the port of
+the card, which is no junction.
+
+An example: a GPU has the path ``pci0000:80/80:01.0/81:00.0/82:00.0``, a NIC
+``pci0000:80/80:01.0/81:00.0/82:01.0``, and another NIC ``pci0000:80/80:02.0``. The junction of the first two
+devices is the switch ``81:00.0``. The junction of the third device with each of them is ``pci0000:80``, and
+the switch is below it.
 """
 
 from __future__ import annotations
@@ -18,7 +28,6 @@ from compute_agent.host.pci_devices import MdevType, PciDevice
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.attributes import of_device
 from compute_agent.inventory.device_spec import ONE_TIME_USE, OPTION, DeviceSpec, match_devices
-from compute_agent.inventory.device_switches import Path, common_junction, junctions_of
 from compute_agent.inventory.provider_tree import (
     NAME_LIMIT,
     ProviderInventory,
@@ -323,10 +332,7 @@ def nearest_cpu_nodes(topology: HostTopology) -> Mapping[int, int]:
 
 
 def _node_with_cpus(node: int | None, homes: Mapping[int, int], topology: HostTopology) -> int | None:
-    """The nearest NUMA node with CPUs; None if it is not known.
-
-    The firmware of a host with only one node often names no node. The result is then this node.
-    """
+    """The nearest NUMA node with CPUs, or the only one if firmware names none; None if not known."""
     nodes = topology.numa_nodes
     if node is None and len(nodes) == 1:
         node = nodes[0].id
@@ -368,3 +374,33 @@ def _device_provider(
         device=device.address,
         device_class=device.resource_class,
     )
+
+
+Path = tuple[str, ...]
+"""The path to a PCI device or bridge: the root complex and the bridges below it, from the outside in."""
+
+
+def junctions_of(paths: Mapping[str, Path]) -> Mapping[str, tuple[Path, ...]]:
+    """The junctions in the tree above each device, by the device's address.
+
+    The outermost junction comes first.
+
+    :param paths: the paths of the devices, by address.
+    """
+    cards: dict[Path, set[str]] = {}
+    for address, path in paths.items():
+        for end in range(1, len(path) + 1):
+            cards.setdefault(path[:end], set()).add(address.partition(".")[0])
+    shared = {path for path, below in cards.items() if len(below) > 1}
+    chains = {
+        address: [path[:end] for end in range(1, len(path) + 1) if path[:end] in shared]
+        for address, path in paths.items()
+    }
+    last = {chain[-1] for chain in chains.values() if chain}
+    return {address: tuple(one for one in chain if one in last) for address, chain in chains.items()}
+
+
+def common_junction(chains: Sequence[tuple[Path, ...]]) -> Path | None:
+    """The outermost junction that all devices share; None if there is no such junction."""
+    first = {chain[0] if chain else None for chain in chains}
+    return first.pop() if len(first) == 1 else None

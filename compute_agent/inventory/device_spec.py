@@ -98,10 +98,7 @@ class AddressGlob:
 
 @dataclass(frozen=True, slots=True)
 class AddressRegex:
-    """An address rule with a regular expression for each field.
-
-    As in Nova, the expression must match at the beginning of the field, but need not match up to its end.
-    """
+    """A rule with an expression for each field that, as in Nova, matches at the field's beginning."""
 
     patterns: tuple[re.Pattern[str], ...]
 
@@ -202,10 +199,7 @@ def parse_device_specs(texts: Iterable[str]) -> tuple[DeviceSpec, ...]:
 def match_devices(
     specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]
 ) -> tuple[tuple[PciDevice, DeviceSpec], ...]:
-    """Pair each device with the first entry that selects it.
-
-    Bridges and devices that no entry selects are left out.
-    """
+    """Pair devices with the first entry that selects them, without bridges and other devices."""
     known = tuple(devices)
     # The physical functions are needed even if no entry selects them, because their address selects virtual
     # functions.

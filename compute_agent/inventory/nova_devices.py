@@ -45,10 +45,7 @@ class NovaDevices:
 
 
 def read_nova_devices(paths: Iterable[Path]) -> NovaDevices:
-    """Read the options of nova-compute. A missing file counts as empty.
-
-    As in oslo.config, the devices are those of all files, and other options have the value of the last file.
-    """
+    """Options of nova-compute: devices of all files, other options of the last, as in oslo.config."""
     texts, reports = list[str](), False
     problems = []
     for path in paths:

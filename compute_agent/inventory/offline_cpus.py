@@ -119,10 +119,7 @@ def _is_same_kind(one: CpuCache, other: CpuCache) -> bool:
 def _join_nodes(
     present: Sequence[NumaNode], known: Iterable[NumaNode], parked: CpuSet
 ) -> tuple[NumaNode, ...]:
-    """The NUMA nodes with their parked CPUs added.
-
-    The kernel shows a node with memory even while all its CPUs are offline.
-    """
+    """NUMA nodes with their parked CPUs; a node with memory exists even with all CPUs offline."""
     missing = {node.id: node.cpus & parked for node in known if node.cpus & parked}
     found = [replace(node, cpus=node.cpus | missing.pop(node.id, frozenset())) for node in present]
     # A node that the kernel does not show has no memory; otherwise it would be shown without its CPUs.
@@ -170,10 +167,7 @@ def learn_topology(topology: HostTopology, memory: HostTopology | None) -> HostT
 
 
 def recall_topology(folder: Path) -> HostTopology | None:
-    """The remembered topology in a state folder; None if there is no usable file.
-
-    The function writes no file.
-    """
+    """The topology remembered in a state folder, which is not written; None if there is none."""
     try:
         return kept_json.parse(_VERSION, read_own(folder / FILE_NAME), _read_document)
     except FileNotFoundError:
@@ -188,10 +182,7 @@ def recall_topology(folder: Path) -> HostTopology | None:
 
 
 def remember_topology(folder: Path, topology: HostTopology) -> HostTopology:
-    """Update the remembered topology from the present topology, write it to its file, and return it.
-
-    If the file cannot be written, a restarted agent does not know CPUs that go offline before the next call.
-    """
+    """Update the remembered topology. If it cannot be written, a restart forgets CPUs that go offline."""
     before = recall_topology(folder)
     if before is not None and not is_consistent(topology, before):
         LOG.warning(

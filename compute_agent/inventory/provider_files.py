@@ -142,10 +142,7 @@ def _load(content: bytes) -> Any:
     import yaml  # The module is imported here, because most hosts have no such files.
 
     class BoundedLoader(yaml.SafeLoader):
-        """A loader with a limit for merges (``<<``).
-
-        A short document with nested merges could otherwise expand to almost any size.
-        """
+        """A loader that limits merges (``<<``), by which a short document could expand to almost any size."""
 
         merged = 0
 
@@ -276,10 +273,7 @@ def _check_list(value: Any, where: str) -> list[Any]:
 
 
 def _show_value(value: Any) -> str:
-    """A value for a message.
-
-    For a container the text contains only the type, because the content may be endless.
-    """
+    """A value for a message; only the type for a container, which may be endless."""
     if isinstance(value, dict | list | set | tuple):
         return f"a {type(value).__name__}"
     try:

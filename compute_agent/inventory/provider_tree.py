@@ -156,10 +156,7 @@ def mdev_name(root_name: str, address: str) -> str:
 
 
 def device_of(name: str) -> str:
-    """The address of the PCI device that a provider of that name represents.
-
-    Empty for names of other providers.
-    """
+    """The PCI address that a provider of that name represents; empty for other names."""
     if mdev := _MDEV_NAME.search(name):
         return "{}:{}:{}.{}".format(*mdev.groups())
     address = name.rpartition("_")[2].lower()
@@ -186,10 +183,7 @@ NAME_FILE: Final = "provider_name"
 
 
 class IdentityError(Exception):
-    """The file with the uuid or the name of the root provider is damaged.
-
-    The text names the file and says what to do.
-    """
+    """A damaged file with the root provider's uuid or name; the text names it and says what to do."""
 
 
 def load_or_create(state_path: Path) -> str:

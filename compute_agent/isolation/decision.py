@@ -118,10 +118,7 @@ class StuckMask:
 
 @dataclass(frozen=True, slots=True)
 class MaskPlan:
-    """The originals to save, and the writes to make after the originals are saved.
-
-    ``changed`` lists the masks that another program has changed.
-    """
+    """Originals to save, and the writes after that; ``changed`` are masks that others have changed."""
 
     originals: OriginalMasks
     writes: tuple[MaskWrite, ...] = ()
@@ -168,10 +165,7 @@ class _MaskPlanner:
                 self._count_vector(mask, mask.reached_cpus)
 
     def plan_masks(self) -> MaskPlan:
-        """Decide the new value of each mask that was read.
-
-        A mask that cannot be read now keeps its stored original value.
-        """
+        """Decide the new value of each mask; one that cannot be read keeps its stored original."""
         kept = {
             path: original
             for path, original in self._originals.masks.items()

@@ -340,10 +340,7 @@ class MaskReader:
         kernel_files.write_text(f"{self.root}/{path}", f"{text}\n")
 
     def renew_threads(self) -> None:
-        """Make the threads of interrupts follow their interrupts again.
-
-        When a partition is made, the kernel lets these threads use all CPUs.
-        """
+        """Make threads follow their interrupts, as a new partition lets them use all CPUs."""
         for thread in kernel_files.list_kernel_threads(self.root) or []:
             match = _STAT.match(self._files.text(f"proc/{thread}/stat") or "")
             found = None if match is None else _INTERRUPT_THREAD.match(match["name"])
@@ -508,10 +505,7 @@ class MaskReader:
         return []
 
     def _is_device(self, opened: str, path: str) -> bool:
-        """Whether an open file is a device of the host.
-
-        In its own mount namespace, a process may have another file at this path.
-        """
+        """Whether an open file is a device of the host, and not of its process's mount namespace."""
         try:
             has, wanted = (os.stat(f"{self.root}/{each}") for each in (opened, path.lstrip("/")))
         except OSError:

@@ -86,10 +86,7 @@ class SeenBan:
 
 @dataclass(frozen=True, slots=True)
 class BanPlan:
-    """The bans of CPUs to save, and the writes to irqbalance processes to make after that.
-
-    A write without CPUs lifts the ban.
-    """
+    """Bans of CPUs to save, and the writes to irqbalance after that, where no CPUs lift the ban."""
 
     kept: Mapping[str, KeptBan] = field(default_factory=dict)
     writes: Mapping[str, CpuSet] = field(default_factory=dict)

@@ -231,11 +231,7 @@ class _PartitionPlanner:
         return self._is_wanted(group, file) or (has is not None and self._has_changed(path, has))
 
     def _has_changed(self, path: str, has: str) -> bool:
-        """Whether a file differs from its original.
-
-        If the original is empty, a file with all CPUs counts as equal, because the kernel does not accept an
-        empty set again.
-        """
+        """Whether a file differs from its original; all CPUs equal none, which the kernel refuses."""
         is_all = path.endswith(f"/{GROUP_CPUS}") and cpuset.parse_or_empty(has) >= self._facts.online
         return has != self._originals[path] and not (is_all and not self._originals[path])
 

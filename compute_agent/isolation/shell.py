@@ -3,10 +3,18 @@
 Partitions are made after masks are written. The reason is that the kernel removes the CPUs of partitions from
 the mask of workqueues, so the original of this mask must be read first. For the same reason, partitions are
 removed before masks are restored.
+
+A host may have two agents: one for domains and one for processes. Each agent would take the other's masks for
+drift. So the first agent with a quiet guest keeps the right to change masks (:class:`MaskOwnership`) until
+all masks have their originals.
+
+Usually the control group of the agent keeps its own threads off quiet CPUs. :class:`OwnThreads` is for hosts
+where guests are below that group, and for hosts without cgroup v2.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -36,7 +44,6 @@ from compute_agent.isolation.irqbalance import (
     tell_failures,
 )
 from compute_agent.isolation.originals import OriginalMasks, OriginalStore
-from compute_agent.isolation.ownership import MaskOwnership
 from compute_agent.isolation.partitions import (
     PARTITION_PATH,
     PartitionPlan,
@@ -45,6 +52,7 @@ from compute_agent.isolation.partitions import (
     groups_above,
 )
 from compute_agent.isolation.surroundings import writer_warnings
+from compute_agent.locks import LockedError, hold_lock, is_held
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet, named_cpus
 
@@ -85,10 +93,7 @@ class IsolationStatus:
 
 
 class HostIsolator:
-    """Sets masks, partitions and bans of irqbalance as guests demand.
-
-    Only one thread at a time may call its methods. The process must have locked the state folder.
-    """
+    """Sets masks, partitions and bans as guests demand, from one thread, in a locked state folder."""
 
     def __init__(
         self,
@@ -97,10 +102,7 @@ class HostIsolator:
         count_drift: Callable[[], object] = lambda: None,
         ownership: MaskOwnership | None = None,
     ) -> None:
-        """Begin without quiet CPUs.
-
-        ``count_drift`` is called for each mask that another program has changed.
-        """
+        """Begin without quiet CPUs; ``count_drift`` is called for each mask that others changed."""
         self._ownership = MaskOwnership() if ownership is None else ownership
         self._reader = reader
         self._partitions = reader.partitions
@@ -440,3 +442,70 @@ def stuck_sentences(stuck: Iterable[StuckMask], cpus: CpuSet | None = None) -> t
         if cpus is None or one.cpus & cpus:
             together[one.reason].append(one.mask.in_words)
     return tuple(f"{', '.join(subjects)}: {reason}" for reason, subjects in sorted(together.items()))
+
+
+LOCK_FILE: Final = "isolation.lock"
+
+
+class MaskOwnership:
+    """Takes a lock in a folder that all agents of the host share. Only one thread may use this object."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """Use a lock in ``folder``; None if the host has no other agent."""
+        self._path = None if folder is None else folder / LOCK_FILE
+        self._held: int | None = None
+        #: The reason why no lock can be taken; empty if there is no problem.
+        self.problem = ""
+
+    def find_objection(self) -> str:
+        """Take the right to change masks, or name the agent that has it; ``problem`` has a failed lock."""
+        if self._path is None or (self._held is not None and is_held(self._path, self._held)):
+            return ""
+        self.give_up()
+        problem = ""
+        try:
+            self._held = hold_lock(self._path, f"pid {os.getpid()}")
+        except LockedError as error:
+            return f"another agent has quiet CPUs on this host ({error})"
+        except OSError as error:
+            # Isolation goes on without a lock, because few hosts have two agents, and a container may lack
+            # the folder.
+            problem = f"a second agent of this host would undo the masks, as no lock can be taken: {error}"
+            if problem != self.problem:
+                LOG.warning(
+                    "The agent changes the masks of quiet CPUs without a lock, so another agent may"
+                    " change them, too: %s",
+                    problem,
+                )
+        self.problem = problem
+        return ""
+
+    def give_up(self) -> None:
+        """Release the right to change masks, so that another agent may take it."""
+        if self._held is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._held)
+            self._held = None
+
+
+class OwnThreads:
+    """Binds the threads of this process to CPUs. New threads have the CPUs of the thread that starts them."""
+
+    def __init__(self) -> None:
+        #: The CPUs that the main thread had before; None: the agent has not changed them.
+        self._home: CpuSet | None = None
+
+    def keep_off(self, cpus: CpuSet) -> None:
+        """Bind all threads to CPUs outside ``cpus``; without ``cpus``, give them their former CPUs back."""
+        present = frozenset(os.sched_getaffinity(os.getpid()))
+        if self._home is None and not present & cpus:
+            return
+        home = present if self._home is None else self._home
+        goal = (home - cpus) or home
+        for name in os.listdir("/proc/self/task"):
+            # A thread that has ended needs no CPUs. If the kernel refuses, the agent's control group does not
+            # allow these CPUs.
+            with contextlib.suppress(OSError):
+                if frozenset(os.sched_getaffinity(int(name))) != goal:
+                    os.sched_setaffinity(int(name), goal)
+        self._home = None if goal == home else home

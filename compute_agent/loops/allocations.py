@@ -49,10 +49,7 @@ LOG = logging.getLogger(__name__)
 
 
 class HistoryStore(Protocol):
-    """Stores facts by which the agent recognises an older copy of Placement's database.
-
-    The facts are the generations of providers and the owners of consumers.
-    """
+    """Stores generations and owners, by which an older copy of Placement's database is recognised."""
 
     def keep_history(self, history: PlacementHistory) -> None:
         """Store the history. The data is on disk when this method returns.
@@ -63,10 +60,7 @@ class HistoryStore(Protocol):
 
 
 class HistoryWatch:
-    """Decides if a missing allocation is lost, or only missing in an older copy of Placement's database.
-
-    The thread of reports decides; any thread may read the properties.
-    """
+    """Decides if allocations are lost or in an older database; any thread may read the properties."""
 
     def __init__(
         self,
@@ -106,10 +100,7 @@ class HistoryWatch:
         return self._withheld_losses
 
     def note_evidence(self, evidence: str) -> None:
-        """Remember evidence of an older copy of the database, for the next decision.
-
-        An empty text changes nothing.
-        """
+        """Remember evidence of an older database for the next decision; empty changes nothing."""
         # The evidence stays until a read of allocations has used it, because a report may fail before this
         # read.
         self._evidence = evidence or self._evidence
@@ -191,10 +182,7 @@ class HistoryWatch:
 
 
 class ClaimWatch:
-    """Follows claims with an expiry time, which have to be confirmed after the guest has started.
-
-    The thread of reports reads claims; any thread may read their expiry times.
-    """
+    """Follows claims to be confirmed after a start; any thread may read their expiry times."""
 
     def __init__(
         self, in_force: ConfigurationInForce | None = None, recorder: EventRecorder | None = None
@@ -213,10 +201,7 @@ class ClaimWatch:
 
     @property
     def first_end(self) -> float | None:
-        """The time at which the first of all claims expires, in seconds since the epoch.
-
-        The result is None if no claim expires.
-        """
+        """When the first claim expires, in seconds since the epoch; None if no claim does."""
         return min(self._expiring.values(), default=None)
 
     def read_claims(self, client: PlacementClient, views: Iterable[GuestView]) -> None:
@@ -265,10 +250,7 @@ class ClaimWatch:
         return self._in_force is not None and bool(self._in_force.current.options.guests.confirm_claims)
 
     def _confirm_claim(self, client: PlacementClient, view: GuestView, claim: ExpiringClaim) -> bool:
-        """Confirm a claim; return False if another client has changed it meanwhile.
-
-        The next read examines such a claim again.
-        """
+        """Confirm a claim; False if another client changed it, and the next read examines it again."""
         try:
             client.confirm_claim(view.guest.uuid, claim.generation)
         except NotFoundError:

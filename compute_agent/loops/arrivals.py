@@ -130,10 +130,7 @@ class PreStartHook:
         return guest
 
     def _held_by(self, uuid: str, seconds: float) -> tuple[Allocation | None, ConsumerOwner | None]:
-        """Read the allocation of a guest on this host, and its owner, within ``seconds``.
-
-        If Placement does not answer, the result is the last known allocation, or None if it is unknown.
-        """
+        """Read a guest's allocation and owner within ``seconds``, or else the last known ones, or None."""
         held: Allocation | None
         owner = None
         try:
@@ -294,11 +291,7 @@ class GuestEvents:
         return any(view.guest.uuid == uuid and view.allocation for view in self._pipeline.guest_views())
 
     def _is_news(self, uuid: str, allocation: Allocation) -> bool:
-        """Whether an allocation that was read can be used: it must not be empty, and its guest must be new.
-
-        The allocation of a known guest may have moved to its migration, which only a read of all allocations
-        finds.
-        """
+        """Whether a read allocation is usable: not empty, of a new guest, and so not moved to a migration."""
         return bool(allocation) and all(view.guest.uuid != uuid for view in self._pipeline.guest_views())
 
 

@@ -62,10 +62,7 @@ STOP_SECONDS: Final = 2.0
 
 
 class SingleThreadLoop(AgentLoop):
-    """A loop with one thread and one periodic task, which reads the configuration in each round.
-
-    A subclass sets ``_conf`` and ``_thread`` when it is made.
-    """
+    """A loop with one task that reads the configuration; subclasses set ``_conf`` and ``_thread``."""
 
     _conf: ReloadedConfiguration
     _thread: PeriodicTask
@@ -85,10 +82,7 @@ class SingleThreadLoop(AgentLoop):
 
 
 class ConfigurationInForce:
-    """The configuration in force, and the loops that use it. Any thread may read the configuration.
-
-    Code that reloads the configuration needs this object only, and no loop.
-    """
+    """The configuration for any thread, and its loops, so that code that reloads knows no loop."""
 
     def __init__(self, conf: ReloadedConfiguration) -> None:
         self.current = conf
@@ -122,10 +116,7 @@ class TreeAddition(Protocol):
     """Adds inventories, traits or attributes to the tree of providers that the agent reports."""
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree of providers with the additions.
-
-        The thread of reports, and commands that show the tree, call this method.
-        """
+        """Return the tree with additions, for the thread of reports and commands that show the tree."""
         ...
 
 

@@ -116,10 +116,7 @@ class EvictionWithdrawnError(Exception):
 
 
 class ClaimEnds(AgentLoop):
-    """The ends of the claims of guests on this host.
-
-    The thread of reports calls :meth:`read_ends`; any thread may call :meth:`overdue_guests`.
-    """
+    """Ends of claims of guests, read by reports; any thread may call :meth:`overdue_guests`."""
 
     def __init__(
         self,
@@ -267,10 +264,7 @@ class ClaimEnds(AgentLoop):
         return False
 
     def _note_missing(self) -> None:
-        """Record that the server has no list of claims.
-
-        Without this list, the agent cannot know whether a claim has become permanent.
-        """
+        """Record a server without a list of claims, where no claim is known to be permanent."""
         with self._lock:
             self._database = None
         if not self._said_missing:
@@ -283,10 +277,7 @@ class ClaimEnds(AgentLoop):
             )
 
     def _names_here(self) -> dict[str, str]:
-        """The names, by uuid, of the guests for which the agent has seen an allocation on this host.
-
-        A guest that has not started yet has an empty name.
-        """
+        """Names, by uuid, of guests with a known allocation here; empty for one that has not started."""
         names = dict.fromkeys(self._pipeline.unclaimed_holdings, "")
         for view in self._pipeline.guest_views():
             if view.allocation and view.migration is None:
@@ -466,10 +457,7 @@ class ClaimEnds(AgentLoop):
             )
 
     def _read_before_eviction(self, running: Mapping[str, GuestView]) -> None:
-        """Read the claims if an eviction is due soon.
-
-        If no answer comes in time, the ends of the last read apply.
-        """
+        """Read the claims if an eviction is due soon; without an answer, the last read applies."""
         now, age = self._database_time(), self._clock() - max(self._asked, self._tried)
         notes = [
             note
@@ -567,11 +555,7 @@ class ClaimEnds(AgentLoop):
                 self._store.keep_notes({**self._store.notes, note.guest_uuid: replace(present, stage=stage)})
 
     def _settle_evictions(self) -> None:
-        """Record the results of evictions that have finished.
-
-        An eviction that has failed is repeated after a pause, and so is the eviction of a guest that was
-        started again.
-        """
+        """Record finished evictions; repeat failed ones, and those of restarted guests, after a pause."""
         for uuid, error in self._evictor.finished_evictions().items():
             note, _ = self._evicting.pop(uuid)
             with self._lock:

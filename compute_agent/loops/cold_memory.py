@@ -14,7 +14,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from compute_agent.drivers.base import GuestThreads
-from compute_agent.drivers.memory_reclaim import reclaim_memory
+from compute_agent.drivers.memory_limits import reclaim_memory
 from compute_agent.loops.base import ReloadedConfiguration, SingleThreadLoop
 from compute_agent.loops.usage import has_memory_of_rest
 from compute_agent.pipeline.worker import GuestPipeline

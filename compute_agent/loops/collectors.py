@@ -154,10 +154,7 @@ def _error_text(error: BaseException) -> str:
 
 
 class CollectorLoops:
-    """The collectors of ``[capacity] collectors``, and the offered amounts of their resource classes.
-
-    Only one thread may use the object, but any thread may call add_to_tree().
-    """
+    """Collectors and their offered amounts, for one thread; any thread may call add_to_tree()."""
 
     def __init__(
         self,
@@ -349,10 +346,7 @@ def _merge_answer(
 
 
 def _find_misplaced(tree: ProviderTree, classes: frozenset[str], heard: _CollectorAnswer) -> str:
-    """Describe a measurement that cannot be true on this host; empty if there is no such measurement.
-
-    The host has no inventory of the class there, or the amount exceeds the inventory.
-    """
+    """Describe a measurement without an inventory of its class, or above it; otherwise empty."""
     totals = {
         (name, zone_of(tree, node)): node.inventories[name].total
         for node, name in _provided_classes(tree, classes)

@@ -37,10 +37,7 @@ EVENTS_THREAD: Final = ThreadSpec(
 
 
 class EventLog:
-    """Queues events without waiting, and writes them in a thread of its own.
-
-    If writes fail for long, events are lost.
-    """
+    """Queues events without waiting, writes them in a thread, and loses some if writes fail for long."""
 
     def __init__(self, options: cfg.ConfigOpts, registry: CollectorRegistry) -> None:
         self._store = EventStore(Path(options.state_path) / FILE, *_store_limits(options))
@@ -150,10 +147,7 @@ REASONS: Final = {
 
 
 def kills_on_host(vmstat: str) -> int | None:
-    """Read the number of processes that the kernel has killed for lack of memory since boot; None if unknown.
-
-    ``vmstat`` is the path of /proc/vmstat. Kernels before 4.13 have no ``oom_kill`` in this file.
-    """
+    """Kills for lack of memory since boot, from /proc/vmstat; None if unknown, as before Linux 4.13."""
     try:
         words = kernel_files.read(vmstat).partition(b"\noom_kill ")[2].split(None, 1)
         return int(words[0]) if words else None
@@ -171,10 +165,7 @@ OOM_THREAD: Final = ThreadSpec(
 
 
 class OomEvents:
-    """Reports processes of guests that the kernel killed for lack of memory.
-
-    Each kill is logged, counted as a metric, recorded as an event and listed by ``status``.
-    """
+    """Logs, counts, records and lists processes of guests that the kernel killed for lack of memory."""
 
     def __init__(
         self, driver: MemoryTuning, recorder: EventRecorder, registry: CollectorRegistry, root: str = "/"
@@ -221,10 +212,7 @@ class OomEvents:
         return list(self._recent)
 
     def report_kills(self) -> None:
-        """Report new kills.
-
-        The counters of guests are read only if the host's counter of kills has changed.
-        """
+        """Report new kills; read the guests' counters only if the host's has changed."""
         on_host = kills_on_host(self._vmstat)
         # On a kernel without this counter, guests are read each time.
         if on_host is None or on_host != self._on_host:

@@ -99,10 +99,7 @@ class ClaimRefusal:
 
 
 class GuestClaims:
-    """The claims of the agent.
-
-    The thread of reports calls the methods that claim; any thread may read the refusals.
-    """
+    """The claims of the agent, made by the thread of reports; any thread may read the refusals."""
 
     def __init__(
         self,
@@ -175,10 +172,7 @@ class GuestClaims:
         return sorted(map(str, self._store.foreign.values()))
 
     def claimed_guests(self) -> frozenset[str]:
-        """The uuids of guests with a claim of the agent, whether they run or not.
-
-        Guests of drivers that the agent does not use any more are left out.
-        """
+        """Uuids of guests with a claim of the agent, running or not, without unused drivers' guests."""
         return frozenset(uuid for uuid, note in self._store.notes.items() if note.driver in self._drivers)
 
     # For the thread of reports
@@ -251,10 +245,7 @@ class GuestClaims:
         return float(self._in_force.current.options.guests.claim_grace)
 
     def _is_over(self, note: ClaimNote) -> bool:
-        """Whether a guest is gone for good.
-
-        While the program of a guest does not answer, the guest does not count as gone.
-        """
+        """Whether a guest is gone for good; a guest of a program that does not answer is not."""
         driver = self._drivers.get(note.driver)
         try:
             return driver is not None and driver.is_gone(note.key, note.guest_uuid)

@@ -32,10 +32,7 @@ cache."""
 
 
 class PositionReporter:
-    """Adds CPUs and cache ways of guests, and thresholds of watermarks, to the tree of a report.
-
-    Only the thread of reports uses the object.
-    """
+    """Adds CPUs, cache ways and thresholds to reports; only the thread of reports uses it."""
 
     def __init__(self, in_force: ConfigurationInForce, views: Callable[[], Iterable[GuestView]]) -> None:
         self._in_force = in_force

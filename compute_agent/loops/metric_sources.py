@@ -62,10 +62,7 @@ class _SourceRunner:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell the thread to end, and kill the command of the source.
-
-        The call does not wait for the thread, because the source may hang.
-        """
+        """Kill the source's command, and end the thread without waiting, as the source may hang."""
         self._thread.stop(0.0)
         # The command has a process group of its own, and would outlive the agent without a time limit.
         self._program.end_program()
@@ -111,10 +108,7 @@ class _SourceRunner:
 
 
 class MetricSources(Collector):
-    """The metric sources of the configuration.
-
-    Only one thread may use the object, but any thread may call read_value().
-    """
+    """The configured metric sources, for one thread; any thread may call read_value()."""
 
     def __init__(
         self,

@@ -93,10 +93,7 @@ class MonitoredGuests:
         self._usage: UsageSource | None = None
 
     def use_usage(self, usage: UsageSource) -> None:
-        """Add the CPU use of guests, which ``usage`` measures, to the stored samples.
-
-        The constructor cannot take ``usage``, because ``usage`` needs monitoring and is made later.
-        """
+        """Add the CPU use of guests to samples, from ``usage``, which needs monitoring first."""
         self._usage = usage
 
     def __call__(self) -> tuple[MonitorTarget, ...] | None:
@@ -163,9 +160,6 @@ class CacheMonitoring:
 
 
 def _monitor_key(control: ResctrlHandle) -> tuple[Any, ...]:
-    """The properties of a resctrl mount.
-
-    If a reload does not change these properties, the monitor stays usable.
-    """
+    """The properties of a resctrl mount with which the monitor stays usable after a reload."""
     platform = control.platform
     return control.files.root, platform.monitoring, platform.max_groups, control.options.prefix

@@ -53,10 +53,7 @@ class NeighbourReporter:
         self._lacks_rates = False
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree.
-
-        If reports of neighbours are enabled, the agent's first provider has the attributes.
-        """
+        """Return the tree; if neighbours are reported, its first provider has the attributes."""
         options = self._in_force.current.options.compute
         interval = options.neighbours_interval
         if not interval:

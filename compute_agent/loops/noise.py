@@ -48,10 +48,7 @@ class CpuHolder:
 
 
 class NoiseSource(Collector):
-    """Lists guests with dedicated CPUs, and collects metrics of the noise on these CPUs.
-
-    Any thread may use this object.
-    """
+    """Lists guests with dedicated CPUs, and metrics of noise there; any thread may use it."""
 
     def __init__(
         self,

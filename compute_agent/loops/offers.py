@@ -102,10 +102,7 @@ class ReclaimGauges:
 
 
 class ReclaimEstimator:
-    """Estimates the unused part of one resource, and decides how much of it is offered.
-
-    A single thread calls take_round(). Other threads may read offers and call count_blame().
-    """
+    """Decides how much of one unused resource to offer, in one thread; others may read offers."""
 
     def __init__(self, resource: ReclaimedResource, recorder: EventRecorder, gauges: ReclaimGauges) -> None:
         self.resource = resource
@@ -155,10 +152,7 @@ class ReclaimEstimator:
         self._blamed.append((provider, cause))
 
     def list_offers(self, now: float) -> dict[str, int]:
-        """The offered amounts by uuid of the provider.
-
-        Offers based on readings that are too old are left out.
-        """
+        """The offered amounts by uuid of the provider, without offers based on readings that are too old."""
         known = {uuid: one for uuid, one in dict(self.zones).items() if _is_of_now(one, now)}
         return {uuid: one.offer.published for uuid, one in known.items()}
 
@@ -294,10 +288,7 @@ class ReclaimEstimator:
 
 
 def _is_of_now(zone: ZoneState, now: float) -> bool:
-    """Whether the readings behind an offer are recent.
-
-    After a start of the agent, the readings may come from an earlier run.
-    """
+    """Whether the readings behind an offer are recent, and not of an earlier run."""
     # If the readings are too old, guests and capacity may have changed, so the estimate cannot be used.
     return not estimate_use(zone.history, {}, 0.0, EstimateLimits(), now).untold
 
@@ -404,10 +395,7 @@ class StolenTime:
         return withhold_cpus(tree, zones)
 
     def list_rows(self, tree: ProviderTree, withheld: Mapping[str, WithheldUnits]) -> list[dict[str, Any]]:
-        """Rows with the stolen CPUs and the withheld VCPU of each provider, for commands.
-
-        ``withheld``, by uuid of the provider, is the amount that the last report withheld in Placement.
-        """
+        """Rows of stolen CPUs and withheld VCPU; ``withheld`` by uuid is of the last report."""
         if self.mode == OFF:
             return []
         rows = []
@@ -425,10 +413,7 @@ class StolenTime:
 
 
 def with_kept(tree: ProviderTree, mode: str, state_path: Path) -> ProviderTree:
-    """Return the provider tree without the VCPU that a starting agent withholds.
-
-    The amount comes from a file with the steal time that an earlier run of the agent has measured.
-    """
+    """The tree without the VCPU that a start withholds for the steal time of an earlier run."""
     return withhold_cpus(tree, (_kept_file(state_path).peek_content() or {}) if mode == ACT else {})
 
 

@@ -184,10 +184,7 @@ class ReclaimLoop:
         return self._thread.is_running
 
     def stop(self, timeout: float = 2.0) -> None:
-        """Stop the thread, and save the history.
-
-        If a round hangs, wait at most ``timeout`` seconds for it.
-        """
+        """Stop the thread, and save the history; wait for a hanging round at most ``timeout`` seconds."""
         self._thread.stop(timeout)
 
     def save_estimates(self) -> None:
@@ -198,10 +195,7 @@ class ReclaimLoop:
         self._collectors.stop()
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the provider tree with the present offers and withheld amounts.
-
-        Unused capacity is offered only with ``[capacity] mode = act`` and recent measurements.
-        """
+        """The tree with withheld amounts, and offers of recent readings in ``[capacity] mode = act``."""
         tree = self._collectors.add_to_tree(self._stolen.add_to_tree(tree))
         if self._settings.mode != ACT:
             return tree
@@ -260,10 +254,7 @@ class ReclaimLoop:
                         promises.count_blame(uuid, cause or metric)
 
     def list_rows(self, withheld: Iterable[WithheldUnits] = ()) -> list[dict[str, Any]]:
-        """Rows that explain the offers and withheld amounts of each zone, term by term, for commands.
-
-        ``withheld`` are the amounts that the last report withheld in Placement.
-        """
+        """Rows that explain offers and withheld amounts; ``withheld`` is of the last report."""
         tree, mode = self._pipeline.host_state.tree, self._settings.mode
         rows = [
             row
@@ -340,10 +331,7 @@ class ReclaimLoop:
             yield MeasuredZone(node, float(len(shared)), read_zone(use, shared), entitled)
 
     def measure_memory(self, now: float) -> Iterator[MeasuredZone]:
-        """Measure each zone's memory: capacity, use, and held amounts.
-
-        ``now`` is in seconds since the epoch.
-        """
+        """Measure each zone's memory: capacity, use, held amounts; ``now`` is since the epoch."""
         tree, use = self._pipeline.host_state.tree, self.memory_reader.read(now)
         for node in tree.providers_of(RECLAIMED_MEMORY):
             nodes = node.numa_nodes

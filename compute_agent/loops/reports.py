@@ -224,10 +224,7 @@ class ReportLoop:
         self.wake()
 
     def wait_for_switch(self, timeout: float) -> bool:
-        """Wait at most ``timeout`` seconds until Placement has the switch; return whether Placement has it.
-
-        The switch is the trait that keeps new guests away, as set by switch_scheduling().
-        """
+        """Wait ``timeout`` seconds until Placement has the trait of switch_scheduling(); whether it has."""
         with self._switch:
             return self._switch.wait_for(lambda: self._granted == self._causes, timeout)
 
@@ -256,10 +253,7 @@ class ReportLoop:
         return self._reporter.root_traits(self._pipeline.host_state.tree.root.uuid)
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Use the intervals and the client of another configuration, and report now.
-
-        Any thread may call this method.
-        """
+        """Use another configuration's intervals and client, and report now; any thread may call it."""
         self._interval = conf.options.compute.update_resources_interval
         self._max_pause = conf.options.placement.report_retry_maximum
         # The client is replaced before the next report, because a report may be under way with the present
@@ -310,10 +304,7 @@ class ReportLoop:
         return how(host_state.tree, self._locate(), host_state.zone_cpus)
 
     def _report_host(self) -> ReportOutcome:
-        """Report the tree of the host.
-
-        If the report needs a reshape that only a command may start, report nothing.
-        """
+        """Report the tree, unless it needs a reshape that only a command may start."""
         tree = self._pipeline.host_state.tree
         if tree != self._derived:
             # A tree in which inventories with allocations move needs a reshape. The agent reshapes at its
@@ -438,10 +429,7 @@ class ReportLoop:
             self._tree_at_start = self._pipeline.host_state.tree
 
     def _await_root(self, reason: str) -> None:
-        """Record that nothing can be reported, because the root provider is missing.
-
-        Guests keep their settings.
-        """
+        """Record that reports wait for the missing root provider; guests keep their settings."""
         if reason != self.status.waiting:
             LOG.warning("Nothing can be reported to Placement yet: %s", reason)
         # Placement has answered, and only the root is missing.
@@ -489,11 +477,7 @@ class ReportLoop:
                 self._switch.notify_all()
 
     def _note_failure(self, reason: str, away: bool) -> None:
-        """Log a new failure.
-
-        While Placement does not answer, a connection may be refused, then reset, then hang. During such an
-        outage, another error message does not count as a new failure.
-        """
+        """Log a new failure; other messages in the same outage of Placement are not new."""
         if away and self.status.away:
             if reason != self.status.last_error:
                 LOG.info("Reports to Placement still fail, now for another reason: %s", reason)

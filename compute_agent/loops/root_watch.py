@@ -56,10 +56,7 @@ HypervisorName = Callable[[], str]
 
 
 class RootWatch:
-    """Finds the root provider before each report, and warns if nova-compute writes the agent's root, too.
-
-    Only the thread of reports uses the object, but any thread may read ``owner``.
-    """
+    """Finds the root before reports, and warns if nova-compute writes it; any thread reads ``owner``."""
 
     def __init__(
         self,

@@ -185,10 +185,7 @@ class _CounterReading:
 
 
 class HostUseReader:
-    """Measures the CPU use of the host and its guests between two reads.
-
-    Only one thread may use this object.
-    """
+    """Measures the CPU use of the host and its guests between two reads; only one thread may use it."""
 
     def __init__(
         self,
@@ -363,10 +360,7 @@ class MemoryReader:
 def _with_swapped(
     used: Mapping[int, float], swapped: float, guests: Sequence[tuple[GuestUse, float]]
 ) -> dict[int, float]:
-    """Add the swapped memory to the use of each node (MiB).
-
-    Swap of guests on reclaimed memory is left out.
-    """
+    """Add the swapped memory to the use of each node (MiB), without swap of guests on reclaimed memory."""
     # Swap that belongs to no guest is divided evenly, because its former node is unknown.
     of_none = max(0.0, swapped - sum(mib for _, mib in guests)) / max(1, len(used))
     return {

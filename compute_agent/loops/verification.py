@@ -330,10 +330,7 @@ class PromiseVerifier:
     def _with_host(
         self, facts: HostFacts, promises: Collection[GuestPromises], guests: Sequence[Guest]
     ) -> HostFacts:
-        """Add further facts about the host, which promises of isolation need.
-
-        Promises of isolation also need the CPUs of interrupts.
-        """
+        """Add what promises of isolation need: facts about the host, and CPUs of interrupts."""
         conf = self._in_force.current
         root = Path(conf.options.host.root)
         quiet = frozenset[int]().union(*(promise.held for promise in promises if promise.quiet))

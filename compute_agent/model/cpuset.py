@@ -250,11 +250,7 @@ class CpuClass:
 
 @dataclass(frozen=True, slots=True)
 class FormerValues:
-    """Contents of kernel files before the agent's first write, by path, to restore them later.
-
-    ``boot`` is the kernel's boot_id. The values are valid only for this boot, because a reboot resets the
-    files.
-    """
+    """Contents of kernel files before the first write, by path; valid in this ``boot``, which resets them."""
 
     boot: str = ""
     values: Mapping[str, str] = field(default_factory=dict)

@@ -55,11 +55,7 @@ Allocation = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class ConsumerAllocations:
-    """The allocations of one consumer on all hosts, with the owner and generation of the consumer.
-
-    ``resources`` is empty if the consumer holds nothing. ``generation`` is None if the consumer is not in
-    Placement.
-    """
+    """A consumer's allocations on all hosts, maybe empty, with owner and generation (None: unknown)."""
 
     consumer: str
     resources: Allocation = field(default_factory=dict)

@@ -33,10 +33,7 @@ def is_uuid(text: str) -> bool:
 
 
 def full_name(name: str, uuid: str) -> str:
-    """The name and the uuid of a guest or provider as messages show them: ``web-1 (8f0c...)``.
-
-    Tenants choose names. Control characters, which could forge lines of the log, appear as escapes.
-    """
+    """A guest's ``web-1 (8f0c...)``; control characters, which could forge log lines, are escaped."""
     if name in ("", uuid):
         return uuid
     return f"{name if name.isprintable() else ascii(name)} ({uuid})"

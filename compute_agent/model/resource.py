@@ -159,11 +159,7 @@ class BlockIo:
 
 @dataclass(frozen=True, slots=True)
 class BlockIoClass:
-    """A section ``[blockio_class:NAME]``.
-
-    The fields are those of :class:`BlockIo`, except for ``devices``, which has names of devices, patterns of
-    names, or :data:`GUEST_DISKS`.
-    """
+    """A section ``[blockio_class:NAME]``: a :class:`BlockIo` with patterns or :data:`GUEST_DISKS`."""
 
     name: str
     weight: int | None = None
@@ -253,10 +249,7 @@ MEMORY_HIGH: Final = "memory_high"
 
 
 class ThrottleControl(NamedTuple):
-    """The object of a limit: a lever (such as the CPU quota), on one domain of the host.
-
-    The domain is the id of an L3 cache as text, or "" for the whole host.
-    """
+    """A lever, such as the CPU quota, on one domain: the id of an L3 cache, or "" for the host."""
 
     lever: str
     domain: str = ""

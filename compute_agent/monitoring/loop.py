@@ -148,16 +148,10 @@ then uses the last known list.
 
 
 class MonitorLoop:
-    """Lists the guests and classes to measure, measures them and stores samples.
-
-    An error ends a round, but not the thread.
-    """
+    """Lists, measures and stores guests and classes; an error ends a round, but not the thread."""
 
     def __init__(self, targets: Targets, store: SampleStore, settings: MonitoringSettings) -> None:
-        """Prepare a loop.
-
-        The loop measures nothing before monitor_with() is called. The thread calls ``targets`` in each round.
-        """
+        """Prepare a loop for monitor_with(); its thread calls ``targets`` in each round."""
         self.store = store
         self.settings = settings
         self.monitor: CacheMonitor | None = None
@@ -215,10 +209,7 @@ class MonitorLoop:
         self._thread.wake()
 
     def newest_reading(self) -> MonitorReading | None:
-        """The newest reading; None while monitoring is off or fails. Any thread may read this value.
-
-        If nothing has requested readings for some time, the call waits at most ten seconds for a new reading.
-        """
+        """The newest reading, maybe after a wait of ten seconds; None while monitoring is off or fails."""
         # the attributes are read once: a reload may remove the monitor
         interval, monitor = self.settings.interval, self.monitor
         if monitor is None or interval <= 0:
@@ -273,10 +264,7 @@ class MonitorLoop:
         self._store_reading(reading, now, wall)
 
     def _run_due_round(self) -> None:
-        """Run a round if counters are due or guests have changed.
-
-        If neither is the case, the thread was woken too early.
-        """
+        """Run a round if counters are due or guests changed, and the thread was not woken too early."""
         self._pick_up()
         interval, now = self.settings.interval, time.monotonic()
         if interval <= 0 or self.monitor is None:

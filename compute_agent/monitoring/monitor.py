@@ -47,10 +47,7 @@ SYNC_SECONDS: Final = 10.0
 
 
 class CacheMonitor:
-    """Measures guests and classes on one resctrl mount.
-
-    Only one thread may use this object, but any thread may read ``newest``.
-    """
+    """Measures guests and classes on a resctrl mount in one thread; any may read ``newest``."""
 
     def __init__(
         self,
@@ -159,10 +156,7 @@ class CacheMonitor:
         self.sync_due = time + SYNC_SECONDS
 
     def _read_counters(self, groups: Iterable[str], time: float) -> dict[str, CounterSample]:
-        """Read the counters of groups, by group; a group that cannot be read is left out.
-
-        If a group is missing, the next round compares the groups with the guests.
-        """
+        """Counters of readable groups; after a missing group, the next round compares with guests."""
         samples = {}
         for group, found in self._counters.read_samples(groups, time).items():
             if not isinstance(found, ResctrlError):
@@ -187,10 +181,7 @@ def _add_sample(meter: TargetMeter, group: str, samples: Mapping[str, CounterSam
 def _guests_of(
     targets: Sequence[MonitorTarget], paths: Mapping[tuple[str, str], str]
 ) -> dict[tuple[str, str], list[tuple[str, str]]]:
-    """The keys of the guests of each class without counters of its own, by the key of the class.
-
-    A class has no counters of its own if it shares its control group with another class.
-    """
+    """Guests of each class without counters of its own, as it shares its group with another class."""
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for target in targets:
         if not target.is_class:
@@ -323,17 +314,11 @@ class MonitoringGroups:
         return True
 
     def _movable_threads(self, target: MonitorTarget) -> frozenset[int]:
-        """The guest's threads that are in its control group.
-
-        Only these threads can be in the monitoring group.
-        """
+        """The guest's threads in its control group, the only ones for its monitoring group."""
         return frozenset(target.threads()) & groups.read_tasks(self._files, target.group)
 
     def _assign_counters(self, groups: Iterable[str]) -> None:
-        """Assign counters to groups in the order of ``groups``.
-
-        Control groups come first, because they measure the whole host.
-        """
+        """Assign counters in the order of ``groups``: first control groups, which measure the whole host."""
         order = tuple(dict.fromkeys(groups))
         held = {group: monitoring.read_assigned_counters(self._files, group) for group in order}
         for step in monitoring.plan_assignments(monitoring.read_available_counters(self._files), held, order):
@@ -355,10 +340,7 @@ class MonitoringGroups:
 
 
 def own_groups(targets: Sequence[MonitorTarget], present: ResctrlGroups) -> dict[tuple[str, str], str]:
-    """The control groups that only one target (a class or a guest) uses, by the key of the target.
-
-    The control group's counters measure such a target, so the target needs no monitoring group.
-    """
+    """Control groups of only one class or guest, by its key, which needs no monitoring group then."""
     users = Counter(target.group for target in targets)
     classes = Counter(group for group, _ in {(target.group, target.qos_class) for target in targets})
     return {

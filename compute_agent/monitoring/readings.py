@@ -23,11 +23,7 @@ from compute_agent.resctrl.platform import ResctrlPlatform
 
 @dataclass(frozen=True, slots=True)
 class CacheReading:
-    """The use of L3 caches by the host (keys: cache ids as text), and by guests (keys: uuid and cache id).
-
-    Bandwidths are in bytes a second, and occupancies and sizes in bytes. Values that are not measured are
-    missing.
-    """
+    """Measured use of caches by host (cache id) and guests (uuid, cache id), in bytes or bytes a second."""
 
     bandwidth: Mapping[str, float] = field(default_factory=dict)
     bandwidth_capacity: Mapping[str, float] = field(default_factory=dict)
@@ -172,10 +168,7 @@ class TargetUse:
 
     @cached_property
     def moved_bytes(self) -> Mapping[tuple[int, str], int]:
-        """Bytes moved since monitoring began, by cache id and kind of bandwidth.
-
-        The numbers never decrease.
-        """
+        """Bytes since monitoring began, by cache id and kind of bandwidth; they never decrease."""
         return _by_kind(self.bytes_moved)
 
 
@@ -254,10 +247,7 @@ class TargetMeter:
         self._totals = BandwidthTotals()
 
     def add_sample(self, group: str, sample: CounterSample) -> GroupCounters:
-        """Add a sample of a group; return its counters, with rates since the previous sample.
-
-        The first sample of a group has no rates.
-        """
+        """Add a sample; return its counters, with rates unless it is the group's first."""
         # The counters of another group begin at another value.
         if group != self._group:
             self._totals.start_again()
@@ -290,10 +280,7 @@ class BytesSum:
 
 
 def add_up(uses: Iterable[Mapping[int, CacheUse]]) -> dict[int, CacheUse]:
-    """Add up uses of caches, by cache id.
-
-    A value is unknown only if it is unknown in all uses of the cache.
-    """
+    """Add up uses of caches, by cache id; a value is unknown only if all uses lack it."""
     found: dict[int, CacheUse] = {}
     for caches in uses:
         for cache, use in caches.items():

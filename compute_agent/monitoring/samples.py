@@ -106,10 +106,7 @@ CREATE TABLE samples (
 
 
 def connect_to_write(path: Path, lock_seconds: float) -> sqlite3.Connection:
-    """Open the file, or create it. A write waits at most ``lock_seconds`` for other processes.
-
-    The connection begins no transactions by itself.
-    """
+    """Open or create the file without transactions; writes wait ``lock_seconds`` for other processes."""
     # The module of the standard library is used, because SQLAlchemy would take 18 MB in each agent.
     connection = sqlite3.connect(path, timeout=lock_seconds, isolation_level=None, check_same_thread=False)
     # A commit does not wait for the disk. A power cut may lose the last samples, but does not damage the
@@ -121,11 +118,7 @@ def connect_to_write(path: Path, lock_seconds: float) -> sqlite3.Connection:
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """Open the file for reading only.
-
-    If the file has no write-ahead log beside it, SQLite opens it as immutable. An immutable file needs no
-    permission to write.
-    """
+    """Open the file to read; without a write-ahead log as immutable, which needs no right to write."""
     alone = not path.with_name(f"{path.name}-wal").exists()
     where = f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if alone else ''}"
     return sqlite3.connect(where, uri=True, timeout=5)

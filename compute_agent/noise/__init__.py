@@ -8,6 +8,6 @@ Example: in 10 s CPU 2 has 2,500 ticks, 40 interrupts of eth0 and 40 softirqs NE
 CPU there was interrupted 3 times and waited 1.2 ms. The noise of CPU 2 is 4 interrupts and 4 softirqs a
 second, 0.3 involuntary switches and 120 us of run delay a second.
 
-The module :mod:`counters` reads counters, :mod:`rates` compares two readings by pure functions, and
+The module :mod:`counters` reads counters, and compares two readings by pure functions. The module
 :mod:`osnoise` runs the tracer of the kernel on CPUs that no guest holds.
 """

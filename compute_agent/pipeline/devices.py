@@ -14,10 +14,7 @@ LOG = logging.getLogger(__name__)
 
 
 class HeldDeviceWatch:
-    """Records events about PCI devices that vanish while guests hold them, and devices that return.
-
-    Only the worker of the pipeline uses this object.
-    """
+    """Records held PCI devices that vanish, and those that return; only the worker uses it."""
 
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
@@ -25,10 +22,7 @@ class HeldDeviceWatch:
         """The guests that hold a vanished device, by address of the device and uuid of the guest."""
 
     def compare_trees(self, before: ProviderTree, now: ProviderTree, guests: Iterable[CachedGuest]) -> None:
-        """Record held devices that are in the tree ``before`` and not in ``now``, and devices that returned.
-
-        A device that the configuration no longer selects also counts as vanished.
-        """
+        """Record held devices that vanished, or are not selected any more, and devices that returned."""
         had, has = offered_devices(before), offered_devices(now)
         for uuid, address in had.items():
             if uuid in has:

@@ -50,10 +50,7 @@ class ExpectedGuest:
 
 
 class ExpectedGuests:
-    """The guests that are about to start.
-
-    Only the worker of the pipeline uses this object, under the pipeline's lock.
-    """
+    """The guests that start soon; only the worker uses the object, under the pipeline's lock."""
 
     def __init__(self, cache: GuestCache, now: Callable[[], float] = time.monotonic) -> None:
         self._cache = cache
@@ -113,10 +110,7 @@ _OUTCOMES: Final = {True: "was changed", False: "is as it should be"}
 
 
 class GuestEnforcer:
-    """Runs controllers for pending changes, and finds settings that other programs have changed.
-
-    Only the worker of the pipeline uses this object.
-    """
+    """Runs controllers for pending changes, and finds drift; only the worker uses the object."""
 
     def __init__(
         self,
@@ -215,10 +209,7 @@ class GuestEnforcer:
         )
 
     def lift_limits(self, entry: CachedGuest, host_state: HostState) -> None:
-        """Remove the limits of a guest that the agent must leave alone from now on (``preserve``).
-
-        A failure is logged.
-        """
+        """Remove limits of a guest to leave alone (``preserve``); a failure is logged."""
         # The limits are cleared before the target is made, because it has a copy of them.
         entry.limits.clear()
         target = self._target_for(entry, host_state)

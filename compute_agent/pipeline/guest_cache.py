@@ -146,10 +146,7 @@ class GuestCache:
         self.migrations = {one: guest for one, guest in self.migrations.items() if one in self.unclaimed}
 
     def migration_of(self, uuid: str) -> str:
-        """The migration's consumer that holds a guest's allocation here.
-
-        The result is empty if the guest does not migrate.
-        """
+        """The migration's consumer that holds a guest's allocation here; empty without a migration."""
         return next((one for one, guest in self.migrations.items() if guest == uuid), "")
 
     def mark_pending(self, entry: CachedGuest) -> None:

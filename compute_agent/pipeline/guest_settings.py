@@ -46,10 +46,7 @@ _Texts = Mapping[str, Mapping[SettingSource, Mapping[str, str]]]
 
 
 class ManualSettings:
-    """The file with the settings made by hand and by the fleet.
-
-    Only the worker changes this object; any thread may read it.
-    """
+    """The file of settings by hand and by the fleet; the worker changes it, any thread reads it."""
 
     def __init__(self, path: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """Read the file. Without a file there are no settings. A damaged file is renamed.
@@ -223,10 +220,7 @@ class ResolutionInput:
 
 
 class GuestClassifier:
-    """Resolves the settings of guests, and reports each problem once.
-
-    Only the worker of the pipeline uses this object.
-    """
+    """Resolves guests' settings, and reports a problem once; only the worker uses the object."""
 
     def __init__(self, manual: ManualSettings, recorder: EventRecorder) -> None:
         self.manual = manual

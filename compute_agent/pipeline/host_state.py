@@ -172,10 +172,7 @@ class HostState:
         return {uuid: dict(amounts) for uuid, amounts in allocation.items() if uuid in ours}
 
     def in_words(self, allocation: Allocation) -> str:
-        """The part of an allocation on this host as text.
-
-        An example is ``2 PCPU, 1024 MEMORY_MB of host_NUMA_0 (uuid)``.
-        """
+        """An allocation here as text: ``2 PCPU, 1024 MEMORY_MB of host_NUMA_0 (uuid)``."""
         names = {zone.uuid: zone.name for zone in self.all_zones}
         parts = (
             ", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items()))
@@ -225,10 +222,7 @@ PCI_AFFINITY: Final = "hw:pci_numa_affinity_policy"
 
 
 def device_nodes(host_state: HostState, guest: Guest, allocation: Allocation) -> frozenset[int]:
-    """The NUMA nodes with CPUs that are nearest to the PCI devices of a guest.
-
-    The devices are found in the guest's allocation or, if nova-compute has attached them, in its definition.
-    """
+    """NUMA nodes with CPUs nearest to a guest's PCI devices, by its allocation or definition."""
     tree = host_state.tree
     told = [node.attributes for node in tree.nodes if node.device and node.uuid in allocation]
     told += [tree.device_attributes.get(address, {}) for address in sorted(guest.devices or ())]
@@ -252,10 +246,7 @@ def memory_nodes(host_state: HostState, guest: Guest, allocation: Allocation) ->
 
 
 def held_nodes(host_state: HostState, allocation: Allocation) -> frozenset[int]:
-    """The NUMA nodes on which an allocation has memory; empty if the memory is from the root provider.
-
-    Memory of the root provider may come from any node. Nodes without memory are left out.
-    """
+    """NUMA nodes with memory of an allocation; empty if it is the root's, and may be of any node."""
     classes = (MEMORY, RECLAIMED_MEMORY)
     held = [
         zone
@@ -270,10 +261,7 @@ def held_nodes(host_state: HostState, allocation: Allocation) -> frozenset[int]:
 
 
 def cpu_demands(host_state: HostState, allocation: Allocation) -> tuple[ProviderDemand, ...]:
-    """The demands for CPUs in an allocation: one for each zone with PCPU or VCPU, in the order of zones.
-
-    Reclaimed CPUs count as VCPU.
-    """
+    """Demands of an allocation for CPUs, one a zone in their order; reclaimed CPUs count as VCPU."""
     found, pools = [], host_state.has_pools
     for node in host_state.all_zones:
         amounts = allocation.get(node.uuid, {})

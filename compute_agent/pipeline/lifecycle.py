@@ -45,10 +45,7 @@ Limits = Mapping[str, Mapping[ThrottleControl, float]]
 
 
 class GuestLifecycle:
-    """Keeps the guests in the cache equal to the guests that the driver reports.
-
-    Only the worker of the pipeline uses this object.
-    """
+    """Keeps guests in the cache equal to the driver's; only the worker uses the object."""
 
     def __init__(
         self,
@@ -171,17 +168,11 @@ class GuestLifecycle:
         return found
 
     def classify_again(self, entry: CachedGuest) -> bool:
-        """Resolve the settings of a guest again; return whether they have changed.
-
-        This is necessary after changes of rules, of the allocation, of the owner, or of settings by hand.
-        """
+        """Resolve a guest's settings after a change of their sources; return whether they have changed."""
         return self.use_settings(entry, self._classify_guest(entry.guest, entry.allocation, entry.owner))
 
     def use_settings(self, entry: CachedGuest, guest: Guest) -> bool:
-        """Replace the guest of a cache entry by one with other settings.
-
-        Return whether anything has changed.
-        """
+        """Replace the guest of a cache entry by one with other settings; return whether any differ."""
         before = entry.guest
         if guest == before:
             return False
@@ -384,20 +375,14 @@ class GuestLifecycle:
         return allocation
 
     def _through_migration(self, uuid: str) -> GuestHolding | None:
-        """The allocation on this host that the consumer of a migration holds for a guest.
-
-        The result is None if the guest does not migrate, or if the guest's own consumer holds an allocation.
-        """
+        """A migration's allocation for a guest; None without one, or if the guest has one itself."""
         consumer = self._cache.migration_of(uuid)
         if not consumer or uuid in self._cache.unclaimed:
             return None
         return GuestHolding(self._cache.unclaimed[consumer].allocation, GuestMigration(consumer))
 
     def _stop_unplaced(self, entry: CachedGuest) -> None:
-        """Stop a guest that was refused at its start.
-
-        If the stop fails, the guest stays confined to CPUs that no guest holds.
-        """
+        """Stop a guest that was refused; if that fails, it stays confined to CPUs that no guest holds."""
         guest, reason = entry.guest, entry.refusal
         try:
             self._driver.stop(guest, 0.0)

@@ -63,10 +63,7 @@ class GuestPlacer:
     def decide_place(
         self, guest: Guest, allocation: Allocation, current: CpuAssignment | None = None
     ) -> CpuAssignment | PlacementRefusal | None:
-        """Return the assignment of a guest, or its refusal; None if the agent does not place the guest.
-
-        The present assignment ``current`` is kept if it still satisfies the request.
-        """
+        """A guest's assignment, ``current`` if it suffices, or refusal; None for guests not placed here."""
         host_state = self.host_state
         request = request_for(host_state, guest, allocation)
         is_placed = host_state.places_guests and not guest.settings.preserve
@@ -115,10 +112,7 @@ class GuestPlacer:
         return admit_guest(self.host_state.pools, wanted, guest.settings.qos_class, members)
 
     def place_guest(self, entry: CachedGuest) -> None:
-        """Place a guest again, by its present allocation and settings.
-
-        A refused guest is confined to CPUs that no guest holds.
-        """
+        """Place a guest by its current request; confine a refused one to CPUs that no guest holds."""
         if self._is_followed(entry):
             self._follow_guest(entry)
             return
@@ -143,20 +137,13 @@ class GuestPlacer:
         self._cache.assign_cpus(entry, decision)
 
     def place_all(self) -> None:
-        """Place all guests again after a change of the host.
-
-        All controllers become pending for each guest.
-        """
+        """Place all guests after a change of the host, with all controllers pending."""
         for entry in self._cache:
             self._cache.mark_pending(entry)
             self.take_up(entry)
 
     def take_up(self, entry: CachedGuest) -> None:
-        """Place a guest that already runs when the agent first sees it.
-
-        A guest without a known allocation and assignment keeps its CPUs as long as no other guest holds a
-        CPU.
-        """
+        """Place a guest that runs already; unknown, it keeps its CPUs as long as no other guest holds one."""
         is_known = entry.allocation is not None or entry.assignment is not None
         if self._is_followed(entry) or is_known or self._cache.held_cpus():
             self.place_guest(entry)
@@ -235,10 +222,7 @@ class GuestPlacer:
             self._synced = present
 
     def plan_move(self, entry: CachedGuest) -> CpuAssignment | PlacementRefusal | None:
-        """The new assignment or the refusal of a guest that has to move into the current CPU sets.
-
-        The result is None if the guest holds no CPUs outside of these sets.
-        """
+        """The assignment or refusal of a guest outside of the current CPU sets; None if it is inside."""
         if not entry.stray:
             return None
         supply, request = self._supply_and_request(entry)
@@ -266,10 +250,7 @@ class GuestPlacer:
             entry.stray = stray
 
     def _cpus_in_reach(self, entry: CachedGuest) -> CpuSet | None:
-        """The CPUs of the zones and pools in a guest's allocation.
-
-        The result is None if the guest has no allocation, or the host has no pools.
-        """
+        """CPUs of an allocation's zones and pools; None without an allocation or pools."""
         if not entry.allocation or not self.host_state.has_pools:
             return None
         demands = request_for(self.host_state, entry.guest, entry.allocation).demands
@@ -357,10 +338,7 @@ class GuestPlacer:
             )
 
     def _leave_in_place(self, entry: CachedGuest, reason: str) -> None:
-        """Leave a guest on its present CPUs because its demands cannot be met, and record the reason.
-
-        The demands come from the guest's definition, which the agent must not contradict.
-        """
+        """Leave a guest where it is, and record why its definition's demands cannot be met."""
         reason += "; it is left where it is"
         before, entry.refusal = entry.refusal, reason
         if before != reason:
@@ -422,10 +400,7 @@ class GuestPlacer:
         )
 
     def read_back(self, guest: Guest, found: KernelPlacement) -> CpuAssignment | None:
-        """Recognise the assignment of a guest without a saved state, from the CPUs that it may use.
-
-        The result is None if the policy does not place guests, or the agent cannot have made the assignment.
-        """
+        """Recognise an unsaved assignment from usable CPUs; None if the agent cannot have made it."""
         if not self.host_state.places_guests:
             return None
         supply = self.host_state.cpu_supply(self._cache.held_cpus(), self.use)

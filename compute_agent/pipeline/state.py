@@ -2,7 +2,8 @@
 
 The file is JSON with a version and a checksum, and is replaced as a whole (see :mod:`compute_agent.files`).
 The loss of the file does little harm: the agent reads assignments from the kernel, and the next report
-records again which providers in Placement are its own.
+records again which providers in Placement are its own. A method that keeps a value raises OSError if the file
+could not be written; the next call tries again.
 """
 
 from __future__ import annotations
@@ -102,7 +103,6 @@ class StateFile:
         """Replace the name of the driver, and drop the saved guests of other drivers.
 
         :param driver: the name of the driver; commas separate several names.
-        :raises OSError: the file could not be written; the next call tries again.
         """
         with self._lock:
             used = set(split_names(driver))
@@ -119,10 +119,7 @@ class StateFile:
         unclaimed: Mapping[str, Allocation] = MappingProxyType({}),
         migrations: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Replace guests, allocations without a guest, and migrations, and wait until they are on disk.
-
-        :raises OSError: the file could not be written; the next call tries again.
-        """
+        """Replace guests, allocations without a guest, and migrations, and wait until they are on disk."""
         with self._lock:
             self._state = replace(
                 self._state, guests=dict(guests), unclaimed=dict(unclaimed), migrations=dict(migrations)
@@ -133,18 +130,13 @@ class StateFile:
         """Replace the classes and traits that the agent owns in Placement.
 
         The data is on disk when this method returns.
-
-        :raises OSError: the file could not be written; the next call tries again.
         """
         with self._lock:
             self._state = replace(self._state, owned=dict(owned))
             self._write()
 
     def keep_nova_root(self, root: NovaRoot | None) -> None:
-        """Replace the root provider of nova-compute, and wait until it is on disk.
-
-        :raises OSError: the file could not be written; the next call tries again.
-        """
+        """Replace the root provider of nova-compute, and wait until it is on disk."""
         with self._lock:
             self._state = replace(self._state, nova_root=root)
             self._write()
@@ -155,20 +147,14 @@ class StateFile:
         return self._state.former_values
 
     def keep_former_values(self, former: FormerValues) -> None:
-        """Replace the former contents of kernel files, and wait until they are on disk.
-
-        :raises OSError: the file could not be written; the next call tries again.
-        """
+        """Replace the former contents of kernel files, and wait until they are on disk."""
         with self._lock:
             self._state = replace(self._state, former_values=former)
             self._write()
 
     @property
     def former_watermarks(self) -> Any:
-        """The JSON values in which a former release kept the state of watermarks.
-
-        The result is None if it kept no state.
-        """
+        """A former release's state of watermarks, as JSON values; None without one."""
         return self._state.former_watermarks
 
     def drop_former_watermarks(self) -> None:
@@ -181,19 +167,13 @@ class StateFile:
             self._write()
 
     def keep_history(self, history: PlacementHistory) -> None:
-        """Replace the generations of Placement's providers, and wait until they are on disk.
-
-        :raises OSError: the file could not be written; the next call tries again.
-        """
+        """Replace the generations of Placement's providers, and wait until they are on disk."""
         with self._lock:
             self._state = replace(self._state, history=history)
             self._write()
 
     def keep_maintenance(self, maintenance: HostMaintenance) -> None:
-        """Replace the operator's request for maintenance, and wait until it is on disk.
-
-        :raises OSError: the file could not be written; the next call tries again.
-        """
+        """Replace the operator's request for maintenance, and wait until it is on disk."""
         with self._lock:
             self._state = replace(self._state, maintenance=maintenance)
             self._write()
@@ -326,10 +306,7 @@ def _nova_root(content: Any) -> NovaRoot | None:
 
 
 def _former_values(content: Any) -> FormerValues:
-    """Parse former values of kernel files, and check that each path is a file of a CPU.
-
-    The agent will write the values to these paths, so a damaged file must not name other paths.
-    """
+    """Parse former values, only for files of CPUs, as the agent will write to their paths."""
     if content is None:
         return FormerValues()
     values = {str(path): str(text) for path, text in content["values"].items()}

@@ -64,10 +64,7 @@ LOG = logging.getLogger(__name__)
 
 
 class GuestOverview:
-    """Sets metrics and logs warnings about the guests in the cache.
-
-    Only the worker of the pipeline uses this object.
-    """
+    """Sets metrics and warns about guests in the cache; only the worker uses the object."""
 
     def __init__(self, cache: GuestCache, driver: RunningGuests, metrics: AgentMetrics) -> None:
         self._cache = cache

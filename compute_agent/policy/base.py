@@ -46,11 +46,7 @@ cores.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FreeCores:
-    """The free CPUs of a piece.
-
-    ``cores`` maps each kind to the free threads of its cores, with the lowest core first. ``amounts`` maps
-    each kind to the number of its cores.
-    """
+    """Free CPUs of a piece by kind: ``cores``, threads with the lowest core first, and their ``amounts``."""
 
     piece: CpuPiece
     cpus: CpuSet
@@ -229,10 +225,7 @@ class GuestRequest:
 
 @dataclass(frozen=True, slots=True)
 class PlacementRefusal:
-    """The reason why a guest cannot be placed.
-
-    With ``leave``, the guest stays on its present CPUs, even if other guests hold them.
-    """
+    """Why a guest cannot be placed; with ``leave``, it stays, even on CPUs that other guests hold."""
 
     reason: str
     leave: bool = False
@@ -271,10 +264,7 @@ class CpuSupply:
     """
 
     def core_order(self, request: GuestRequest) -> Callable[[int], float] | None:
-        """Return a function that maps a CPU to the sort key of its core; None if no order is preferred.
-
-        Cores that suit the isolation level of the guest come first, then cores with idle siblings.
-        """
+        """A sort key of cores: suited to the guest's isolation, then idle siblings; None without order."""
         if not (self.busy or self.set_apart):
             return None
         return lambda cpu: self.is_unsuited(request, cpu) * _UNSUITED + self.sibling_load(request, cpu)
@@ -289,10 +279,7 @@ class CpuSupply:
         return bool(self.set_apart) and (cpu in self.set_apart) != request.alone
 
     def sibling_load(self, request: GuestRequest, cpu: int) -> float:
-        """The part of the time in which other guests use sibling threads of a CPU while the guest is busy.
-
-        The parts of all siblings are added. The result is 0 if nothing is measured.
-        """
+        """How much others use siblings of a CPU while the guest is busy, added up; 0 if not measured."""
         if not self.busy:
             return 0.0
         siblings = self.topology.threads_of(cpu) - self.holdings.get(request.guest, frozenset()) - {cpu}
@@ -301,10 +288,7 @@ class CpuSupply:
         return sum([common_load(mine, load) for load in loads])
 
     def own_load(self, request: GuestRequest) -> LoadProfile | None:
-        """The part of the time in which each CPU of the guest is busy, by hour of the week.
-
-        The result is None if the guest's use is not known.
-        """
+        """How much each CPU of the guest is busy, by hour of the week; None if not known."""
         use = self.use.get(request.guest)
         count = len(self.holdings.get(request.guest, ())) or request.pcpu
         return use_per_cpu(use, count) if use is not None and count else None
@@ -383,10 +367,7 @@ def place_guest(
 def _choose_near(
     supply: CpuSupply, request: GuestRequest, demand: ProviderDemand, free: CpuSet, choose: Chooser
 ) -> tuple[int, ...] | PlacementRefusal:
-    """Choose CPUs from the free CPUs near the guest's PCI devices.
-
-    If too few CPUs near the devices are free, choose from all free CPUs, unless the guest has ``near_only``.
-    """
+    """Choose free CPUs near the guest's devices; if too few, any, unless it has ``near_only``."""
     near = near_cpus(supply, request, demand.cpus)
     # No CPU is preferred if all CPUs of the zone are near the devices, or if no CPU is near them.
     if not near or near == demand.cpus:
@@ -522,10 +503,7 @@ def _own_positions(assignment: CpuAssignment, own: CpuSet) -> CpuSet:
 def _is_isolated(
     supply: CpuSupply, request: GuestRequest, dedicated: tuple[int, ...], withheld: CpuSet = frozenset()
 ) -> bool:
-    """Whether each pinned guest CPU has a whole core.
-
-    With thread policies other than isolate, the result is always True.
-    """
+    """Whether each pinned guest CPU has a whole core, if the thread policy is isolate."""
     if request.thread_policy is not ThreadPolicy.ISOLATE or not dedicated:
         return True
     used = _used_cpus(supply, request, dedicated, withheld)
@@ -613,10 +591,7 @@ def shared_emulator_cpus(supply: CpuSupply, request: GuestRequest, held: CpuSet,
 def _used_cpus(
     supply: CpuSupply, request: GuestRequest, dedicated: tuple[int, ...], withheld: CpuSet
 ) -> tuple[int, ...]:
-    """The dedicated CPUs on which threads run.
-
-    With thread policy isolate, the list has the first CPU of each core.
-    """
+    """Dedicated CPUs on which threads run: with isolate, the first of each core."""
     if request.thread_policy is not ThreadPolicy.ISOLATE:
         return dedicated
     used: list[int] = []

@@ -226,10 +226,7 @@ def _fewest_cores(
 
 
 def _one_by_one(pieces: Sequence[FreeCores], beside: Callable[[int], float] | None) -> Iterable[int]:
-    """The free CPUs in the order of thread policy spread.
-
-    The first threads of all cores come before the second threads, and free cores come before broken cores.
-    """
+    """Free CPUs for policy spread: first threads before second ones, free cores before broken."""
     cores = _cores_to_spread_over(pieces, beside)
     for turn in range(max((len(core) for core, _ in cores), default=0)):
         yield from (core[turn] for core, _ in cores if turn < len(core))
@@ -254,11 +251,7 @@ def _cores_to_spread_over(
 
 
 def core_demand(request: GuestRequest, demand: ProviderDemand) -> CoreDemand:
-    """The number of CPUs and cores that one provider must give to a guest.
-
-    With thread policy isolate, each guest CPU needs a core. The cores are divided over the zones in
-    proportion to PCPU.
-    """
+    """CPUs and cores for a provider to give; with isolate, a core a guest CPU, divided by PCPU."""
     if request.thread_policy is not ThreadPolicy.ISOLATE:
         return CoreDemand(request.thread_policy, demand.pcpu)
     # The CPU of the emulator threads is chosen last, and so from the last zone with PCPU.

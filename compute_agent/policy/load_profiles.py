@@ -62,10 +62,7 @@ def common_load(one: LoadProfile, other: LoadProfile) -> float:
 
 
 def fill_hours(hours: Sequence[float | None]) -> LoadProfile | None:
-    """Make a profile from the known hours of the week; None if fewer hours than a day are known.
-
-    An hour that is not known gets the mean of the known days at this time of day, or else of all known hours.
-    """
+    """A profile with means of the same time of day for unknown hours; None if less than a day is known."""
     known = [cores for cores in hours if cores is not None]
     if len(known) < 24:
         return None

@@ -90,10 +90,7 @@ def found_assignment(cpu_sets: CpuSets, vcpus: int, found: KernelPlacement) -> C
 
 
 def _is_own(cpus: CpuSet, cpu_sets: CpuSets) -> bool:
-    """Whether CPUs to which a thread is pinned count as dedicated to its guest.
-
-    With the legacy ``vcpu_pin_set``, the thread has to be pinned to a single CPU.
-    """
+    """Whether pinned CPUs count as dedicated: with legacy ``vcpu_pin_set`` only a single one."""
     # If dedicated and shared CPUs overlap, a guest on several of them may also float there.
     if len(cpus) == 1 or not cpu_sets.dedicated & cpu_sets.shared:
         return bool(cpus) and cpus <= cpu_sets.dedicated and (len(cpus) == 1 or cpus != cpu_sets.dedicated)
@@ -228,10 +225,7 @@ def _across_nodes(
 
 
 def _distinct_pieces(available: Sequence[FreeCores]) -> Iterable[FreeCores]:
-    """The pieces without duplicates.
-
-    If several pieces differ only by their ids, only the first of them is kept.
-    """
+    """The first piece each of those that differ only by their ids."""
     return {
         (free.piece.node, free.piece.package, free.cpus == free.piece.cpus, free.amounts): free
         for free in reversed(available)
@@ -246,10 +240,7 @@ def _distinct_groups(candidates: Iterable[Candidate | None]) -> Iterator[Candida
 def _by_distance(
     topology: HostTopology, start: FreeCores, available: Sequence[FreeCores]
 ) -> list[list[FreeCores]]:
-    """The pieces of the host in groups by their distance from ``start``, the nearest group first.
-
-    Pieces of other packages come last.
-    """
+    """Groups of pieces by distance from ``start``, the nearest first, other packages last."""
     rings: dict[tuple[bool, int], list[FreeCores]] = {}
     for free in available:
         distance = _node_distance(topology, start.piece.node, free.piece.node)

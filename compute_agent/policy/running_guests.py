@@ -132,11 +132,7 @@ def keep_dedicated(supply: CpuSupply, request: GuestRequest, current: CpuAssignm
 
 
 def may_stay(current: CpuAssignment, taken: CpuSet, online: CpuSet) -> bool:
-    """Whether a guest without an allocation may stay on its CPUs.
-
-    The guest may stay if no other guest holds one of its CPUs. A guest without dedicated CPUs also needs at
-    least one online CPU among its CPUs.
-    """
+    """Whether a guest without allocation may stay: on no other's CPUs, and one of its own online."""
     in_the_way = not taken.isdisjoint(current.cpus | current.emulator_cpus)
     return not in_the_way and (bool(current.held_cpus) or not online.isdisjoint(current.cpus))
 
@@ -173,10 +169,7 @@ RECENT_LOSS: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class RebalanceMove:
-    """A useful move of a running guest: the guest's uuid, its new assignment and the gain in points.
-
-    ``gain`` is the decrease of the guest's cost minus the cost of the move.
-    """
+    """A useful move: uuid, new assignment, and ``gain``, its decrease of cost minus its own cost."""
 
     guest: str
     assignment: CpuAssignment
@@ -246,10 +239,7 @@ def _best_move_by(
 def _relieves_cores(
     supply: CpuSupply, request: GuestRequest, current: CpuAssignment, new: CpuAssignment, least: float
 ) -> bool:
-    """Whether a move lowers the cost of shared cores by at least ``least`` points.
-
-    The hours of all guests concerned have to be known.
-    """
+    """Whether a move makes shared cores ``least`` points cheaper; all guests' hours must be known."""
     topology, before, after = supply.topology, current.held_cpus, new.held_cpus
     siblings = topology.siblings_of(before | after)
     loads = [
@@ -266,10 +256,7 @@ def _relieves_cores(
 
 
 def _requests_to_try(supply: CpuSupply, request: GuestRequest) -> Iterable[GuestRequest]:
-    """The request and, if CPU use is measured, the same request with thread policy spread.
-
-    Policy spread prefers cores that no other guest uses.
-    """
+    """The request and, if use is measured, the same with policy spread, which prefers unused cores."""
     yield request
     if supply.busy and request.thread_policy is ThreadPolicy.PREFER:
         yield replace(request, thread_policy=ThreadPolicy.SPREAD)
@@ -298,10 +285,7 @@ def _zones_crossed(zones: Sequence[CpuSet], cpus: CpuSet) -> int:
 
 
 def _shared_cores(topology: HostTopology, supply: CpuSupply, request: GuestRequest, cpus: CpuSet) -> float:
-    """The cost of cores shared with other guests.
-
-    If use is measured, the cost depends on the time in which both guests are busy.
-    """
+    """The cost of cores shared with others, by the time in which both guests are busy if it is measured."""
     cores = {topology.threads_of(cpu) for cpu in cpus}
     mine = supply.own_load(request)
     cost = 0.0

@@ -85,11 +85,7 @@ class TaskReader:
 
 
 def read_node_memory(folder: str) -> dict[int, int]:
-    """The bytes of a cgroup's memory by NUMA node: anonymous and shared memory, and huge pages.
-
-    The result is empty if ``folder`` is empty, or if the cgroup has no file memory.numa_stat. In cgroup v2
-    the file exists since Linux 5.10.
-    """
+    """Bytes of a cgroup by NUMA node, from memory.numa_stat (cgroup v2: Linux 5.10); empty without it."""
     if not folder:
         return {}
     found: dict[int, int] = {}

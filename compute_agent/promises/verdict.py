@@ -344,10 +344,7 @@ class _GuestJudge:
             yield f"threads that run no guest CPU may use CPUs {cpuset.format(inside)}"
 
     def _sibling_cpus(self) -> CpuSet | None:
-        """The CPUs that no other guest may use because of the thread policy.
-
-        The result is None if the policy promises no sibling CPUs.
-        """
+        """CPUs that the thread policy keeps from other guests; None if it promises none."""
         promise = self._promise
         if not promise.held or promise.thread_policy not in (ThreadPolicy.ISOLATE, ThreadPolicy.REQUIRE):
             return None

@@ -143,10 +143,7 @@ class HeldBackShare:
         return min(capacity, max(self.cpus, LEAST * capacity)) if self.remaining else 0.0
 
     def in_words(self, capacity: float) -> Iterator[tuple[str, float]]:
-        """The held back share as a term: a phrase and its cores.
-
-        Nothing is yielded if no share is held back.
-        """
+        """The held back share as a term, a phrase with its cores; nothing without one."""
         if self.remaining:
             hours, times = self.remaining / 3600, "once" if self.count == 1 else f"{self.count} times"
             yield (

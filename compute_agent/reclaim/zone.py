@@ -102,10 +102,7 @@ def cpu_share(guest: GuestUse, shared: frozenset[int]) -> float:
 
 
 def guest_entitlements(guests: Iterable[GuestUse], shared: frozenset[int]) -> dict[str, float]:
-    """The number of cores that each guest may use on the shared CPUs of a zone, by uuid of the guest.
-
-    Guests on reclaimed CPUs are left out.
-    """
+    """Cores that a guest may use on shared CPUs, by uuid, without guests on reclaimed CPUs."""
     return {
         guest.uuid: min(guest.entitlement, float(len(guest.cpus & shared)))
         for guest in guests
@@ -129,10 +126,7 @@ def parse_inactive_file(text: str) -> int:
 
 
 def parse_parts(text: str) -> dict[int, float]:
-    """The part of a cgroup's working set on each NUMA node, 0 to 1, from the text of memory.numa_stat.
-
-    The result is empty if the cgroup has no memory.
-    """
+    """Parts (0 to 1) of a working set by NUMA node, from memory.numa_stat; empty without memory."""
     held: dict[int, int] = {}
     for line in text.splitlines():
         name, *nodes = line.split()

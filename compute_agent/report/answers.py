@@ -55,10 +55,7 @@ _AS_WHOM: Final = (
 
 
 class CredentialsError(PlacementError):
-    """Placement refuses the credentials of ``[placement]`` (401, 403).
-
-    Only an operator can correct the cause.
-    """
+    """Placement refuses the credentials (401, 403), which only an operator can correct."""
 
     def __init__(self, method: str, url: str, detail: str, **answer: Any) -> None:
         super().__init__(method, url, detail, **answer)
@@ -66,10 +63,7 @@ class CredentialsError(PlacementError):
 
 
 class OptionsError(CredentialsError):
-    """The options of ``[placement]`` cannot be used to reach Placement.
-
-    Only an operator can correct the cause.
-    """
+    """The options of ``[placement]`` cannot be used, which only an operator can correct."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("", "", detail)
@@ -85,10 +79,7 @@ class ConflictError(PlacementError):
 
 
 class ConcurrentUpdateError(ConflictError):
-    """Another program has changed the provider since the agent read it (409).
-
-    The caller has to read the provider again.
-    """
+    """Another program changed the provider (409), so that the caller has to read it again."""
 
 
 REQUEST_ID: Final = "X-Openstack-Request-Id"
@@ -132,10 +123,7 @@ error.
 
 
 class BadAnswerError(ValueError):
-    """An answer does not have the expected shape.
-
-    The message names the place in the answer and the type found.
-    """
+    """An answer has an unexpected shape; the message names the place and the type found."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,10 +193,7 @@ Decision = ConsumerAllocations | str
 
 
 class FindingKind(enum.StrEnum):
-    """The kinds of findings.
-
-    A guest that migrates is not a fault: the consumer of the migration holds its allocation on this host.
-    """
+    """Kinds of findings; a migrating guest is none, as the migration's consumer holds its allocation."""
 
     UNALLOCATED = "guest without allocation"
     UNUSED = "allocation without guest"
@@ -374,10 +371,7 @@ def _overlapping_cpus(guest: AuditedGuest, guests: Iterable[AuditedGuest]) -> st
 
 
 def _kind_differences(guest: AuditedGuest) -> str:
-    """A text with the guest CPUs on dedicated CPUs, if the mask of the flavor names other guest CPUs.
-
-    The result is empty if the mask names the same guest CPUs.
-    """
+    """A text with guest CPUs that are dedicated against the flavor's mask; empty without any."""
     if not guest.dedicated_vcpus or not guest.held or guest.dedicated_vcpus == guest.pinned_vcpus:
         return ""
     pinned = cpuset.format(guest.pinned_vcpus) or "none"

@@ -224,11 +224,7 @@ class _RequestWatch:
             self._twins.clear()
 
     def attach_socket(self, connected: socket.socket) -> None:
-        """Watch a connection of the request through a second descriptor of its socket.
-
-        The first descriptor is not enough: TLS and ``Connection: close`` detach and close it while an answer
-        is still being read.
-        """
+        """Watch a second descriptor, as TLS and ``Connection: close`` close the first during an answer."""
         twin = socket.socket(fileno=os.dup(connected.fileno()))
         with self._lock:
             self._twins.append(twin)

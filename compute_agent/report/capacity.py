@@ -126,10 +126,7 @@ class FreeCapacity:
 
 
 def _provider_homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
-    """The providers of each resource class, each with the CPUs nearest to it.
-
-    Each CPU belongs to the innermost provider that contains it, or to the NUMA node where two zones cross.
-    """
+    """Providers of each class with their CPUs: of the innermost provider, or of the node."""
     parents = {node.uuid: node.parent for node in derived.nodes}
 
     def zone_depth(node: ProviderNode) -> tuple[int, bool]:

@@ -130,10 +130,7 @@ class EndRules:
     grace: float
 
     def notice_time(self, note: EndNote) -> float:
-        """The time at which the agent records the event that the claim ends soon.
-
-        The event comes before the eviction, unless the notice is switched off.
-        """
+        """When to record that a claim ends soon, before its eviction, unless notices are off."""
         if note.claim.on_end is OnEnd.EVICT and self.notice:
             return note.claim.ends_at - max(self.notice, self.grace + MARGIN)
         return note.claim.ends_at - self.notice
@@ -311,10 +308,7 @@ def parse_time(text: str) -> float:
 
 
 def parse_action(text: str) -> OnEnd:
-    """Return the action with a name.
-
-    A name that only later releases know counts as ``notify``, because this action stops nothing.
-    """
+    """The action with a name; one of a later release counts as ``notify``, which stops nothing."""
     try:
         return OnEnd(text)
     except ValueError:

@@ -185,10 +185,7 @@ class PlacementClient(PlacementTransport):
     # Attributes, in the API below /ext/v1, which not every Placement has
 
     def keeps_attributes(self) -> bool:
-        """Whether the server supports attributes of providers. The server is asked only once.
-
-        :raises PlacementError: the request failed.
-        """
+        """Whether the server supports attributes of providers. The server is asked only once."""
         return self.extension_version() >= _ATTRIBUTES_SINCE
 
     def get_attributes(self, uuid: str) -> tuple[dict[str, str | float], int]:
@@ -207,10 +204,7 @@ class PlacementClient(PlacementTransport):
     # Whole trees, in the API below /ext/v1
 
     def has_trees(self) -> bool:
-        """Whether the server reads and writes whole trees in one request. The server is asked only once.
-
-        :raises PlacementError: the request failed.
-        """
+        """Whether the server reads and writes whole trees in one request. The server is asked only once."""
         return self.extension_version() >= _TREES_SINCE
 
     def get_tree(self, uuid: str, known: str = "") -> TreeRecord | None:
@@ -299,10 +293,7 @@ class PlacementClient(PlacementTransport):
         self.send_request("PUT", f"/allocations/{quote(held.consumer, safe='')}", body, microversion)
 
     def expiring_claim(self, consumer: str) -> ExpiringClaim | None:
-        """The expiring claim of a consumer; None if the consumer or the server has no such claims.
-
-        :raises PlacementError: the request failed.
-        """
+        """The expiring claim of a consumer; None if the consumer or the server has no such claims."""
         if self.extension_version() < _EXPIRIES_SINCE:
             return None
         try:
@@ -313,10 +304,7 @@ class PlacementClient(PlacementTransport):
         return ExpiringClaim(claim["consumer_generation"], claim["expires_in"], claim.get("is_final") is True)
 
     def lists_timed_claims(self) -> bool:
-        """Whether the server lists claims that end. The server is asked only once.
-
-        :raises PlacementError: the request failed.
-        """
+        """Whether the server lists claims that end. The server is asked only once."""
         return self.extension_version() >= _ENDS_SINCE
 
     def timed_claims(self, root_uuid: str) -> TimedClaimList:

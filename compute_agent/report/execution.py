@@ -76,10 +76,7 @@ class TreeWrite:
 
 
 def combine_actions(actions: Sequence[Action], providers: Mapping[str, ReportedProvider]) -> TreeWrite | None:
-    """The actions as one request for a tree.
-
-    The result is None if a tree request cannot express the actions, or if there are fewer than two changes.
-    """
+    """The actions as one request for a tree; None if impossible or for fewer than two changes."""
     ahead = tuple(each for each in actions if isinstance(each, CreateResourceClass | CreateTrait))
     rest = tuple(each for each in actions if not isinstance(each, CreateResourceClass | CreateTrait))
     # With a single change, a tree request saves nothing.
@@ -202,10 +199,7 @@ class PlanExecution:
         return len(actions), ()
 
     def _whose_name(self, action: Action) -> str:
-        """A text with the provider that already has the name of the root, and a remedy.
-
-        The text is empty if Placement did not refuse the action because of a taken name.
-        """
+        """A remedy with the provider that has the root's name; empty after other refusals."""
         if not isinstance(action, CreateProvider | UpdateProvider) or action.parent is not None:
             return ""
         # This request only serves to explain the refusal, so its own errors are ignored.

@@ -74,10 +74,7 @@ def claimed_amounts(settings: GuestSettings, dedicated_classes: Iterable[str], m
 
 
 def claim_query(amounts: Amounts, tree: ProviderTree) -> str:
-    """The query of a claim, as for ``GET /allocation_candidates``.
-
-    All amounts come from one provider, such as a NUMA node, if one provider has all classes of the amounts.
-    """
+    """A claim's query, as of allocation candidates, from one provider if one has all its classes."""
     holders = [{node.uuid for node in tree.providers_of(name)} for name in amounts]
     suffix = "1" if set.intersection(*holders) else ""
     return f"resources{suffix}=" + ",".join(f"{name}:{amount}" for name, amount in sorted(amounts.items()))

@@ -412,10 +412,7 @@ def _plan_attributes(has: ReportedProvider, attributes: Mapping[str, str | float
 
 
 def _offered_capacity(inventory: ProviderInventory | None) -> int:
-    """The units that an inventory offers.
-
-    A missing inventory has -1, so that its removal counts as shrinking.
-    """
+    """The units that an inventory offers; -1 without one, so that its removal counts as shrinking."""
     return -1 if inventory is None else inventory.total - inventory.reserved
 
 
@@ -460,10 +457,7 @@ def adjustment_sentences(
 
 
 def _ratio_elsewhere(name: str, reported: Mapping[str, ReportedProvider], owned: Ownership) -> float | None:
-    """The highest allocation ratio of a resource class on the agent's providers.
-
-    The result is None if no provider of the agent has the class.
-    """
+    """The highest allocation ratio of a class on the agent's providers; None if none has it."""
     ratios = (
         provider.inventories[name].allocation_ratio
         for uuid, provider in reported.items()

@@ -1,7 +1,8 @@
 """The reporter: makes Placement's providers equal to the host's tree.
 
 The reporter reads the providers, plans, sends the difference, and saves which names are the agent's own. The
-reporter reads a provider again only if another program may have changed the provider.
+reporter reads a provider again only if another program may have changed the provider. A method that sends
+requests raises :class:`~compute_agent.report.answers.PlacementError` if one of them fails.
 """
 
 from __future__ import annotations
@@ -117,11 +118,7 @@ class ProviderReader:
         self._known = None
 
     def mark_stale(self, uuids: Set[str]) -> None:
-        """Read these providers again next time, even if their generations have not changed.
-
-        The agent may have planned a refused change from a wrong answer of the server. Without another
-        reading, the agent would use that answer until something changes on the server.
-        """
+        """Read these providers again next time, as a wrong answer may have caused a refused change."""
         self._trees.clear()
         self._stale = uuids
 
@@ -131,10 +128,7 @@ class ProviderReader:
         return self.reported or self._seen
 
     def known_names(self) -> KnownNames:
-        """The names of classes and traits that the server knows, read once.
-
-        :raises PlacementError: a request failed.
-        """
+        """The names of classes and traits that the server knows, read once."""
         if self._known is None:
             self._known = KnownNames(
                 self._client.resource_classes(),
@@ -147,8 +141,6 @@ class ProviderReader:
         """The providers of the host in Placement, by uuid, including ``owned`` providers in other trees.
 
         Providers with an unchanged generation are not read again.
-
-        :raises PlacementError: a request failed.
         """
         read = self._read_whole if self._client.has_trees() else self._read_each
         self._listing = None
@@ -170,10 +162,7 @@ class ProviderReader:
         return dict(fresh)
 
     def take_listing(self) -> HoldingsListing | None:
-        """The allocations that were read together with the providers, returned once.
-
-        The result is None if no allocations were read.
-        """
+        """The allocations read with the providers, returned once; None if there are none."""
         listing, self._listing = self._listing, None
         return listing
 
@@ -203,10 +192,7 @@ class ProviderReader:
         return fresh
 
     def _read_whole(self, uuid: str) -> dict[str, ReportedProvider]:
-        """The providers of a tree and their allocations, read in one request.
-
-        If nothing has changed, the remembered providers are returned.
-        """
+        """A tree's providers and allocations from one request; remembered ones if nothing has changed."""
         # The time is taken before the request, because the answer may show the state of any later moment.
         as_of, known = time.monotonic(), self._trees.get(uuid)
         try:
@@ -320,8 +306,6 @@ class HostReporter:
         """Plan the moves of a reshape to ``tree``, without sending anything.
 
         See :func:`~compute_agent.report.reshape.plan_reshape`.
-
-        :raises PlacementError: a request failed.
         """
         self.reader.reported.clear()
         reported = self.read_reported(tree.root.uuid)
@@ -397,8 +381,6 @@ class HostReporter:
         """Keep new guests away from the host, or let them in again; return whether a trait changed.
 
         Without a root provider nothing changes until the next call. Reports do not change these traits.
-
-        :raises PlacementError: a request failed.
         """
         return self._repeat_step(lambda: self._switch_scheduling(root_uuid, causes))
 
@@ -425,8 +407,6 @@ class HostReporter:
         """The providers of the host in Placement, by uuid, including those below a former root of the host.
 
         Providers that nova-compute has taken over no longer count as the agent's.
-
-        :raises PlacementError: a request failed.
         """
         reported = self.reader.read(root_uuid, self._owned.keys())
         taken = {uuid for uuid in self._owned if uuid in reported and is_novas_device(reported[uuid])}
@@ -447,10 +427,7 @@ class HostReporter:
         return evidence, now
 
     def take_listing(self) -> HoldingsListing | None:
-        """Return the allocations that were read together with the providers, but only once.
-
-        The result is None if no allocations were read.
-        """
+        """The allocations read with the providers, returned once; None if there are none."""
         return self.reader.take_listing()
 
     def root_traits(self, root_uuid: str) -> frozenset[str] | None:
@@ -468,17 +445,11 @@ class HostReporter:
         self.reader.forget_providers()
 
     def server_tree(self, tree: ProviderTree) -> ProviderTree:
-        """``tree`` with the resource class names that the server knows (LLC or CUSTOM_LLC).
-
-        A tree beside nova-compute already has the names of a stock server.
-        """
+        """``tree`` with the server's class names (LLC or CUSTOM_LLC), already so beside nova-compute."""
         return tree if STOCK_NAMES.keys() <= self.reader.known_names().classes else with_stock_names(tree)
 
     def remove_own(self, root_uuid: str) -> ReportOutcome:
-        """Delete the agent's own providers without allocations, and the agent's attributes of Nova's devices.
-
-        :raises PlacementError: a request failed.
-        """
+        """Delete the agent's own providers without allocations, and its attributes of Nova's devices."""
         self.forget_providers()
         reported = self.read_reported(root_uuid)
         undone = (*plan_device_attributes(reported, {}), *plan_deletions(reported, self._owned))
@@ -496,17 +467,12 @@ class HostReporter:
         """A copy of ``tree`` with the names of resource classes that the server knows.
 
         Amounts that must not be offered, because guests hold them, are added to ``reserved`` of inventories.
-
-        :raises PlacementError: a request failed.
         """
         wanted, self.waiting = beside_held(self.server_tree(tree), reported, self._owned, self._held_amount)
         return wanted
 
     def plan_report(self, tree: ProviderTree) -> tuple[Action, ...]:
-        """The actions that report_tree() would send.
-
-        :raises PlacementError: a request failed.
-        """
+        """The actions that report_tree() would send."""
         reported = self.read_reported(tree.root.uuid)
         wanted = self.reportable_tree(tree, reported)
         return plan_actions(

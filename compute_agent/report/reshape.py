@@ -25,10 +25,7 @@ _OTHER_NAME: Final = {**STOCK_NAMES, **{stock: ours for ours, stock in STOCK_NAM
 
 @dataclass(frozen=True, slots=True)
 class AllocationMove:
-    """An amount of a consumer's allocation that moves to another provider or becomes another resource class.
-
-    ``source`` and ``target`` are the uuids of providers.
-    """
+    """An amount that moves to another provider or class; ``source`` and ``target`` are uuids."""
 
     consumer: str
     source: str
@@ -193,10 +190,7 @@ class _ReshapePlanner:
         self._zones = zones
 
     def move_consumer(self, consumer: str, location: CpuLocation | None) -> str | None:
-        """Move the allocations of one consumer where needed.
-
-        Return the reason if the allocations exceed the free capacity; otherwise None.
-        """
+        """Move a consumer's allocations; return a reason if they exceed what is free, or None."""
         sources: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
         converted = self._becomes_pcpu(consumer, location)
         for uuid, resources in list(self.held[consumer].items()):
@@ -276,10 +270,7 @@ class _ReshapePlanner:
 def _pair_parts(
     consumer: str, old: str, sources: Mapping[str, int], new: str, targets: Mapping[str, int]
 ) -> Iterable[AllocationMove]:
-    """Pair old and new amounts of an allocation as moves.
-
-    The totals of old and new amounts may differ by a constant factor.
-    """
+    """Pair old and new amounts as moves; their totals may differ by a constant factor."""
     total_old, total_new = sum(sources.values()), sum(targets.values())
     # The amounts are exact fractions: floating-point numbers could add up to one unit more or less than was
     # held.

@@ -87,10 +87,7 @@ def owner_of(shape: str | None, last: NovaRoot | None = None, decided: bool = Tr
 
 
 class RootMissingError(PlacementError):
-    """nova-compute owns the root but has not created it yet, or has deleted it.
-
-    The agent cannot report without the root.
-    """
+    """nova-compute owns the root, which is missing, so that nothing can be reported."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("GET", "/resource_providers", detail)
@@ -188,10 +185,7 @@ class HostMaintenance:
 
 
 def switched_traits(traits: frozenset[str], causes: Causes) -> frozenset[str]:
-    """The traits of the root provider after the causes have set or removed COMPUTE_STATUS_DISABLED.
-
-    The traits stay unchanged if another program has disabled the host.
-    """
+    """The root's traits with COMPUTE_STATUS_DISABLED as asked, unless other programs disabled it."""
     if DISABLED in traits and not traits & MARKS:
         return traits
     asking = frozenset(cause.value for cause in DisableCause if causes.get(cause, cause.value in traits))

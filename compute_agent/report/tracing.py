@@ -103,10 +103,7 @@ class RequestTracing:
 
 @cache
 def tracing_to(endpoint: str, sample_ratio: float) -> RequestTracing:
-    """The object that sends traces to this collector; a process has only one such object.
-
-    The object sends the remaining spans when the process ends.
-    """
+    """The process's only sender of traces to this collector; its exit sends the remaining spans."""
     exporter = OTLPSpanExporter(endpoint, timeout=_EXPORT_TIMEOUT)
     tracing = RequestTracing(BatchSpanProcessor(exporter, max_queue_size=_MAX_QUEUE), sample_ratio)
     atexit.register(tracing.end_tracing)

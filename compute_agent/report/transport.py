@@ -96,18 +96,12 @@ class PlacementTransport:
         return cls(adapter, _request_spans(conf) if conf.tracing.enabled else None)
 
     def forget_extensions(self) -> None:
-        """Read the version of the API below ``/ext/v1`` again next time.
-
-        Another server may answer by then.
-        """
+        """Read the version of ``/ext/v1`` again next time, maybe from another server."""
         with self._lock:
             self._extensions = None
 
     def extension_version(self) -> tuple[int, int]:
-        """The version of the API below ``/ext/v1``, read once; (0, 0) if the server has no such API.
-
-        :raises PlacementError: the request failed.
-        """
+        """The version of the API below ``/ext/v1``, read once; (0, 0) if the server has no such API."""
         with self._lock:
             if self._extensions is None:
                 self._extensions = self._find_extensions()
@@ -133,10 +127,7 @@ class PlacementTransport:
             return self._microversion
 
     def knows_consumer_types(self) -> bool:
-        """Whether consumers have types in the microversion in use.
-
-        :raises PlacementError: the request failed.
-        """
+        """Whether consumers have types in the microversion in use."""
         return parse_microversion(self.chosen_microversion()) > parse_microversion(UNTYPED_MICROVERSION)
 
     def _negotiate_microversion(self) -> str:
@@ -191,10 +182,7 @@ class PlacementTransport:
         headers: dict[str, str],
         expected: int = 200,
     ) -> Any:
-        """Send a request and return its response, if the status is a success or ``expected``.
-
-        :raises PlacementError: the request failed.
-        """
+        """Send a request and return its response, if the status is a success or ``expected``."""
         request_id = f"req-{uuid.uuid4()}"
         headers = {"Accept": "application/json", REQUEST_ID: request_id, **headers}
         # raise_exc=False, because the code below makes errors from statuses, with the text of the answer.

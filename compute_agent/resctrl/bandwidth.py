@@ -25,10 +25,7 @@ UNITS_PER_GB: Final = 8
 
 
 class BandwidthUnknownError(ValueError):
-    """A bandwidth cannot be converted to a value of this hardware, because the full bandwidth is unknown.
-
-    The message names the option to set.
-    """
+    """A value needs the full bandwidth, which is unknown; the message names the option to set."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -119,10 +116,7 @@ class BandwidthCodec(Protocol):
 
 
 class IntelCodec:
-    """The codec of Intel RDT: percent.
-
-    Each core has its own throttle, so the tasks of a group share no cap.
-    """
+    """The codec of Intel RDT: percent, a throttle for each core, and no cap that tasks share."""
 
     # Two guests of one group on different cores can each use the full cap.
     shares_cap = False
@@ -158,18 +152,12 @@ class IntelCodec:
         return min(100, value)
 
     def is_same_value(self, written: int, read: int) -> bool:
-        """Whether both values are equal.
-
-        The agent writes only values that the hardware supports, so the kernel rounds nothing.
-        """
+        """Whether values are equal; the kernel rounds nothing, as the agent writes only supported ones."""
         return written == read
 
 
 class IntelMbpsCodec:
-    """The codec of the mount option mba_MBps: MiB/s.
-
-    Without ``memory_bandwidth_gbps`` only rates and 100 % have a value.
-    """
+    """The codec of mba_MBps: MiB/s, only of rates and 100 % without ``memory_bandwidth_gbps``."""
 
     # The kernel's control loop measures the bandwidth of a whole group, and throttles the group.
     shares_cap = True
@@ -208,10 +196,7 @@ class IntelMbpsCodec:
 
 
 class AmdCodec:
-    """The codec of AMD QoS: 1/8 GB/s.
-
-    100 % is ``memory_bandwidth_gbps``, or without it the highest value of any group.
-    """
+    """The codec of AMD QoS: 1/8 GB/s of ``memory_bandwidth_gbps``, or of any group's maximum."""
 
     # The hardware limits the traffic of a CLOSID between a whole L3 domain and memory.
     shares_cap = True
@@ -257,10 +242,7 @@ class AmdCodec:
 
 
 class ArmCodec(IntelCodec):
-    """The codec of ARM MPAM: percent, as a cap on all tasks of a group together.
-
-    The kernel shows the value of the hardware, which may differ by one step from the written value.
-    """
+    """The codec of ARM MPAM: percent for all tasks together, read back up to a step off."""
 
     shares_cap = True
 

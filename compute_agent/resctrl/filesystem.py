@@ -35,10 +35,7 @@ def read_text(path: Path) -> str:
 
 
 class ResctrlFilesystem:
-    """A mounted resctrl filesystem, or a read-only copy of such a filesystem.
-
-    Paths are relative to its root.
-    """
+    """A mounted resctrl or a read-only copy; paths are relative to its root."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -59,10 +56,7 @@ class ResctrlFilesystem:
             raise self._make_error(error, path) from error
 
     def read_optional(self, path: str) -> str | None:
-        """The text of a file without surrounding blanks.
-
-        The result is None if the file cannot be read, for example because the kernel does not have it.
-        """
+        """The text of a file without surrounding blanks; None if the kernel does not have or show it."""
         try:
             return self.read_file(path).strip()
         except ResctrlError:

@@ -36,10 +36,7 @@ class ResctrlLayout:
             raise ValueError(f"{self.prefix!r} cannot begin the names of groups")
 
     def is_ours(self, group: str) -> bool:
-        """Whether a group belongs to the agent, judged by its name.
-
-        All other groups are foreign, and the agent never changes them.
-        """
+        """Whether a group's name is the agent's, which never changes any other (foreign) group."""
         return group.startswith(self.prefix)
 
     def class_group(self, name: str) -> str:

@@ -161,10 +161,7 @@ class BandwidthTotals:
         return found
 
     def start_again(self) -> None:
-        """Forget the last sample, because it came from another group.
-
-        The next sample sets a new starting point.
-        """
+        """Begin with the next sample, as the last came from another group."""
         self._last.clear()
 
 
@@ -306,10 +303,7 @@ def descriptors_to_keep() -> int:
 
 
 class CounterFiles:
-    """The counter files of control and monitoring groups.
-
-    Files stay open, so that a reading is one system call.
-    """
+    """The counter files of groups, which stay open, so that a reading is one system call."""
 
     def __init__(
         self, files: ResctrlFilesystem, keep: int | None = None, place: ReaderPlace | None = None
@@ -336,10 +330,7 @@ class CounterFiles:
         return found
 
     def read_samples(self, groups: Iterable[str], time: float) -> Mapping[str, CounterSample | ResctrlError]:
-        """Read the counters of groups, cache by cache.
-
-        A group that cannot be read has an error as its result.
-        """
+        """Read counters of groups, cache by cache; an unreadable group has an error as its result."""
         found: dict[str, CounterSample | ResctrlError] = {}
         opened: dict[str, _OpenCounters] = {}
         for group in dict.fromkeys(groups):
@@ -445,10 +436,7 @@ def _read_path(path: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CounterAssignment:
-    """A change of one hardware counter: assign it to an event of a group, or release it.
-
-    ``assign`` is False for a release.
-    """
+    """A hardware counter to assign to an event of a group, or to release (``assign`` is False)."""
 
     group: str
     slot: CounterKey

@@ -153,10 +153,7 @@ class _StepPlanner:
         self.now[group.name] = values
 
     def _shrunk_schemata(self, group: TargetGroup) -> Schemata:
-        """The reduced schemata that a group gets in the first phase, before masks move.
-
-        In this phase, a group keeps only the ways and the bandwidth that it has both now and at the end.
-        """
+        """Schemata before masks move: the ways and bandwidth that a group has both now and at the end."""
         now = self.now.get(group.name)
         values = Schemata()
         for cache in self.host.partitions:
@@ -170,10 +167,7 @@ class _StepPlanner:
         return values.updated_with(Schemata({"MB": lower}))
 
     def _transit_mask(self, group: TargetGroup, cache: int, now: Schemata | None) -> WayMask:
-        """The mask that a group has while exclusive masks have not moved yet.
-
-        This mask is as near to the final mask as possible, but has no way that is promised to another group.
-        """
+        """A mask near the final one, without ways promised to others, until exclusive masks move."""
         partition = self.host.partitions[cache]
         before = cache_mask(self.host.platform, now, cache) if now is not None else NO_WAYS
         # The ways outside of the pool: they are never exclusive, and there is always at least one.
@@ -205,10 +199,7 @@ class _StepPlanner:
         return default_ways
 
     def _split_like(self, mask: WayMask, cache: int, *known: Schemata | None) -> Schemata:
-        """The schemata lines of a cache for ``mask``.
-
-        With CDP, the ways are divided into code and data as in ``known``.
-        """
+        """A cache's schemata lines for ``mask``, with CDP divided into code and data as in ``known``."""
         for schemata in known:
             if schemata is not None and cache_mask(self.host.platform, schemata, cache) == mask:
                 # The masks are equal, so only the division into code and data is copied.

@@ -124,10 +124,7 @@ class ResctrlPlatform:
 
     @property
     def max_groups(self) -> int:
-        """The maximum number of control groups.
-
-        Each group needs a CLOSID, and an RMID if the hardware can monitor.
-        """
+        """The most control groups: each needs a CLOSID, and an RMID if the hardware can monitor."""
         return min(self.closid_count, self.monitoring.rmids) if self.monitoring else self.closid_count
 
     @property

@@ -53,10 +53,7 @@ class GroupSharing:
         return tuple(dict.fromkeys(group for group in self.by_class.values() if group != DEFAULT_GROUP))
 
     def group_with(self, host: ResctrlLayout, share: ShareSpec) -> str | None:
-        """The group of a class that has a share with the same effect as ``share``.
-
-        The result is None if there is no such class.
-        """
+        """The group of a class with the effect of ``share``; None without such a class."""
         key = share_key(host, share)
         return None if key is None else self.by_key.get(key)
 
@@ -64,10 +61,7 @@ class GroupSharing:
 def share_groups(
     host: ResctrlLayout, classes: Mapping[str, ShareSpec], present: ResctrlGroups
 ) -> GroupSharing:
-    """Choose the control groups of the QoS classes; classes with the same effect share a group.
-
-    The first class with an effect names the group.
-    """
+    """Control groups of classes: one for the same effect, named by the first class that has one."""
     by_key: dict[ShareKey, str] = {}
     # The default group needs no CLOSID of its own, but it has the effect of an empty share only if it is
     # uncapped.
@@ -82,11 +76,7 @@ def share_groups(
 
 
 def share_key(host: ResctrlLayout, share: ShareSpec) -> ShareKey | None:
-    """A key that is equal for shares with the same effect; None if guests must not share the group.
-
-    Guests must not share a group if its bandwidth cap applies to all tasks of the group together. Each guest
-    then needs a group of its own.
-    """
+    """A key equal for shares of one effect; None if a bandwidth cap on all tasks forbids to share."""
     cache_control, control = host.platform.l3, host.platform.mb
     caches = cache_control.ids if cache_control else ()
     resources = cache_control.resources if cache_control else ()
@@ -154,10 +144,7 @@ def cache_lines(
     taken: Mapping[int, WayMask],
     way_limits: Mapping[int, int] = MappingProxyType({}),
 ) -> Schemata:
-    """The L3 lines of a group's schemata. Exclusive ways are used for both code and data.
-
-    The parameters are the same as for :func:`group_schemata`.
-    """
+    """The L3 lines of :func:`group_schemata`, with exclusive ways for code and data."""
     control = host.platform.l3
     if control is None:
         return Schemata()
@@ -182,10 +169,7 @@ def cache_lines(
 
 
 def l2_lines(host: ResctrlLayout, share: ShareSpec, present: ResctrlGroups, name: str) -> Schemata:
-    """The L2 lines of a group's schemata.
-
-    The result is empty if the group has no L2 rule, and already has the masks of the default group.
-    """
+    """A group's L2 lines; empty without a rule, if it has the default group's masks already."""
     control = host.platform.l2
     if control is None:
         return Schemata()
@@ -353,10 +337,7 @@ def resolve_groups(
 def _usable_share(
     host: ResctrlLayout, share: ShareSpec, name: str, record_refusal: _RefusalRecorder
 ) -> ShareSpec:
-    """The share without the values that this platform does not support.
-
-    Examples are masks for code on hardware without CDP, and a bandwidth if the full bandwidth is unknown.
-    """
+    """The share as far as supported: no code masks without CDP, no bandwidth without the full one."""
     share, reasons = share.without_unsupported(host.platform)
     for reason in reasons:
         record_refusal(name, reason)
@@ -424,10 +405,7 @@ def _possible_demand(
 def _limited_demand(
     host: ResctrlLayout, of_class: ShareSpec, demand: GuestDemand, record_refusal: _RefusalRecorder
 ) -> GuestDemand:
-    """The demand of a guest, reduced to its temporary limits.
-
-    A limit on ways stays in the demand if the guest has no exclusive ways.
-    """
+    """A guest's demand under its limits; one on ways stays if the guest has no exclusive ways."""
     ways, bandwidth, caps = dict(demand.ways), dict(demand.bandwidth), dict(demand.share.mb_per_cache)
     way_limits = {}
     for cache, limit in demand.way_limits.items():
@@ -502,10 +480,7 @@ def _admitted_groups(
     capacity: int,
     barred: Collection[str],
 ) -> frozenset[str]:
-    """The names of the groups that can exist, because CLOSIDs and RMIDs are left for them.
-
-    The default group is included.
-    """
+    """Groups, with the default one, for which CLOSIDs and RMIDs are left."""
     # Foreign groups need CLOSIDs, too.
     foreign = sum(1 for name in present.groups if name != DEFAULT_GROUP and not host.is_ours(name))
     wanted: dict[str, tuple[int, bool]] = dict.fromkeys(sharing.needed_groups, (0, False))

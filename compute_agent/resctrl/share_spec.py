@@ -112,10 +112,7 @@ class ShareSpec:
             raise BadShareError(reason)
 
     def unknown_domains(self, platform: ResctrlPlatform) -> Iterator[str]:
-        """Yield a message about each domain that the share names but the platform does not have.
-
-        A domain is a cache or a bandwidth domain. Controls that the platform lacks cause no message.
-        """
+        """Yield messages on caches or bandwidth domains that the platform lacks, if it has the control."""
         for name, per_cache, control in (
             ("LLC", self.llc_per_cache, platform.l3),
             ("MB", self.mb_per_cache, platform.mb),

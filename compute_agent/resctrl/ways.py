@@ -127,10 +127,7 @@ class _MoveSearch:
                     yield index, to
 
     def _canonical_state(self, state: _BlockPositions) -> tuple[tuple[int, int], ...]:
-        """A key of a state.
-
-        An exchange of two equally large blocks, except the owner's, leads to a state with the same key.
-        """
+        """A key of a state, the same after an exchange of equal blocks, except the owner's."""
         pairs = list(zip(state, self.sizes, strict=True))
         return tuple(sorted(pairs[: self.others])) + tuple(pairs[self.others :])
 
@@ -180,10 +177,7 @@ class WayPartition:
         return self.rules.all_ways - self.pool - self.locked
 
     def open_ways(self, exclusive: WayMask) -> WayMask:
-        """The ways that groups without exclusive ways may fill.
-
-        ``exclusive`` are the ways that are assigned.
-        """
+        """Ways for groups without exclusive ways; ``exclusive`` are the assigned ways."""
         return self.rules.widest_mask(self.rules.all_ways - self.locked - exclusive, around=self.shared_ways)
 
 
@@ -373,11 +367,7 @@ def _moves_for(
 def _best_place(
     partition: WayPartition, free: WayMask, taken: WayMask, own: WayMask, count: int
 ) -> WayMask | None:
-    """The run of ``count`` free ways that contains most of the ways in ``own``.
-
-    Among equal runs, the run that leaves most open ways is chosen, then the run in the smallest gap, then the
-    lowest run.
-    """
+    """The run of ``count`` free ways with most of ``own``, then most open, in the smallest gap, lowest."""
     best, best_key = None, (0, 0, 0, 0)
     for gap in free.split_runs():
         first = next(iter(gap))

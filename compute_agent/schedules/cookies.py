@@ -41,10 +41,7 @@ class CookieGuest:
 
 @dataclass(frozen=True, slots=True)
 class CookieGrant:
-    """Threads of a guest that get the cookie of the process ``source``.
-
-    If ``source`` is None, the threads lose their cookies.
-    """
+    """Threads that get the cookie of the process ``source``, or lose theirs if it is None."""
 
     guest: CookieGuest
     source: ProcessIdentity | None

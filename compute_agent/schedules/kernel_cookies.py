@@ -6,6 +6,9 @@ The kernel has no call to give the cookie of one process to another. So a thread
 cookie of a process, and copies this cookie to the other. To remove a cookie, the thread takes over
 "no cookie" from a process without a cookie, and copies that state. Each grant has its own thread, because a
 thread keeps the cookie that it has taken over.
+
+A function that reads or sets a cookie raises NoSiblingsError if no core has two threads online, and
+CookieError if the kernel refuses the call or does not support cookies.
 """
 
 from __future__ import annotations
@@ -57,11 +60,7 @@ class KernelCookies:
     """Reads and sets cookies of threads in the running kernel."""
 
     def read_cookie(self, tid: int) -> int | None:
-        """The cookie of a thread, 0 for no cookie; None if the thread has ended.
-
-        :raises NoSiblingsError: no core has two threads online.
-        :raises CookieError: the kernel refuses the call, or does not support cookies.
-        """
+        """The cookie of a thread, 0 for no cookie; None if the thread has ended."""
         found = ctypes.c_ulong()
         try:
             _call_kernel(_GET, tid, _THREAD, found)
@@ -70,11 +69,7 @@ class KernelCookies:
         return found.value
 
     def create_cookie(self, pid: int) -> None:
-        """Give all threads of a process a new cookie. The function ignores a process that has ended.
-
-        :raises NoSiblingsError: no core has two threads online.
-        :raises CookieError: the kernel refuses the call, or does not support cookies.
-        """
+        """Give all threads of a process a new cookie. The function ignores a process that has ended."""
         with contextlib.suppress(ProcessLookupError):
             _call_kernel(_CREATE, pid, _PROCESS)
 
@@ -82,9 +77,6 @@ class KernelCookies:
         """Give threads the cookie of the process ``source``; remove their cookies if ``source`` is 0.
 
         The function ignores a thread that has ended.
-
-        :raises NoSiblingsError: no core has two threads online.
-        :raises CookieError: the kernel refuses the call, or does not support cookies.
         """
 
         def pass_on() -> None:
@@ -104,9 +96,7 @@ class KernelCookies:
         Otherwise guests that this process starts would inherit the cookie, and could share cores with each
         other.
 
-        :raises NoSiblingsError: no core has two threads online.
         :raises OwnCookieError: no process without a cookie was found.
-        :raises CookieError: the kernel refuses the call, or does not support cookies.
         """
 
         def pass_on() -> None:
@@ -118,11 +108,7 @@ class KernelCookies:
             self._run_apart(pass_on)
 
     def _drop_cookie(self) -> None:
-        """Remove the cookie of the calling thread.
-
-        :raises NoSiblingsError: no core has two threads online.
-        :raises CookieError: the kernel refuses the call, or does not support cookies.
-        """
+        """Remove the cookie of the calling thread."""
         if not self.read_cookie(0):
             return
         for pid in _WITHOUT_COOKIE:
@@ -132,11 +118,7 @@ class KernelCookies:
         raise OwnCookieError(OWN_COOKIE)
 
     def _run_apart(self, pass_on: Callable[[], None]) -> None:
-        """Run a function in a thread of its own.
-
-        :raises NoSiblingsError: no core has two threads online.
-        :raises CookieError: the kernel refuses the call, or does not support cookies.
-        """
+        """Run a function in a thread of its own."""
         try:
             run_aside(COOKIE_THREAD, pass_on).result(_GRANT_SECONDS)
         except ProcessLookupError:

@@ -58,10 +58,7 @@ class ThreadSchedule:
 
     @property
     def is_usual(self) -> bool:
-        """Whether this is the usual schedule, with or without the flag.
-
-        A thread may give up its priority, but cannot remove the flag.
-        """
+        """Whether this is the usual schedule, with or without the flag, which threads cannot remove."""
         return self.policy in (os.SCHED_OTHER, RESET_USUAL)
 
     @property

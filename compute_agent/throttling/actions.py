@@ -19,10 +19,7 @@ the limit in the lever's unit, such as cores."""
 
 @dataclass(frozen=True, slots=True)
 class SwitchScheduling:
-    """The action to keep new guests away from the host (``off``), or to let new guests in again.
-
-    ``watermarks`` are the names of the ``[watermark:NAME]`` sections with usage above their threshold.
-    """
+    """Keep new guests away (``off``) or let them in; ``watermarks`` names sections above threshold."""
 
     off: bool
     watermarks: tuple[str, ...] = ()

@@ -133,10 +133,7 @@ def lowest_of(wanted: Iterable[Mapping[str, Mapping[ThrottleControl, float]]]) -
 def limit_differences(
     wanted: Mapping[str, Mapping[ThrottleControl, float]], views: Sequence[GuestView]
 ) -> list[LimitGuest]:
-    """Return the worker's events that change the present limits of guests to the ``wanted`` limits.
-
-    ``views`` are the guests as the worker sees them, with their present limits.
-    """
+    """Events that change limits of ``views``, the guests as the worker sees them, to ``wanted``."""
     found = []
     for view in views:
         uuid = view.guest.uuid

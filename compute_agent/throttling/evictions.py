@@ -59,10 +59,7 @@ EVICTION_THREAD: Final = ThreadSpec(
 
 
 class EvictionFailedError(Exception):
-    """The eviction of a guest failed, so the guest still runs or keeps its allocation.
-
-    The text has the reason.
-    """
+    """The guest still runs or keeps its allocation after an eviction; the text has the reason."""
 
 
 class EvictionInterruptedError(EvictionFailedError):
@@ -81,19 +78,12 @@ class UsualStop(Protocol):
     """The function that makes a guest leave. A metric may replace this function by another function."""
 
     def __call__(self, uuid: str, grace: float | None = None) -> None:
-        """Make a guest leave within ``grace`` seconds.
-
-        If ``grace`` is None, ``[qos] evict_grace`` applies.
-        """
+        """Make a guest leave in ``grace`` seconds; None means ``[qos] evict_grace``."""
         ...
 
 
 class GuestEvictor:
-    """The evictions in progress, each in a thread of its own. Only one thread may call the methods.
-
-    An agent that ends does not wait for evictions. The next agent reads the evictions from the state file,
-    and begins them again.
-    """
+    """Evictions, each in a thread; one thread calls the methods, and the next agent goes on with them."""
 
     def __init__(
         self, stop: UsualStop, give_back: Callable[[str], None], at_a_time: int = _AT_A_TIME
@@ -111,11 +101,7 @@ class GuestEvictor:
         self._over: queue.SimpleQueue[tuple[str, Exception | None]] = queue.SimpleQueue()
 
     def begin_eviction(self, guest: str, stop: StopGuest | None = None, grace: float | None = None) -> None:
-        """Begin the eviction of a guest; do nothing if this eviction has begun already.
-
-        ``stop`` makes the guest leave. None means the function that the constructor got, which is then called
-        with ``grace`` (seconds).
-        """
+        """Begin an eviction unless begun, by ``stop``, or (None) the constructor's with ``grace`` seconds."""
         if guest not in self._running:
             self._running.add(guest)
             # The agent does not wait for this thread, because the operator's command may hang, or Placement
@@ -124,10 +110,7 @@ class GuestEvictor:
             run_aside(EVICTION_THREAD, partial(self._see_off, guest, stop or usual), f"-{guest}")
 
     def finished_evictions(self) -> dict[str, Exception | None]:
-        """Return the evictions that have ended since the last call, by uuid of the guest.
-
-        The value is None if the guest has left. If the guest stays, the value is the error.
-        """
+        """Ended evictions since the last call, by uuid: None if the guest has left, or the error."""
         over = {}
         while not self._over.empty():
             guest, error = self._over.get()
@@ -150,10 +133,7 @@ class GuestEvictor:
 
 
 class GuestEvictions:
-    """Stops guests and deletes their allocations on this host.
-
-    Several threads may use the object at the same time. A call may wait for minutes.
-    """
+    """Stops guests and deletes their allocations; calls may come from several threads, and take minutes."""
 
     def __init__(
         self,

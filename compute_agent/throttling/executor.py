@@ -44,10 +44,7 @@ ESCALATE_THREAD: Final = ThreadSpec(
 
 
 class ThrottleTrigger(Protocol[A]):
-    """A trigger plans actions on guests for one reason, such as watermarks, and learns their outcomes.
-
-    The executor carries out the actions.
-    """
+    """Plans actions on guests for one reason, such as watermarks, and learns their outcomes."""
 
     @property
     def limit_owner(self) -> str:
@@ -59,10 +56,7 @@ class ThrottleTrigger(Protocol[A]):
         ...
 
     def plan_actions(self) -> Sequence[A]:
-        """The actions of this round, in order.
-
-        After a failed action, the executor calls this method again for further actions.
-        """
+        """The actions of this round, in order; called again for more after a failed action."""
         ...
 
     def settle_action(self, action: A, succeeded: bool) -> bool:
@@ -96,19 +90,11 @@ class EvictionStarter(Protocol):
     """Starts evictions. :class:`compute_agent.throttling.evictions.GuestEvictor` implements it."""
 
     def begin_eviction(self, guest: str, stop: StopGuest | None = None, grace: float | None = None) -> None:
-        """Begin the eviction of a guest; do nothing if this eviction has begun already.
-
-        ``stop`` makes the guest leave. None means the default eviction of the agent, which lasts at most
-        ``grace`` seconds.
-        """
+        """Begin an eviction unless begun, by ``stop``, or (None) the agent's within ``grace`` seconds."""
         ...
 
     def finished_evictions(self) -> Mapping[str, Exception | None]:
-        """Return the evictions that have ended since the last call, by uuid of the guest.
-
-        The value is None if the guest has left. If the guest has not left, the value is the error because of
-        which the guest still runs.
-        """
+        """Ended evictions since the last call, by uuid: None if the guest has left, or the error."""
         ...
 
 
@@ -143,10 +129,7 @@ class ThrottleExecutor:
         self._save_failure = ""
 
     def run_round(self, trigger: ThrottleTrigger[A]) -> tuple[A, ...]:
-        """Carry out the plan of a trigger; return the actions that succeeded.
-
-        A failed action is logged and counted. The other actions of the plan are still carried out.
-        """
+        """Carry out a plan, log and count failures; return the actions that succeeded."""
         # Preview comes first, because it is about the host as measured, before the actions of this round.
         self._show_preview(trigger.limit_owner, trigger.preview_actions())
         done: list[A] = []
@@ -181,10 +164,7 @@ class ThrottleExecutor:
     def resume_state(
         self, owner: str, throttles: Iterable[ThrottledGuest], evictions: Iterable[PendingEviction]
     ) -> None:
-        """Set the limits that the previous run of the agent has saved, and continue its evictions.
-
-        A limit that cannot be set is logged, and is set again in the first round of the trigger.
-        """
+        """Set saved limits, where the trigger's first round repeats failures, and continue evictions."""
         # A former agent saved each limit before it set the limit, and may have ended in between.
         for one in throttles:
             try:
@@ -202,11 +182,7 @@ class ThrottleExecutor:
             self._begin_eviction(eviction.guest, eviction.metric, eviction.grace)
 
     def finished_evictions(self, pending: Iterable[PendingEviction]) -> Mapping[str, Exception | None]:
-        """Report the evictions that have ended since the last call, and return them by uuid of the guest.
-
-        The value is None if the guest has left. Otherwise the guest still runs, and the value is the error.
-        ``pending`` are the evictions in the trigger's state.
-        """
+        """Report and return ended ones of ``pending`` by uuid: None if the guest has left, or the error."""
         # The evictor knows only the uuids of guests. The trigger's state has the metric because of which a
         # guest had to leave.
         metrics = {one.guest: one.metric for one in pending}
@@ -289,10 +265,7 @@ class ThrottleExecutor:
 
 
 def _preview_key(action: ThrottlingAct) -> Hashable:
-    """A key of an action in preview.
-
-    If the next round has an action with the same key, that action is not reported.
-    """
+    """A key of a previewed action, by which the next round does not report it again."""
     if isinstance(action, CaseDecision):
         return action.case.watch, action.case.victim, action.case.suspect
     return type(action), "" if isinstance(action, SwitchScheduling) else action.guest

@@ -199,11 +199,7 @@ def _last_words(process: subprocess.Popen[bytes], deadline: float) -> tuple[str,
 
 
 def missing_program(command: str) -> str:
-    """The reason why the program of a command cannot be run on this host, as part of a sentence.
-
-    The result is empty if the program can be run. The result is also empty if :func:`guest_command` refuses
-    the command, because that function reports the error itself.
-    """
+    """Why a command's program cannot run here; empty if it can, or :func:`guest_command` refuses."""
     try:
         words = shlex.split(command)
     except ValueError:

@@ -113,10 +113,7 @@ class ThrottleLever:
     set_limit: Callable[[str, str, float | None], None] | None = None
 
     def guest_consumption(self, guest: GuestUsage, domain: str) -> float | None:
-        """A guest's use of the lever's ``metric`` on a domain, in the metric's unit; None if unknown.
-
-        A domain is an L3 cache, or "" for the host as a whole.
-        """
+        """A guest's use of the lever's ``metric`` on an L3 cache, or on the host (""); None if unknown."""
         return guest.usage.get(MetricSeries(self.metric, domain))
 
 

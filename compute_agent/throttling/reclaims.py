@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from compute_agent.drivers.base import GuestThreads
-from compute_agent.drivers.memory_reclaim import reclaim_memory
+from compute_agent.drivers.memory_limits import reclaim_memory
 from compute_agent.host.kernel_files import read_optional
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.pipeline.worker import GuestPipeline

@@ -9,7 +9,7 @@ from oslo_config import cfg
 
 from compute_agent.classes.guest_classes import QosClasses, parse_classes
 from compute_agent.conf.interference import INTERFERENCE
-from compute_agent.conf.qos import interference_sections
+from compute_agent.conf.qos import family_sections
 from compute_agent.model.messages import ConfigError
 from compute_agent.throttling.guest_command import GuestCommand, guest_command
 from compute_agent.throttling.interference.signals import SIGNALS, InterferenceWatch
@@ -89,7 +89,7 @@ def parse_watches(conf: cfg.ConfigOpts, classes: QosClasses) -> tuple[Interferen
 
     :raises ConfigError: an option is missing or wrong; the text names section and option.
     """
-    return tuple(_read_watch(name, options, classes) for name, options in interference_sections(conf))
+    return tuple(_read_watch(name, options, classes) for name, options in family_sections(conf, INTERFERENCE))
 
 
 def _read_watch(name: str, options: Any, classes: QosClasses) -> InterferenceWatch:

@@ -63,10 +63,7 @@ class FormerState(Protocol):
 
     @property
     def former_watermarks(self) -> Any:
-        """The state of watermarks in the file, as JSON values.
-
-        The result is None if the file has no state of watermarks.
-        """
+        """The file's state of watermarks, as JSON values; None without one."""
         ...
 
     def drop_former_watermarks(self) -> None:

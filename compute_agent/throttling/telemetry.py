@@ -48,10 +48,7 @@ def _blame_nothing(guest: str, metric: str, cause: str = "") -> None:
 
 
 class ThrottleTelemetry:
-    """Reports and counts the actions of both triggers.
-
-    Several threads may use the object at the same time.
-    """
+    """Reports and counts the actions of both triggers; several threads may use it at the same time."""
 
     def __init__(
         self,
@@ -129,10 +126,7 @@ class ThrottleTelemetry:
         )
 
     def name_guests(self, owner: str, names: Mapping[str, str], staying: Iterable[str] = ()) -> None:
-        """Replace the names of guests, by uuid, that the trigger ``owner`` has reported.
-
-        A guest in ``staying`` keeps its former name if ``names`` lacks it.
-        """
+        """Replace the names that ``owner`` reported, by uuid; guests in ``staying`` keep missing names."""
         with self._lock:
             before = self._names.get(owner, {})
             kept = {guest: before[guest] for guest in staying if guest in before}

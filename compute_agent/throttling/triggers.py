@@ -89,10 +89,7 @@ class WatermarkTrigger:
         return {**self._streaks, **self._preview_streaks}
 
     def use_rules(self, rules: WatermarkRules) -> None:
-        """Replace the watermarks from the next round on.
-
-        Later rounds remove limits for which no watermark exists any more.
-        """
+        """Use other watermarks from the next round on, which lifts limits of removed ones."""
         self._rules = rules
 
     def resume_actions(self) -> None:
@@ -166,10 +163,7 @@ class WatermarkTrigger:
         return plan
 
     def settle_action(self, action: WatermarkAct, succeeded: bool) -> bool:
-        """Record the outcome of an action; return whether this round has to act on another guest instead.
-
-        The result is True if an action on a guest failed.
-        """
+        """Record an action's outcome; return whether it failed on a guest, so that another is due."""
         if succeeded:
             before, self.state = self.state, self.state.after_action(action)
             self._expected = _expected_snapshot(self._acting_rules, self._expected, before, action)
@@ -259,11 +253,7 @@ class InterferenceTrigger:
         self._executor.telemetry.show_interference(self.state, self._watches, sample.time)
 
     def forget_all(self) -> None:
-        """Drop all samples, decisions, cases and baselines.
-
-        The agent calls this method when the last watch is removed, because the values would be outdated when
-        a watch is added again.
-        """
+        """Drop samples, decisions, cases and baselines with the last watch, as they would be outdated."""
         self._samples, self._decisions, self.state = (), (), InterferenceState()
 
     # The methods of ThrottleTrigger, which the executor calls:
@@ -277,11 +267,7 @@ class InterferenceTrigger:
         return [one for one in self._decisions if one.what is not CaseVerdict.PREVIEW]
 
     def settle_action(self, action: CaseDecision, succeeded: bool) -> bool:
-        """Record the outcome of a decision. Return False: after a failure, the round begins no other trial.
-
-        If a case could not be opened, or its limit could not be lowered, the case is dropped. For an hour, no
-        case is opened for the same victim and suspect.
-        """
+        """Record an action's outcome; return whether it failed on a guest, so that another is due."""
         if not succeeded:
             self.owes = True  # the caller repairs limits in each round until this is False again
             if action.takes_away:
@@ -307,11 +293,7 @@ def _intended_state(state: WatermarkState, plan: Iterable[WatermarkAct]) -> Wate
 def _expected_snapshot(
     rules: WatermarkRules, snapshot: UsageSnapshot, before: WatermarkState, action: WatermarkAct
 ) -> UsageSnapshot:
-    """The snapshot that is expected after a successful action; ``before`` is the state before the action.
-
-    Only actions that lower or raise a limit change the snapshot. The use of guests that are being evicted is
-    subtracted elsewhere, in each plan.
-    """
+    """The snapshot after an action with ``before``; evicted guests are subtracted in each plan."""
     if isinstance(action, ThrottleAction):
         limit = before.limit_of(action.guest, action.knob)
         return rules.after_throttle(snapshot, action.guest, action.knob, limit, action.limit)

@@ -32,6 +32,7 @@ def test_the_benchmark_measures_every_part_of_this_service(tmp_path: Path) -> No
         "claims",
         "migrations",
         "releases",
+        "answers",
         "end to end",
         "growth: 20 numa hosts, 100 providers",
     }

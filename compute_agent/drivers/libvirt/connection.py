@@ -1,7 +1,7 @@
 """The connection to libvirtd, and libvirt's event loop in a thread of its own.
 
 The module imports libvirt-python only when the driver libvirt opens, because the driver of processes works
-without it.
+without it. A method that asks libvirtd raises DriverError if libvirtd does not answer.
 """
 
 from __future__ import annotations
@@ -122,10 +122,7 @@ class LibvirtConnection:
         return self._host_name
 
     def open(self) -> None:
-        """Connect to libvirtd, and register for the events of domains.
-
-        :raises DriverError: libvirtd does not answer.
-        """
+        """Connect to libvirtd, and register for the events of domains."""
         libvirt = self.libvirt
         # Broken connections are closed here, in the caller's thread; see _on_closed().
         while self._broken:
@@ -173,17 +170,11 @@ class LibvirtConnection:
             self._let_go(session)
 
     def active_domains(self) -> list[Any]:
-        """The domains that are active at present, as objects of libvirt.
-
-        :raises DriverError: libvirtd does not answer.
-        """
+        """The domains that are active at present, as objects of libvirt."""
         return self._list_domains(self.libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
 
     def inactive_domains(self) -> list[Any]:
-        """The domains that are defined but not active, as objects of libvirt.
-
-        :raises DriverError: libvirtd does not answer.
-        """
+        """The domains that are defined but not active, as objects of libvirt."""
         return self._list_domains(self.libvirt.VIR_CONNECT_LIST_DOMAINS_INACTIVE)
 
     def _list_domains(self, which: int) -> list[Any]:
@@ -195,10 +186,7 @@ class LibvirtConnection:
         return domains
 
     def find_domain(self, guest_uuid: str) -> Any | None:
-        """The domain with this uuid, as an object of libvirt; None if libvirtd does not know the uuid.
-
-        :raises DriverError: libvirtd does not answer.
-        """
+        """The domain with this uuid, as an object of libvirt; None if libvirtd does not know the uuid."""
         try:
             with self._open_call() as handle:
                 return handle.lookupByUUIDString(guest_uuid)
@@ -209,10 +197,7 @@ class LibvirtConnection:
             raise DriverError(f"domain {guest_uuid} cannot be looked up: {error}") from error
 
     def is_unknown_domain(self, error: Exception) -> bool:
-        """Whether an error means that libvirtd has no such domain.
-
-        Such a domain has ended, and libvirtd has no definition of it.
-        """
+        """Whether an error says that the domain has ended, and has no definition either."""
         libvirt = self.libvirt
         return isinstance(error, libvirt.libvirtError) and error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN
 
@@ -239,7 +224,6 @@ class LibvirtConnection:
 
         :return: a user in the form of ``DomainDescription.owner``; empty for the libvirtd of a user's
             session.
-        :raises DriverError: libvirtd does not answer.
         """
         # libvirtd is asked once for each connection: the capabilities are a long text, and the user rarely
         # changes.
@@ -276,10 +260,7 @@ class LibvirtConnection:
                 self._end_session(session)
 
     def _on_tuned(self, handle: Any, domain: Any, params: Mapping[str, Any], opaque: Any) -> None:
-        """Handle an event with changed limits of a domain.
-
-        Changed pins arrive here, too, but the agent reads pins from /proc.
-        """
+        """Handle changed limits of a domain; changed pins come, too, but are read from /proc."""
         if any(name.startswith("blkdeviotune") for name in params):
             self._domain_event(handle, domain)
 

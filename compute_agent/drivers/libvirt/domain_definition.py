@@ -413,10 +413,7 @@ def _read_binding(root: ElementTree.Element) -> MemoryBinding:
 
 
 def _read_pins(root: ElementTree.Element) -> tuple[Pins, frozenset[ThreadRole]]:
-    """The CPUs of each role, and the roles that the XML pins.
-
-    All other roles have the CPUs of ``<vcpu cpuset>``.
-    """
+    """The CPUs of each role, else those of ``<vcpu cpuset>``, and the roles that the XML pins."""
     vcpu, tune = root.find("vcpu"), root.find("cputune")
     if vcpu is None:
         return {}, frozenset()

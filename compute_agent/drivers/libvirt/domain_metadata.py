@@ -169,10 +169,7 @@ _ADDRESS_LIMITS: Final = {"domain": 0xFFFFFFFF, "bus": 0xFF, "slot": 0x1F, "func
 
 
 def read_devices(root: ElementTree.Element) -> frozenset[str]:
-    """The PCI addresses of the host's devices that the domain has, and the uuids of mediated devices.
-
-    Unreadable addresses are left out.
-    """
+    """PCI addresses and uuids of mediated devices of the domain, without unreadable addresses."""
     sources = (element.find("source/address") for path in _DEVICE_PATHS for element in root.iterfind(path))
     found = {_read_address(source) for source in sources if source is not None}
     mediated = [each.get("uuid", "").lower() for each in root.iterfind(_MEDIATED_PATH)]
@@ -180,10 +177,7 @@ def read_devices(root: ElementTree.Element) -> frozenset[str]:
 
 
 def _read_address(source: ElementTree.Element) -> str:
-    """A PCI address such as ``0000:81:00.0`` from an element with hexadecimal attributes.
-
-    The result is empty if the address cannot be read.
-    """
+    """A PCI address like ``0000:81:00.0`` from hexadecimal attributes; empty if unreadable."""
     numbers = []
     for name, limit in _ADDRESS_LIMITS.items():
         try:
@@ -294,10 +288,7 @@ def parse_constraints(domain_xml: str) -> PlacementConstraints:
 def with_pins(
     constraints: PlacementConstraints, pins: Mapping[ThreadRole, frozenset[int]]
 ) -> PlacementConstraints:
-    """A copy of ``constraints`` with these pins in place of its own.
-
-    Pins of I/O threads are left out, because I/O threads get the CPUs of the emulator.
-    """
+    """``constraints`` with these pins, without I/O threads, which get the emulator's CPUs."""
     vcpus = {role.vcpu: cpus for role, cpus in pins.items() if role.vcpu is not None}
     return replace(constraints, pins=tuple(sorted(vcpus.items())), emulator=pins.get(EMULATOR, frozenset()))
 
@@ -395,10 +386,7 @@ def _dedicated_count(specs: Mapping[str, str], vcpus: int, own: frozenset[int] |
 
 
 def _dedicated_vcpus(specs: Mapping[str, str], vcpus: int) -> frozenset[int] | None:
-    """The numbers of the dedicated guest CPUs of a ``mixed`` flavor, empty for other policies.
-
-    The result is None if the mask cannot be read.
-    """
+    """The dedicated guest CPUs of a ``mixed`` flavor, empty for others; None if unreadable."""
     if specs.get("hw:cpu_policy") != "mixed":
         return frozenset()
     # Nova uses the mask of realtime CPUs if there is no mask of dedicated CPUs.

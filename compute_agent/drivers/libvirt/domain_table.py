@@ -73,10 +73,7 @@ class _ExpectedProcess:
 
 
 class ExpectedDomains:
-    """The domains that the hook has announced, until libvirtd reports them as running.
-
-    Methods may be called from any thread.
-    """
+    """Announced domains until libvirtd reports that they run; any thread may call its methods."""
 
     def __init__(self, driver: str, usual_owner: Callable[[], str]) -> None:
         """Begin without expected domains.
@@ -434,10 +431,7 @@ class DomainTable:
         return state == [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP]
 
     def _still_runs(self, guest_uuid: str, xml: str) -> bool:
-        """Whether the domain still runs under the id in this XML.
-
-        A restarted domain has another id.
-        """
+        """Whether the domain runs under the id in this XML, which a restart changes."""
         domain = self._connection.find_domain(guest_uuid)
         return domain is not None and str(domain.ID()) == domain_metadata.run_number(xml)
 

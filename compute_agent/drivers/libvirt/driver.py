@@ -376,10 +376,7 @@ class LibvirtDriver:
     # CPUs and memory
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
-        """The pid of the QEMU process alone.
-
-        Helpers, which libvirtd starts as other processes, are not included.
-        """
+        """The pid of QEMU alone, without helpers, which libvirtd starts as other processes."""
         return (guest.pid,)
 
     def usage_group(self, guest: Guest) -> str:
@@ -470,10 +467,7 @@ class LibvirtDriver:
         return known.moved_threads(self._connection.host_cpus, online)
 
     def restore_emulator(self, guest: Guest, online: frozenset[int]) -> int:
-        """Pin QEMU's threads as the definition says.
-
-        Helpers that ``move_emulator`` has moved may then use all online CPUs again.
-        """
+        """Pin QEMU's threads as defined; moved helpers may use all online CPUs again."""
         known, host = self._table.find_living(guest), self._connection.host_cpus
         moved = known.moved_threads(host, online)
         helpers = self._helpers.read_affinity(known)
@@ -495,10 +489,7 @@ class LibvirtDriver:
         return found
 
     def emulator_affinity(self, guest: Guest) -> frozenset[int]:
-        """The CPUs that at least one emulator or I/O thread may use.
-
-        The result is empty if no thread runs only guest CPUs.
-        """
+        """The CPUs that any emulator or I/O thread may use; empty if all threads run only guest CPUs."""
         threads = self._living_threads(guest).items()
         found = (procfs.thread_affinity(tid) for tid, role in threads if not role.runs_guest)
         return frozenset().union(*(cpus for cpus in found if cpus is not None))
@@ -514,10 +505,7 @@ class LibvirtDriver:
         return self._table.find_entry(guest).other_limits(wanted)
 
     def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
-        """Set weight and quota of the running domain if they differ.
-
-        The weight is set in the persistent definition, too.
-        """
+        """Set a different weight and quota of the domain, the weight in its definition, too."""
         with self._table.changing:
             known = self._table.find_living(guest)
             has, group, definition = known.other_limits(wanted), known.domain_group, known.definition
@@ -558,11 +546,7 @@ class LibvirtDriver:
         return self._table.find_entry(guest).other_nodes(wanted)
 
     def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
-        """Bind the memory of a domain that only the hook has announced, unless it has ``<numatune>``.
-
-        libvirtd answers no calls about the domain yet, so the agent itself writes to the cgroup of QEMU's
-        main thread.
-        """
+        """Bind memory of a domain without ``<numatune>`` by its cgroup, before libvirtd answers for it."""
         try:
             return self._expected.bind_memory(guest, nodes)
         except OSError as error:

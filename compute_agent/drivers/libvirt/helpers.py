@@ -139,10 +139,7 @@ class HelperFinder:
         return self._workers[1]
 
     def _list_pid_files(self) -> Mapping[str, frozenset[int]]:
-        """The pids in pid files, by the number of a domain's run.
-
-        A pid in the files of several runs is left out.
-        """
+        """The pids in pid files by a domain's run, without a pid in the files of several runs."""
         now = self._clock()
         if self._pid_files is None or now - self._pid_files[0] >= _LISTING_SECONDS:
             found: dict[str, set[int]] = defaultdict(set)
@@ -220,10 +217,7 @@ class HelperPins:
         return {task.identity.pid: task.cpus for task in self._finder.find_tasks(known)}
 
     def misplaced_tasks(self, known: RunningDomain, cpus: CpuSet) -> dict[int, CpuSet]:
-        """The helper tasks that may use other CPUs than ``cpus``: a dict from the thread id to their CPUs.
-
-        Tasks that cannot be moved to ``cpus`` are left out.
-        """
+        """CPUs of movable helper tasks that may use other CPUs than ``cpus``, by thread id."""
         return {task.identity.pid: task.cpus for task in self._list_misplaced(known, cpus)}
 
     def move_tasks(

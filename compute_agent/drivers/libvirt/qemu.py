@@ -68,10 +68,7 @@ def thread_role(name: str) -> ThreadRole:
 
 
 def wanted_cpus(it: ThreadRole, settings: CpuSettings) -> frozenset[int]:
-    """The CPUs in ``settings`` for a thread with this role.
-
-    A guest CPU that was plugged in after the settings were made may use the CPUs of all other guest CPUs.
-    """
+    """The CPUs for a thread's role; later plugged guest CPUs may use those of all guest CPUs."""
     if it.vcpu is not None and it.vcpu < len(settings.vcpu_cpus):
         return settings.vcpu_cpus[it.vcpu]
     return settings.cpus if it.runs_guest else settings.emulator_cpus
@@ -89,11 +86,7 @@ class QemuProcess:
     _roles: dict[int, ThreadRole] = field(default_factory=dict)
 
     def thread_roles(self) -> Mapping[int, ThreadRole]:
-        """The roles of all threads by thread id; empty when the process is gone.
-
-        If no thread has the name of a guest CPU, all threads have the role ``all_vcpus``, because any of them
-        may run a guest CPU.
-        """
+        """Roles by thread id: all ``all_vcpus`` if none has a guest CPU's name; empty without the process."""
         # The pid may belong to another process by now.
         if not procfs.is_alive(self.identity):
             return {}
@@ -114,10 +107,7 @@ class QemuProcess:
         return dict.fromkeys(tids, ThreadRole(all_vcpus=True))
 
     def misplaced_threads(self, settings: CpuSettings) -> dict[int, tuple[ThreadRole, frozenset[int]]]:
-        """The threads with other CPUs than ``settings`` have for their role.
-
-        A dict from each thread id to the role and the present affinity.
-        """
+        """Role and present affinity, by thread id, of threads with other CPUs than ``settings``."""
         found = {}
         for tid, it in self.thread_roles().items():
             has = procfs.thread_affinity(tid)
@@ -128,10 +118,7 @@ class QemuProcess:
     def find_elsewhere(
         self, wanted: Mapping[ThreadRole, frozenset[int]]
     ) -> dict[int, tuple[ThreadRole, frozenset[int]]]:
-        """The threads with a role in ``wanted`` that have other CPUs than ``wanted`` has for the role.
-
-        A dict from each thread id to the role and the present CPUs.
-        """
+        """Role and present CPUs, by thread id, of threads that have other CPUs than ``wanted``."""
         found = {}
         for tid, role in self.thread_roles().items() if wanted else ():
             has = procfs.thread_affinity(tid) if role in wanted else None

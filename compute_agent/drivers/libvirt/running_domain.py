@@ -84,10 +84,7 @@ class DomainGroup:
             return None
 
     def emulator_threads(self) -> list[int]:
-        """The ids of all threads in libvirt's cgroup ``emulator``; empty when the domain has ended.
-
-        The cgroup contains QEMU's main thread and helper tasks, but no threads for guest CPUs or I/O threads.
-        """
+        """Threads in the cgroup ``emulator``: QEMU's main thread and helper tasks; none after the end."""
         # In cgroup v2 the cgroup ``emulator`` is threaded, and the kernel refuses to read its
         # cgroup.procs.
         name = "cgroup.threads" if self.unified else "tasks"
@@ -112,10 +109,7 @@ class DomainGroup:
         return True
 
     def libvirt_shares(self, weight: int) -> int:
-        """The ``cpu_shares`` to pass to libvirt for a cgroup v2 weight.
-
-        Libvirt passes the number to the kernel unchanged.
-        """
+        """The ``cpu_shares`` for a weight of cgroup v2, which libvirt passes on unchanged."""
         if self.unified:
             return weight
         return max(round(weight * _DEFAULT_SHARES / _DEFAULT_WEIGHT), _MIN_SHARES)
@@ -427,10 +421,7 @@ LOG = logging.getLogger(__name__)
 
 
 class DomainTuning:
-    """The calls of libvirt that change the settings of one domain.
-
-    Each call raises libvirtError if libvirtd refuses the call.
-    """
+    """The calls of libvirt that change one domain; each raises libvirtError if libvirtd refuses."""
 
     # libvirt is typed as Any, because libvirt-python has no types, and is not imported with this module.
     def __init__(self, libvirt: Any, domain: Any, host_cpus: frozenset[int]) -> None:

@@ -437,27 +437,18 @@ class ProcessDriver(UndividedThreads):
         return None if group is None else group.memory_use()
 
     def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
-        """The bytes in huge pages that the guest's group uses, by page size in KiB.
-
-        The result is empty if the guest has no group of its own.
-        """
+        """Bytes of huge pages of the guest's group, by page size in KiB; empty without a group."""
         return memory_limits.huge_page_use(self._group_of(guest))
 
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
-        """The limits of the guest's group and processes if they differ from ``wanted``.
-
-        The result is None if they agree.
-        """
+        """Limits of the guest's group and processes; None if they are the ``wanted`` ones."""
         record = self._table.running_record(guest.uuid)
         pids, wanted = _guest_processes(record)[0], self._scores.without_refused(guest, wanted)
         todo = memory_limits.differing_limits(record.own_group, pids, wanted, _own_limits(record))
         return memory_limits.present_limits(record.own_group, pids, wanted) if todo else None
 
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
-        """Write the limits that differ from ``wanted``, and read them back.
-
-        Before the write, the record of the guest gets a note that the limits are the agent's.
-        """
+        """Note in the record that limits are the agent's, write the differing ones, read them back."""
         record = self._table.running_record(guest.uuid)
         pids, wanted = _guest_processes(record)[0], self._scores.without_refused(guest, wanted)
         todo = memory_limits.differing_limits(record.own_group, pids, wanted, _own_limits(record))
@@ -490,10 +481,7 @@ class ProcessDriver(UndividedThreads):
         return "; ".join(f"{name} has not {line}" for name, line in todo)
 
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
-        """Write the lines that differ from ``wanted``, and read them back.
-
-        First the guest's record gets a note that the files are the agent's.
-        """
+        """Note in the record that files are the agent's, write the differing lines, read them back."""
         todo = self._blockio_writes(guest, wanted)
         group = self._group_of(guest)
         if not todo or group is None:

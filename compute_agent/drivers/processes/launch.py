@@ -191,10 +191,7 @@ def start_held(
 
 
 def end_held(child: subprocess.Popen[bytes]) -> None:
-    """End a held process, which then never runs the guest's program, and read its exit status.
-
-    The process may have ended already.
-    """
+    """End a held process, which maybe has ended, before it runs the program; read its status."""
     child.kill()
     child.wait()
     assert child.stdin is not None  # start_held() opened it; the assertion is for the type checker.

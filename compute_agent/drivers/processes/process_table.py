@@ -276,11 +276,7 @@ class ProcessTable:
             return list(self._records.values())
 
     def current_record(self, guest_uuid: str) -> ProcessRecord | None:
-        """The record of a guest that runs; None if it has ended.
-
-        If the main process of a guest that is a whole group has ended, the oldest remaining process becomes
-        the main process.
-        """
+        """The record of a running guest, a whole group's with its oldest process; None if it has ended."""
         with self._lock:
             record = self._records.get(guest_uuid)
             if record is None or self._is_running(record.identity):
@@ -305,10 +301,7 @@ class ProcessTable:
         return record
 
     def _is_running(self, identity: ProcessIdentity) -> bool:
-        """Whether a process runs.
-
-        For a watched process a poll is enough, which costs less than a read of /proc.
-        """
+        """Whether a process runs, by a poll if it is watched, which is cheaper than /proc."""
         return (self._watch is not None and self._watch.is_running(identity.pid)) or procfs.is_alive(identity)
 
     def note_limits(self, guest_uuid: str, names: Collection[str]) -> ProcessRecord:
@@ -356,20 +349,14 @@ class ProcessTable:
         return record
 
     def is_alive(self, record: ProcessRecord) -> bool:
-        """Whether the guest's main process runs; for a whole group, whether any process of it runs.
-
-        The call also reads the exit status of an ended child.
-        """
+        """Whether the main process, or any of a group, runs; an ended child's status is read, too."""
         self._reap_child(record.uuid)
         return procfs.is_alive(record.identity) or (record.whole_group and bool(record.member_pids()))
 
     # Guests that end
 
     def handle_end(self, record: ProcessRecord) -> None:
-        """Remove record and group of an ended guest, and report its end.
-
-        If several threads notice the end, only the first thread handles it.
-        """
+        """Remove record and group of an ended guest, and report the end, once among several threads."""
         if record.whole_group and self.current_record(record.uuid) is not None:
             return
         with self._lock:
@@ -409,10 +396,7 @@ class ProcessTable:
             return self._endings.get((guest.uuid, guest.pid), "")
 
     def forget_guest(self, record: ProcessRecord) -> None:
-        """Remove the record and the group of a guest that has ended.
-
-        If the record cannot be removed, the next agent finds it and removes it.
-        """
+        """Remove record and group of an ended guest; the next agent removes a record that stays."""
         with self._lock:
             self._records.pop(record.uuid, None)
             self._children.pop(record.uuid, None)
@@ -426,10 +410,7 @@ class ProcessTable:
             LOG.error("The record of guest %s cannot be removed: %s", record, error)
 
     def _reap_child(self, guest_uuid: str) -> int | None:
-        """Read the exit status of a guest that is a child of this process.
-
-        The result is None if the guest is no child of the agent, or still runs.
-        """
+        """The exit status of an ended child; None if the guest runs or is no child of the agent."""
         # The call is locked, because the second of two threads that call Popen.poll() at once gets None.
         with self._lock:
             child = self._children.get(guest_uuid)

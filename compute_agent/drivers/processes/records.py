@@ -126,10 +126,7 @@ class GuestLogs:
         self._told: dict[str, str] = {}
 
     def shorten_logs(self, max_bytes: int) -> None:
-        """Shorten each log that is larger than ``max_bytes`` to its last part.
-
-        An error is logged once for each guest.
-        """
+        """Cut logs above ``max_bytes`` to their last part; log an error once for each guest."""
         names = set()
         try:
             with os.scandir(self._folder) as entries:

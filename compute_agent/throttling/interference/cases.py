@@ -236,10 +236,7 @@ def has_improved(case: InterferenceCase, seen: VictimLevels) -> bool:
 
 
 def has_relapsed(case: InterferenceCase, seen: VictimLevels) -> bool:
-    """Whether the victim suffers, and its signal is at least a tenth higher than at the end of the hold.
-
-    A victim that suffers only as much as during the hold does not suffer because of the raised limit.
-    """
+    """Whether the victim suffers a tenth more than at the end of the hold, so by the raised limit."""
     worse = seen.latest is not None and case.before <= seen.latest * (1 - IMPROVEMENT)
     # A case in this phase without a verdict comes from a trial that a restart of the agent interrupted.
     return case.guilty and seen.suffers and worse

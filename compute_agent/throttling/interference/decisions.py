@@ -50,10 +50,7 @@ def advance_state(
     state: InterferenceState,
     samples: Sequence[GuestSamples],
 ) -> tuple[InterferenceState, tuple[CaseDecision, ...]]:
-    """The state after the newest sample, and the decisions of this round.
-
-    ``samples`` are the samples of all guests in the last ten minutes, oldest first.
-    """
+    """State and decisions after the newest of ``samples``, ten minutes of them, oldest first."""
     now = samples[-1]
     tracks = observe_signals(watches, state, now)
     pairs = {pair: one for pair, one in state.pairs.items() if _is_remembered(one, now.time)}
@@ -68,10 +65,7 @@ def advance_state(
 def observe_signals(
     watches: Sequence[InterferenceWatch], state: InterferenceState, now: GuestSamples
 ) -> dict[SignalKey, SignalTrack]:
-    """Add a sample to the tracks, which have the baseline and the recent values of each guest's signals.
-
-    Tracks of guests that have ended are dropped.
-    """
+    """Add a sample to the tracks of guests' signals, and drop those of ended guests."""
     # Tracks are by signal and not by watch, so that two sections with one signal share baselines.
     signals = {watch.signal.name: watch.signal for watch in watches}
     disturbed = {case.victim for case in state.cases}
@@ -181,10 +175,7 @@ def _open_cases(
 def _find_victims(
     watches: Sequence[InterferenceWatch], state: InterferenceState, now: GuestSamples
 ) -> Iterator[tuple[InterferenceWatch, SignalKey, float]]:
-    """For each guest that suffers: the watch, the key of the guest's track, and the level of the signal.
-
-    The worst victim comes first.
-    """
+    """Watch, key of the track and signal level of each suffering guest, the worst first."""
     found = []
     for watch in watches:
         for key, track in state.tracks.items():
@@ -211,10 +202,7 @@ def _open_case(
     state: InterferenceState,
     samples: Sequence[GuestSamples],
 ) -> InterferenceCase | None:
-    """Open a case against the most likely suspect that can be limited.
-
-    Return None if there is no such suspect.
-    """
+    """Open a case against the most likely suspect that can be limited; None if there is no such suspect."""
     now, knob = samples[-1], ThrottleControl(watch.signal.lever.name, key.domain)
     if any(
         (case.victim == key.guest or case.knob == knob) and not case.is_settled(now.time)
@@ -273,10 +261,7 @@ def _victim_levels(
 def _mean_value(
     signal: InterferenceSignal, key: SignalKey, samples: Iterable[GuestSamples], begin: float, end: float
 ) -> float | None:
-    """The mean of a signal after ``begin`` and up to ``end`` (monotonic seconds).
-
-    The result is None if the signal has no value in this time.
-    """
+    """A signal's mean after ``begin`` up to ``end`` (monotonic seconds); None without a value."""
     values = [
         value
         for sample in samples

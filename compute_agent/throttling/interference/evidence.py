@@ -41,10 +41,7 @@ _ALPHA: Final = 1 - 0.5 ** (1 / HALF_LIFE)
 
 @dataclass(frozen=True, slots=True)
 class SignalBaseline:
-    """The usual level of a signal: the exponentially weighted mean and variance of its samples.
-
-    ``count`` is the number of samples, up to HALF_LIFE.
-    """
+    """Exponentially weighted mean and variance of a signal; ``count`` of samples up to HALF_LIFE."""
 
     mean: float = 0.0
     variance: float = 0.0
@@ -131,11 +128,7 @@ class SignalTrack:
         return level is not None and level > self.threshold
 
     def suffers_lastingly(self, time: float) -> bool:
-        """Whether all samples of the last window, and the sample before it, were violations.
-
-        A disturbance begins between two samples. So the first violation is older than the window, and all
-        samples in the window are disturbed for their whole time.
-        """
+        """Whether the last window, and the sample before, in which a disturbance begins, are violations."""
         return self.suffers_now(time) and time - self.since >= WINDOW_SECONDS
 
 
@@ -252,10 +245,7 @@ def _used_amount(watch: InterferenceWatch, sample: GuestSamples, guest: str, dom
 
 
 def _correlate_pairs(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Compute Pearson's correlation of pairs.
-
-    The second result is the correlation multiplied by the standard deviation of the second values.
-    """
+    """Pearson's correlation of pairs, and it times the standard deviation of the second values."""
     if len(pairs) < 2:
         return 0.0, 0.0
     count = len(pairs)

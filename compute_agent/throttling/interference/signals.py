@@ -134,10 +134,7 @@ def _cycles_signal(reading: GuestReading) -> DomainValues:
 
 
 def _bandwidth_cost(reading: GuestReading) -> DomainValues:
-    """Seconds of CPU time that a guest needs per gigabyte of memory traffic, by L3 cache.
-
-    A CPU that waits for memory counts as busy, so that the value rises when memory answers late.
-    """
+    """CPU seconds per gigabyte of traffic by L3 cache: waits for memory count, so slow memory shows."""
     # The traffic itself is no signal, because a disturbed guest moves fewer bytes, and would look
     # undisturbed.
     if (cpu := reading.cpu or 0.0) < MIN_CPU:
@@ -146,10 +143,7 @@ def _bandwidth_cost(reading: GuestReading) -> DomainValues:
 
 
 def _miss_rate(reading: GuestReading) -> DomainValues:
-    """Gigabytes of memory traffic per second of a guest's CPU time, by L3 cache.
-
-    When other guests displace a guest's lines from the cache, the guest reads them from memory again.
-    """
+    """Gigabytes of traffic per CPU second by L3 cache: displaced lines are read from memory again."""
     # The rate is per CPU time, so that a guest that works more does not look disturbed.
     if (cpu := reading.cpu or 0.0) < MIN_CPU:
         return {}

@@ -86,10 +86,7 @@ class InterferenceState:
         return found
 
     def without_case(self, case: InterferenceCase) -> InterferenceState:
-        """The state without a case, because the limit of the case could not be set.
-
-        For an hour, no new case is opened for the same victim and suspect.
-        """
+        """Drop a case with a limit that failed, and open none for the pair for an hour."""
         # Cases are compared by suspect and ThrottleControl, because other fields may have changed since the
         # decision.
         cases = tuple(one for one in self.cases if (one.suspect, one.knob) != (case.suspect, case.knob))

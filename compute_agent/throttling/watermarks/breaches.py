@@ -107,10 +107,7 @@ def _next_streak(
 
 
 def restart_streaks(streaks: Streaks, watermarks: Iterable[str]) -> Streaks:
-    """The streaks after the guests that these watermarks evicted have left.
-
-    The streaks of evictions begin again at 0, so that only new measurements lead to another eviction.
-    """
+    """Streaks after evicted guests left: from 0, so that only new measurements evict again."""
     names = frozenset(watermarks)
     return {
         watch: replace(streak, samples=0)
@@ -260,10 +257,7 @@ class ThresholdExceeded:
         ]
 
     def is_measured(self, guest: GuestUsage) -> bool:
-        """Whether a guest's use is known.
-
-        For throttling, its use of the lever's metric must be known, too.
-        """
+        """Whether a guest's use is known, and for throttling its use of the lever's metric."""
         if (
             self.action is WatermarkAction.THROTTLE_DOWN
             and self.used_lever.guest_consumption(guest, self.series.domain) is None

@@ -137,10 +137,7 @@ def parse_expression(text: str, metrics: Mapping[str, WatermarkMetric]) -> Water
 
 
 def _combine_usage(compute: _Compute, measured: Mapping[str, MetricUsage]) -> MetricUsage:
-    """Compute the values of an expression on each domain of its first metric, the subject.
-
-    A domain on which a metric has no value is left out.
-    """
+    """Values of an expression by domain of its subject, the first metric, where all have one."""
     found = {}
     for domain in next(iter(measured.values())).host:
         sources = {name: _matching_domain(one.host, domain) for name, one in measured.items()}
@@ -166,11 +163,7 @@ def _values_at(
 
 
 def _matching_domain(host: Mapping[str, float], domain: str) -> str | None:
-    """The domain of a metric that is combined with ``domain`` of the expression's subject.
-
-    The result is None if the metric has no matching domain. A metric of the whole host matches each domain.
-    ``host`` is the usage of the metric by domain.
-    """
+    """A metric's domain for the subject's ``domain``, the whole host for all; None if none matches."""
     if domain in host:
         return domain
     if "" in host or domain:
@@ -180,10 +173,7 @@ def _matching_domain(host: Mapping[str, float], domain: str) -> str | None:
 
 
 class _ExpressionParser:
-    """Parses an expression by recursive descent, with a method for each precedence.
-
-    ``inputs`` are the names of the metrics, in the order of their first occurrence.
-    """
+    """Parses by recursive descent, a method a precedence; ``inputs`` are the metrics in order."""
 
     def __init__(self, text: str, metrics: Mapping[str, WatermarkMetric]) -> None:
         self.inputs: list[str] = []

@@ -196,11 +196,7 @@ def llc_occupancy(now: MeasuringRound, before: MeasuringRound | None) -> MetricU
 
 
 def best_effort_cpu(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
-    """CPU use of the guests that may be limited, in percent of the sum of their guest CPUs.
-
-    The usage of a guest is the part of this percentage that it causes, so the guests' values add up to the
-    value of the host.
-    """
+    """CPU use of guests that may be limited, in percent of their guest CPUs, as the sum of guests."""
     promised = {
         subject.facts.uuid: sum(
             one.full for knob, one in subject.facts.allotments.items() if knob.lever == "cpu_quota"
@@ -248,10 +244,7 @@ def pressure_measure(resource: str) -> Measure:
 
 
 class MetricUnit(enum.StrEnum):
-    """The unit of usage and thresholds of a metric.
-
-    The usage of a condition is 1 while the condition holds, else 0.
-    """
+    """The unit of a metric; a condition's usage is 1 while it holds, else 0."""
 
     CORES = "cores"
     BYTES = "bytes"
@@ -458,11 +451,7 @@ class MetricRegistry(Mapping[str, WatermarkMetric]):
 
 
 def load_registry() -> MetricRegistry:
-    """The built-in metrics, and the metrics that installed packages add.
-
-    A metric that cannot be used is logged and left out. A watermark with such a metric is then refused,
-    because the metric is unknown.
-    """
+    """Built-in and installed metrics; an unusable one is logged and left out, so watermarks refuse it."""
     # Built-in metrics are added first, so that no package can replace a name that operators know.
     registry = MetricRegistry()
     extensions: ExtensionManager[Any] = ExtensionManager(

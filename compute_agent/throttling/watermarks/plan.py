@@ -3,6 +3,10 @@
 All functions are pure; an executor carries out the plan. The order of actions is: the scheduling switch,
 evictions, reclaims of memory, throttles, restores. A restore raises a limit by a step. Limits are restored
 only in rounds without a breach, in the reverse order of throttling, and only if no new breach is expected.
+
+A rehearsal computes the actions of watermarks at a given usage of the host. It replaces the usage of the host
+by this amount for as many rounds as the watermarks need before they act. Guests keep their measured use.
+Watermarks in preview are treated as watermarks in force.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from compute_agent.throttling.actions import (
     SwitchScheduling,
     ThrottleAction,
     WatermarkAct,
+    takes_away,
 )
 from compute_agent.throttling.levers import MEMORY_STEP, lowest_limit
 from compute_agent.throttling.watermarks.breaches import (
@@ -29,10 +34,12 @@ from compute_agent.throttling.watermarks.breaches import (
     is_confirmed,
     is_overloaded,
     is_quiet,
+    observe_usage,
 )
 from compute_agent.throttling.watermarks.metrics import GENERAL_ORDER, sort_guests
 from compute_agent.throttling.watermarks.sections import WatermarkAction, WatermarkRules, WatermarkSection
 from compute_agent.throttling.watermarks.state import WatermarkState
+from compute_agent.throttling.watermarks.thresholds import parse_usage
 from compute_agent.usage.snapshot import GuestUsage, MetricSeries, UsageSnapshot
 
 
@@ -182,11 +189,7 @@ def plan_throttles(
     state: WatermarkState,
     untouchable: frozenset[str],
 ) -> list[ThrottleAction]:
-    """The limits to set because of confirmed breaches.
-
-    If the effects can be computed, guests are limited by as many steps as bring usage below the threshold.
-    Otherwise each selected guest is limited by one step.
-    """
+    """Limits because of breaches: just enough if effects can be computed, or a step a selected guest."""
     found = find_breaches(rules, WatermarkAction.THROTTLE_DOWN, snapshot, streaks)
     if not _can_be_precise(found, snapshot, untouchable):
         first = _of_highest_priority(found)
@@ -310,10 +313,7 @@ def _one_step(
 
 
 def _merge_throttles(plan: Iterable[ThrottleAction]) -> list[ThrottleAction]:
-    """Keep the lowest limit for each guest and ``ThrottleControl``, if several breaches request a limit.
-
-    The merged action takes the place of the last of these requests in the plan.
-    """
+    """Keep a guest's lowest limit of each ``ThrottleControl``, in the place of its last request."""
     merged: dict[tuple[str, ThrottleControl], ThrottleAction] = {}
     for throttle in plan:
         # The throttle is removed and inserted again, so that it comes last, because limits are raised in the
@@ -443,10 +443,7 @@ def _restore_gate(
 def _watched_streaks(
     rules: WatermarkRules, streaks: Streaks, metric: str, domain: str | None = None
 ) -> list[tuple[WatermarkSection, ThresholdStreak]]:
-    """The watermarks of a metric, each with its streaks of throttling and eviction.
-
-    If ``domain`` is None, the result has the streaks of all domains.
-    """
+    """A metric's watermarks with streaks of throttling and eviction; of all domains for None."""
     by_name = {watermark.name: watermark for watermark in rules.watermarks if watermark.metric == metric}
     return [
         (by_name[watch.watermark], streak)
@@ -480,3 +477,38 @@ def _cool_down(
 
 def _stays_within(snapshot: UsageSnapshot, limits: Mapping[MetricSeries, float]) -> bool:
     return all(snapshot.host[series] <= limit for series, limit in limits.items())
+
+
+def rehearse_usage(
+    rules: WatermarkRules, snapshot: UsageSnapshot, state: WatermarkState, metric: str, usage: str
+) -> list[WatermarkAct]:
+    """The restricting actions of the first round in which all watermarks of ``metric`` may act.
+
+    :param usage: the imagined usage of each domain, written like a threshold: ``12G``, ``80%``.
+    :raises ValueError: no watermark has the metric, the metric is not measured, its capacity is unknown, or
+        ``usage`` is not an amount of the metric.
+    """
+    watched = [one for one in rules.watermarks if one.metric == metric]
+    if not watched:
+        names = ", ".join(sorted({one.metric for one in rules.watermarks})) or "none"
+        raise ValueError(f"no watermark watches {metric}; the watermarks here watch {names}")
+    found = rules.registry[metric]
+    amount = parse_usage(usage, found.unit, found.has_capacity)
+    measured = [series for series in snapshot.host if series.metric == metric]
+    if not measured:
+        raise ValueError(f"{metric} is not measured yet: try again after the next round")
+    imagined = {
+        series: known
+        for series in measured
+        if (known := amount.absolute_amount(snapshot.capacity.get(series))) is not None
+    }
+    if not imagined:
+        raise ValueError(
+            f"the capacity for {metric} is not known; give a number such as 12G, not a percentage"
+        )
+    snapshot = replace(snapshot, host={**snapshot.host, **imagined})
+    streaks: Streaks = {}
+    for _ in range(max(one.for_samples for one in watched)):
+        streaks = observe_usage(streaks, watched, snapshot)
+    plan = make_plan(replace(rules, watermarks=tuple(watched)), snapshot, streaks, state)
+    return [action for action in plan if takes_away(action)]

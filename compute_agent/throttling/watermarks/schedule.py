@@ -101,8 +101,5 @@ def _day_numbers(first: str, last: str) -> frozenset[int]:
 
 
 def week_bounds(periods: Iterable[WeekPeriod]) -> list[WeekMoment]:
-    """The minutes of the week at which periods begin or have ended, and the first minute of the week.
-
-    From each of these minutes to the next, the same periods apply.
-    """
+    """Minutes of the week, its first included, between which the same periods apply."""
     return sorted({WeekMoment(0, 0), *(bound for period in periods for bound in period.all_bounds)})

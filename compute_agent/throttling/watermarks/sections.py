@@ -16,7 +16,7 @@ from typing import Any, Final
 from oslo_config import cfg
 
 from compute_agent.classes.guest_classes import QosClasses
-from compute_agent.conf.qos import WATERMARK, watermark_sections
+from compute_agent.conf.qos import WATERMARK, family_sections
 from compute_agent.model.messages import ConfigError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.levers import ThrottleSteps, left_by, taken_by
@@ -144,11 +144,7 @@ class WatermarkSection:
         return found
 
     def threshold_amount(self, action: WatermarkAction, snapshot: UsageSnapshot, domain: str) -> float | None:
-        """The threshold of an action on one domain, in the metric's unit.
-
-        Return None if the section has no threshold for the action, or if the threshold is a percentage of an
-        unknown capacity.
-        """
+        """An action's threshold on a domain, in the metric's unit; None without one or its capacity."""
         # A percentage refers to the capacity of the domain, because caches of one host may differ in size.
         threshold = self.threshold_for(action)
         capacity = snapshot.capacity.get(MetricSeries(self.metric, domain))
@@ -161,7 +157,7 @@ def with_expressions(conf: cfg.ConfigOpts, registry: MetricRegistry) -> MetricRe
     :raises ConfigError: an expression cannot be used; the text names its section.
     """
     found: dict[str, WatermarkMetric] = {}
-    for name, options in watermark_sections(conf):
+    for name, options in family_sections(conf, WATERMARK):
         if options.metric and is_expression(options.metric):
             try:
                 metric = parse_expression(options.metric, registry)
@@ -179,7 +175,7 @@ def parse_watermarks(
     :raises ConfigError: an option is wrong, or sections contradict each other; the text names them.
     """
     watermarks = []
-    for name, options in watermark_sections(conf):
+    for name, options in family_sections(conf, WATERMARK):
         metric = _find_metric(name, options.metric, registry)
         thresholds: dict[str, WatermarkThreshold | None] = {}
         scheduled: dict[WatermarkAction, tuple[tuple[WeekPeriod, WatermarkThreshold], ...]] = {}
@@ -415,10 +411,7 @@ def _option_name(watermark: WatermarkSection, action: WatermarkAction) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkRules:
-    """The configuration that decisions of watermarks need.
-
-    ``margin`` is the share of the excess of usage that actions shall free in addition: 0.1 is a tenth more.
-    """
+    """The configuration for decisions; with ``margin`` 0.1, actions free a tenth more than the excess."""
 
     registry: MetricRegistry
     watermarks: tuple[WatermarkSection, ...]
@@ -480,11 +473,7 @@ class WatermarkRules:
     # Expected effects of actions
 
     def after_eviction(self, snapshot: UsageSnapshot, guest: str) -> UsageSnapshot:
-        """The expected snapshot without a guest.
-
-        The host's usage falls by the guest's use if the metric is ``evict_quantified``. Usage of other
-        metrics does not change.
-        """
+        """The snapshot without a guest: less use of the host if the metric is ``evict_quantified``."""
         # The guest has left since its eviction began.
         if guest not in snapshot.guests:
             return snapshot
@@ -495,11 +484,7 @@ class WatermarkRules:
     def share_left(
         self, guest: GuestUsage, knob: ThrottleControl, before: float | None, after: float
     ) -> float:
-        """The expected use of a guest under a lower limit, as a share of its present use, from 0 to 1.
-
-        The limit falls from ``before`` (None: no limit) to ``after``. The result is 1 if the use of the guest
-        is not known.
-        """
+        """A guest's expected share of its use under a limit that falls to ``after``; 1 if use is unknown."""
         use = self._guest_consumption(guest, knob)
         return 1.0 if not use else left_by(use, before, after, guest.allotments[knob]) / use
 
@@ -513,10 +498,7 @@ class WatermarkRules:
     def after_restore(
         self, snapshot: UsageSnapshot, guest: str, knob: ThrottleControl, before: float, after: float | None
     ) -> UsageSnapshot:
-        """The highest expected usage after a guest's limit rises from ``before`` to ``after``.
-
-        If ``after`` is None, the guest has no limit afterwards.
-        """
+        """The highest usage expected after a limit rises from ``before`` to ``after``, None for no limit."""
         one = snapshot.guests[guest]
         use = self._guest_consumption(one, knob)
         # The limit of a guest with an unknown use has to be removed at last, so no rise of usage is assumed.

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from oslo_config import cfg
 
 from compute_agent.conf.metric_source import METRIC_SOURCE
-from compute_agent.conf.qos import metric_source_sections
+from compute_agent.conf.qos import family_sections
 from compute_agent.model.messages import ConfigError
 from compute_agent.throttling.levers import BLOCKIO, CPU_QUOTA
 from compute_agent.throttling.watermarks.metrics import (
@@ -67,7 +67,7 @@ def parse_sources(conf: cfg.ConfigOpts) -> tuple[MetricSource, ...]:
 
     :raises ConfigError: an option is missing or wrong; the text names section and option.
     """
-    return tuple(_read_source(name, options) for name, options in metric_source_sections(conf))
+    return tuple(_read_source(name, options) for name, options in family_sections(conf, METRIC_SOURCE))
 
 
 def with_sources(conf: cfg.ConfigOpts, registry: MetricRegistry) -> MetricRegistry:
@@ -75,7 +75,7 @@ def with_sources(conf: cfg.ConfigOpts, registry: MetricRegistry) -> MetricRegist
 
     :raises ConfigError: a name cannot be the name of a metric, or is taken; the text names the section.
     """
-    for name, options in metric_source_sections(conf):
+    for name, options in family_sections(conf, METRIC_SOURCE):
         unit = MetricUnit.OTHER if options.unit == "number" else MetricUnit(options.unit)
         try:
             metric = WatermarkMetric(

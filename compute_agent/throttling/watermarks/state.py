@@ -30,10 +30,7 @@ cool-down of minutes becomes an hour or more."""
 
 @dataclass(frozen=True, slots=True)
 class ThrottledGuest:
-    """A guest's limit in force.
-
-    The fields are the uuid of the guest, the lever and domain (``knob``), and the limit in the lever's unit.
-    """
+    """A limit in force: the guest's uuid, lever and domain (``knob``), the limit in the lever's unit."""
 
     guest: str
     knob: ThrottleControl
@@ -42,11 +39,7 @@ class ThrottledGuest:
 
 @dataclass(frozen=True, slots=True)
 class PendingEviction:
-    """An eviction in progress: the uuid of the guest, and the metric that caused the eviction.
-
-    ``grace`` is the number of seconds that the guest has to end; None means ``[qos] evict_grace``.
-    ``watermark`` is empty if a former release began the eviction.
-    """
+    """An eviction with its metric, ``grace`` (None: ``[qos]``) and watermark, empty if an old one's."""
 
     guest: str
     metric: str
@@ -142,10 +135,7 @@ class WatermarkState:
         return tuple(one for one in self.throttles if (one.guest, one.knob) != (guest, knob))
 
     def _throttles_after(self, action: RestoreAction) -> tuple[ThrottledGuest, ...]:
-        """The limits after a restore.
-
-        The order of the limits does not change, so the same guest also gets the next step.
-        """
+        """The limits after a restore, in the same order, so that the same guest gets the next step."""
         if action.limit is None:
             return self._throttles_without(action.guest, action.knob)
         return tuple(

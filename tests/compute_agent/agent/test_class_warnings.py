@@ -2,7 +2,7 @@
 
 import pytest
 
-from compute_agent.agent.class_warnings import class_warnings
+from compute_agent.agent.config_warnings import class_warnings
 from compute_agent.classes.guest_classes import parse_classes
 from tests.compute_agent.builders import load_text
 

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from compute_agent.drivers import memory_reclaim
-from compute_agent.drivers.memory_reclaim import PIECE, reclaim_memory
+from compute_agent.drivers import memory_limits
+from compute_agent.drivers.memory_limits import PIECE, reclaim_memory
 
 
 class FakeReclaim:
@@ -33,7 +33,7 @@ def kernel(tmp_path, monkeypatch):
 
     def make(*arguments):
         made = FakeReclaim(*arguments)
-        monkeypatch.setattr(memory_reclaim.os, "write", made.write)
+        monkeypatch.setattr(memory_limits.os, "write", made.write)
         return made
 
     return make

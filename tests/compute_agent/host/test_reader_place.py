@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from compute_agent.host.reader_place import CacheReaderPlace, find_counter_cpus
-from compute_agent.isolation.own_threads import OwnThreads
+from compute_agent.isolation.shell import OwnThreads
 
 ALL = frozenset(os.sched_getaffinity(0))
 FIRST = frozenset({min(ALL)})

@@ -12,9 +12,13 @@ from hypothesis import strategies as st
 from compute_agent.host.pci_devices import PciDevice, read_pci_devices
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
-from compute_agent.inventory.device_providers import nearest_cpu_nodes, offer_devices, with_devices
+from compute_agent.inventory.device_providers import (
+    junctions_of,
+    nearest_cpu_nodes,
+    offer_devices,
+    with_devices,
+)
 from compute_agent.inventory.device_spec import parse_device_specs
-from compute_agent.inventory.device_switches import junctions_of
 from compute_agent.inventory.provider_tree import ProviderTree, device_of
 from compute_agent.model.cpuset import CpuSets
 from tests.compute_agent.host.captured import ARCHIVES, unpack

@@ -15,7 +15,7 @@ from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNod
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.messages import ConfigError
 from compute_agent.promises.devices import cards_of, device_faults
-from compute_agent.report.devices import without_foreign_devices
+from compute_agent.report.held_amounts import without_foreign_devices
 from compute_agent.report.plan import ReportedProvider
 from tests.compute_agent.agent.cache_agent import host_tree
 from tests.compute_agent.host.pci_trees import FakeDevice, make_pci_tree

@@ -13,8 +13,7 @@ import pytest
 from compute_agent.isolation.decision import KERNEL_MANAGED, NO_SINK, HeldCpus, IsolationDemand
 from compute_agent.isolation.facts import DEFAULT_MASK, WATCHDOG_MASK, WORKQUEUE_MASK, MaskReader
 from compute_agent.isolation.originals import OriginalsFile
-from compute_agent.isolation.ownership import MaskOwnership
-from compute_agent.isolation.shell import HostIsolator, stuck_sentences
+from compute_agent.isolation.shell import HostIsolator, MaskOwnership, stuck_sentences
 from tests.compute_agent.isolation.fake_kernel import BOOT, IsolationHost, Killed
 
 NODES = {0: frozenset(range(4)), 1: frozenset(range(4, 8))}

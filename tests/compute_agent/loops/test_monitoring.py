@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from compute_agent.conf import host as host_options
 from compute_agent.conf import monitoring as monitoring_options
+from compute_agent.conf import register_module
 from compute_agent.loops.monitoring import CacheMonitoring
 from compute_agent.monitoring.loop import MonitoringSettings
 from compute_agent.monitoring.readings import CacheReading, MonitorTarget
@@ -28,7 +29,7 @@ def conf(tmp_path):
     def conf(**options):
         conf = cfg.ConfigOpts()
         for module in (host_options, monitoring_options):
-            module.register_opts(conf)
+            register_module(conf, module)
         conf([], default_config_files=[])
         conf.set_override("state_path", str(tmp_path))
         for name, value in options.items():

@@ -13,10 +13,10 @@ from compute_agent.noise.counters import (
     NoiseReader,
     NoiseReading,
     ThreadCounters,
+    compare_readings,
     parse_interrupts,
     parse_softirqs,
 )
-from compute_agent.noise.rates import compare_readings
 
 X86 = """\
            CPU0       CPU2       CPU3

@@ -18,8 +18,7 @@ from compute_agent.throttling.watermarks.metrics import (
     MetricUsage,
     WatermarkMetric,
 )
-from compute_agent.throttling.watermarks.plan import make_plan
-from compute_agent.throttling.watermarks.rehearsal import rehearse_usage
+from compute_agent.throttling.watermarks.plan import make_plan, rehearse_usage
 from compute_agent.throttling.watermarks.state import WatermarkState
 from compute_agent.usage.rounds import MeasuringRound
 from compute_agent.usage.snapshot import MetricSeries

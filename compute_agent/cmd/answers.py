@@ -1,0 +1,191 @@
+"""Commands that show one answer of the running agent, such as ``device list`` and ``capacity show``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+from compute_agent.cmd.base import AgentLister, Commands, LinesColumn, ShowOne, document_columns
+
+
+class AnswerLister(AgentLister):
+    """Base class of commands that print the rows of one answer of the daemon."""
+
+    METHOD: ClassVar[str]
+    COLUMNS: ClassVar[tuple[str, ...]]
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Request the rows from the daemon. Returns the columns and the rows."""
+        rows = self.request_rows()
+        if not rows and (reason := self.why_empty()):
+            self.say_why_empty(reason)
+        return self.COLUMNS, [tuple(_cell_value(row[name]) for name in self.COLUMNS) for row in rows]
+
+    def request_rows(self) -> list[Mapping[str, Any]]:
+        """The rows of the daemon's answer; each has a value for each column."""
+        rows: list[Mapping[str, Any]] = self.ask_daemon(self.METHOD)
+        return rows
+
+    def why_empty(self) -> str:
+        """The reason for an empty list; empty if a list without rows needs none."""
+        return ""
+
+
+def _cell_value(value: Any) -> Any:
+    return LinesColumn(value) if isinstance(value, list | dict) else value
+
+
+class StatusCommand(ShowOne):
+    """Show the state of the running agent."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Request the status from the daemon. Returns the names and values to print."""
+        return document_columns(self.ask_daemon("status"))
+
+
+class CapacityShow(AnswerLister):
+    """Show unused shared CPUs and memory, how much of them the agent offers, and why."""
+
+    METHOD = "capacity.show"
+    COLUMNS = ("provider", "term", "amount", "unit")
+
+    def why_empty(self) -> str:
+        """The options that nothing sets, or the reason why nothing can be measured."""
+        options = self.load_conf().capacity
+        if options.mode == options.steal == "off" and not options.collectors:
+            return (
+                "Not configured: nothing is measured without [capacity] mode, steal or collectors. mode ="
+                " preview measures what guests leave unused, and offers nothing."
+            )
+        return (
+            "There is nothing to measure: [capacity] mode and steal need shared CPUs ([compute]"
+            " cpu_shared_set), and collectors need an inventory of their resource classes."
+        )
+
+
+class DeviceList(AnswerLister):
+    """List the PCI devices that the host offers, with their NUMA nodes, drivers, links and guests."""
+
+    METHOD = "device.list"
+    COLUMNS = ("address", "resource_class", "held", "total", "numa_node", "driver", "link", "guests")
+
+    def request_rows(self) -> list[Mapping[str, Any]]:
+        """The devices, each with the sorted uuids of its guests."""
+        return [{**row, "guests": sorted(row["guests"])} for row in super().request_rows()]
+
+    def why_empty(self) -> str:
+        """The option that selects no device."""
+        return "The host offers no PCI devices: [pci] device_spec selects none."
+
+
+class InterferenceList(AnswerLister):
+    """List pairs of guests: a disturbed guest, and the guest that disturbs it according to the agent.
+
+    The columns show the reason, and whether the second guest is limited. `compute-agent event list` has
+    earlier decisions.
+    """
+
+    METHOD = "interference.list"
+    COLUMNS = ("section", "victim", "before", "level", "suspect", "correlation", "limit", "state")
+
+    def why_empty(self) -> str:
+        """The watched signals, or the missing section."""
+        # ask_daemon() has imported the options already, so this costs no time
+        from compute_agent.conf.interference import INTERFERENCE
+        from compute_agent.conf.qos import family_sections
+
+        watched = [
+            f"[interference:{name}] signal = {options.signal}"
+            for name, options in family_sections(self.load_conf(), INTERFERENCE)
+        ]
+        if not watched:
+            return (
+                "Not configured: no guest is watched without section [interference:NAME] with a signal, such"
+                " as signal = run_delay."
+            )
+        return (
+            f"Nothing so far: {', '.join(watched)} limits no guest now, and has judged no pair of guests."
+            " The agent judges a guest after five minutes of samples; `compute-agent event list --kind"
+            " verdict` has earlier verdicts."
+        )
+
+
+class ResctrlGroupList(AnswerLister):
+    """List the resctrl groups of this host with their cache ways and bandwidth, and the guests in them.
+
+    Groups that other programs made have the kind foreign.
+    """
+
+    METHOD = "resctrl.groups"
+    COLUMNS = (
+        "group",
+        "kind",
+        "guests",
+        "threads",
+        "schemata",
+        "ways",
+        "llc_kib",
+        "bandwidth_percent",
+        "mode",
+    )
+
+
+_MOVES: Final = (
+    "kind",
+    "guest",
+    "from_provider",
+    "from_class",
+    "from_amount",
+    "to_provider",
+    "to_class",
+    "to_amount",
+)
+
+
+class ReshapeCommand(AgentLister):
+    """Move allocations of guests to the current providers of their resources, in one atomic request.
+
+    The command lists the moved allocations.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the command's options."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--dry-run", action="store_true", help="list the allocations to move, and move none"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Move the allocations; return a row for each of them, and for each changed inventory."""
+        answer = self.ask_daemon("reshape", {"dry_run": parsed_args.dry_run})
+        moves = [("allocation", move["guest"], *move["from"], *move["to"]) for move in answer["moves"]]
+        inventories = [_inventory_change(change) for change in answer["inventories"]]
+        return _MOVES, [*moves, *inventories]
+
+
+def _inventory_change(change: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A row about the change of an inventory's total.
+
+    For a new inventory the columns of the old total are empty. For a removed inventory the columns of the new
+    total are empty.
+    """
+    where = (change["provider"], change["resource_class"])
+    before, after = change["before"], change["after"]
+    return (
+        "inventory",
+        "",
+        *(("", "", "") if before is None else (*where, before)),
+        *(("", "", "") if after is None else (*where, after)),
+    )
+
+
+COMMANDS: Final[Commands] = {
+    "capacity show": CapacityShow,
+    "device list": DeviceList,
+    "interference list": InterferenceList,
+    "reshape": ReshapeCommand,
+    "resctrl group list": ResctrlGroupList,
+    "status": StatusCommand,
+}
