@@ -33,7 +33,7 @@ from placement.schemas.query_candidates import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import find_candidates
 from placement.search.candidates import topology_first
-from placement.search.rendering import ProviderSummaries, render
+from placement.search.rendering import ProviderSummaries, render_pieces
 
 _PARTS: Final = ("parse", "search", "order", "render")
 _WARM: Final = 2
@@ -102,7 +102,7 @@ class Alone:
         stamps.append(time.thread_time())
         found = topology_first(found)
         stamps.append(time.thread_time())
-        body = render(self.snapshot, found, version, self._summaries)
+        body = b"".join(render_pieces(self.snapshot, found, version, self._summaries, SearchBudget()))
         stamps.append(time.thread_time())
         clock = time.perf_counter() - clock
         parts = {

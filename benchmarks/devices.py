@@ -37,7 +37,7 @@ from placement.search.candidate_search import find_candidates
 from placement.search.candidates import AllocationCandidate, candidates_of, topology_first
 from placement.search.claims.claim import ClaimScenario, Order, WantedClaim
 from placement.search.claims.placement import UnplacedClaim, place_claims
-from placement.search.rendering import ProviderSummaries, render
+from placement.search.rendering import ProviderSummaries, render_pieces
 from placement.store.consumers import ConsumerOwnership
 from placement_extras.planner.capacity import CloudHosts, count_flavor
 from tests import databases
@@ -196,7 +196,7 @@ def _answer_line(asked: DeviceQuestion, snapshot: ModelSnapshot, count: int) -> 
         stamps.append(time.thread_time())
         found = topology_first(found)
         stamps.append(time.thread_time())
-        render(snapshot, found, MAX, ProviderSummaries())
+        render_pieces(snapshot, found, MAX, ProviderSummaries(), SearchBudget())
         stamps.append(time.thread_time())
         parts.append(tuple(1000 * (end - begin) for begin, end in pairwise(stamps)))
     candidates = list(candidates_of(found))

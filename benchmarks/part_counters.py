@@ -27,7 +27,7 @@ from placement.api import (
 )
 from placement.cmd import api
 from placement.db.batch import StatementBatch
-from placement.db.change_probe import ChangeProbe
+from placement.db.position import ChangeProbe
 from placement.policies.enforcer import PolicyEnforcer
 from placement.read_model.feed import ReadModel
 from placement.schemas import base

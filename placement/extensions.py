@@ -5,7 +5,7 @@ the core loads the objects that are registered there. Without any extension, the
 with claims, reservations and explanations. ``placement_extras``, in the same distribution, registers the
 extensions that come with the service.
 
-- ``options``: modules with ``list_opts`` and ``register_opts``, as in :mod:`placement.conf`
+- ``options``: modules with a ``GROUP`` and its ``OPTIONS``, as in :mod:`placement.conf`
 - ``rules``: lists of policy rules with their defaults
 - ``blueprints``: Flask blueprints of operations below ``/ext/v1``
 - ``request_forms``: :class:`placement.schemas.request_form.RequestForm`, fields of a body that replace the

@@ -34,10 +34,7 @@ _ADMIN_ROLES: Final = "admin,member,reader,service"
 
 
 def add_authentication(app: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
-    """Return ``app`` behind the authentication strategy that ``[api] auth_strategy`` names.
-
-    :raises ValueError: the options of the strategy are unusable.
-    """
+    """Return ``app`` behind the strategy of ``[api] auth_strategy``; ValueError: its options are unusable."""
     if conf.api.auth_strategy == "noauth2":
         LOG.warning("Requests are not authenticated: [api] auth_strategy is noauth2.")
         return NoAuth(app)
@@ -45,10 +42,7 @@ def add_authentication(app: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApp
 
 
 def check_options(conf: cfg.ConfigOpts) -> None:
-    """Check the options of authentication.
-
-    :raises ValueError: the values of the options are unusable.
-    """
+    """Raise ValueError if the options of authentication are unusable."""
     if conf.api.auth_strategy == "keystone":
         # the object is made only because the constructor checks the options
         _make_auth_token(conf)

@@ -63,10 +63,7 @@ class ApiRequest:
 
     @property
     def query_parameters(self) -> list[tuple[str, str]]:
-        """The parameters of the query string, in their order.
-
-        :raises InvalidRequest: the query has bytes that are not text.
-        """
+        """The parameters of the query string, in order; InvalidRequest for bytes that are not text."""
         try:
             # the name is decoded strictly, because Flask would replace wrong bytes, and the answer would be
             # about another name
@@ -98,10 +95,7 @@ class ApiRequest:
         return True
 
     def check_awaited(self) -> None:
-        """Raise an error if the web server says that the client does not need the answer any more.
-
-        :raises Unavailable: the answer is no longer needed; the message has the reason.
-        """
+        """Raise Unavailable with the reason if the web server does not need the answer any more."""
         abandoned = request.environ.get(ABANDONED)
         if abandoned is not None and (why := abandoned()):
             raise Unavailable(why)
@@ -113,20 +107,14 @@ class ApiRequest:
             self.service.explainer.explain_answer(question, wanted, context.caller_of(request.environ))
 
     def require_json(self) -> None:
-        """Refuse a body that is not JSON.
-
-        :raises UnsupportedMediaType: the body has another media type; the message names it.
-        """
+        """Raise UnsupportedMediaType for a body that is not JSON."""
         if request.mimetype != JSON:
             raise UnsupportedMediaType(
                 f"The media type {request.mimetype or None} is not supported, use {JSON}"
             )
 
     def parse_json(self) -> Any:
-        """Return the parsed body.
-
-        :raises InvalidRequest: the body is not JSON.
-        """
+        """Return the parsed body, or raise InvalidRequest if it is not JSON."""
         try:
             # Flask must not cache the bytes, because they are read only once and may be many megabytes
             return orjson.loads(request.get_data(cache=False))
@@ -134,10 +122,7 @@ class ApiRequest:
             raise InvalidRequest(f"Malformed JSON: {error}") from None
 
     def parse_body(self, schema: Schema) -> dict[str, Any]:
-        """Return the body, checked and converted by the schema.
-
-        :raises InvalidRequest: the body is not JSON, or violates the schema.
-        """
+        """Return the body as the schema converts it, or raise InvalidRequest."""
         return base.load(schema, self.parse_json())
 
     def wrapped_body(self, schema: Schema, field: str) -> Any:
@@ -283,10 +268,7 @@ def _other_methods(method: str) -> list[str]:
 
 
 def check_body_headers() -> None:
-    """Refuse a length that is not a number, and a body without a media type.
-
-    :raises BadRequest: one of these headers is wrong; the message names it.
-    """
+    """Raise BadRequest for a length that is not a number, or a body without a media type."""
     length = request.environ.get("CONTENT_LENGTH") or ""
     if length and not (length.isascii() and length.isdigit()):
         raise BadRequest("content-length header must be an integer")

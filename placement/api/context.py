@@ -66,10 +66,7 @@ def is_known(environ: Mapping[str, Any]) -> bool:
 
 
 def caller_of(environ: Mapping[str, Any]) -> RequestContext:
-    """Return the caller of the request.
-
-    :raises KeyError: the request did not come through an authentication middleware.
-    """
+    """Return the caller of a request that came through an authentication middleware, or raise KeyError."""
     context: RequestContext = environ[_KEY]
     return context
 

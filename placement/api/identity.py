@@ -274,12 +274,7 @@ def keystone_obstacle(conf: cfg.ConfigOpts) -> str | None:
 
 
 def _check_cache(conf: cfg.ConfigOpts) -> None:
-    """Check that the packages for caching tokens are installed.
-
-    A missing package would make each request fail.
-
-    :raises ValueError: a package is missing; the message names it.
-    """
+    """Check the packages for caching tokens; without one, each request would fail, so raise ValueError."""
     options = conf[GROUP]
     if not options.memcached_servers:
         return

@@ -11,8 +11,7 @@ from placement.api.call import ApiRequest, api_operation
 from placement.api.resource_providers import existing_provider, missing_provider_first, path_uuid
 from placement.exceptions import NotFound
 from placement.policies import rest as rules
-from placement.read_model.feed import ModelView
-from placement.read_model.provider import Inventory, Provider
+from placement.read_model.provider import Inventory
 from placement.schemas import inventory as schemas
 from placement.schemas.base import is_storable
 from placement.store import inventories as store
@@ -24,7 +23,8 @@ _PATH: Final = "/resource_providers/<uuid>/inventories"
 _CREATE, _REPLACE_ALL, _UPDATE = schemas.InventoryCreation(), schemas.ReplaceAll(), schemas.InventoryUpdate()
 
 
-def _inventory_document(inventory: Inventory | InventoryValues) -> dict[str, Any]:
+def inventory_document(inventory: Inventory | InventoryValues) -> dict[str, Any]:
+    """Return the fields of an inventory, as answers show them."""
     return {
         "total": inventory.total,
         "reserved": inventory.reserved,
@@ -35,18 +35,15 @@ def _inventory_document(inventory: Inventory | InventoryValues) -> dict[str, Any
     }
 
 
-def _show_all(call: ApiRequest, view: ModelView, provider: Provider) -> Response:
-    newest = max(provider.inventory_times, default=time.time())
-    documents = {name: _inventory_document(each) for name, each in provider.inventories.items()}
-    document = {"resource_provider_generation": provider.generation, "inventories": documents}
-    return call.json_answer(document, newest)
-
-
 @api_operation(blueprint, "GET", _PATH, rules.LIST_INVENTORIES, writes_json=True)
 def list_all(call: ApiRequest, uuid: str) -> Response:
     """List the inventories of a provider."""
     with call.service.model.fresh_view() as view:
-        return _show_all(call, view, existing_provider(view.snapshot, uuid))
+        provider = existing_provider(view.snapshot, uuid)
+    newest = max(provider.inventory_times, default=time.time())
+    documents = {name: inventory_document(each) for name, each in provider.inventories.items()}
+    document = {"resource_provider_generation": provider.generation, "inventories": documents}
+    return call.json_answer(document, newest)
 
 
 @api_operation(blueprint, "POST", _PATH, rules.CREATE_INVENTORY, reads_json=True)
@@ -61,7 +58,7 @@ def create_inventory(call: ApiRequest, uuid: str) -> Response:
     generation = call.service.write(
         lambda tx: store.add(tx, known, name, values, may_have_none=may_have_none)
     )
-    document = {"resource_provider_generation": generation, **_inventory_document(values)}
+    document = {"resource_provider_generation": generation, **inventory_document(values)}
     return call.add_location(
         call.json_answer(document, time.time(), 201), f"/resource_providers/{known}/inventories/{name}"
     )
@@ -79,7 +76,7 @@ def replace_all(call: ApiRequest, uuid: str) -> Response:
     generation = call.service.write(
         lambda tx: store.replace_all(tx, known, given, wanted, may_have_none=may_have_none)
     )
-    documents = {name: _inventory_document(values) for name, values in wanted.items()}
+    documents = {name: inventory_document(values) for name, values in wanted.items()}
     return call.json_answer(
         {"resource_provider_generation": generation, "inventories": documents}, time.time()
     )
@@ -108,7 +105,7 @@ def show_inventory(call: ApiRequest, uuid: str, resource_class: str) -> Response
         inventory = provider.inventories.get(resource_class)
         if inventory is None:
             raise NotFound(f"No inventory of class {resource_class} for {provider.uuid}")
-        document = {"resource_provider_generation": provider.generation, **_inventory_document(inventory)}
+        document = {"resource_provider_generation": provider.generation, **inventory_document(inventory)}
         return call.json_answer(document, provider.offered_at(resource_class))
 
 
@@ -130,7 +127,7 @@ def update(call: ApiRequest, uuid: str, resource_class: str) -> Response:
         )
     )
     return call.json_answer(
-        {"resource_provider_generation": generation, **_inventory_document(values)}, time.time()
+        {"resource_provider_generation": generation, **inventory_document(values)}, time.time()
     )
 
 

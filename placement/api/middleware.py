@@ -60,10 +60,7 @@ class _FileChunks(io.RawIOBase):
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Read into the buffer; return the number of bytes, 0 at the end.
-
-        :raises BadRequest: the web server could not read the body.
-        """
+        """Read into the buffer; return the number of bytes, 0 at the end. BadRequest: reading has failed."""
         target = memoryview(buffer)
         try:
             piece = self._source.read(len(target))
@@ -90,10 +87,7 @@ class SideApplication(Protocol):
     """The application answers requests for this path and all its sub-paths."""
 
     def check_options(self, conf: cfg.ConfigOpts) -> None:
-        """Check the options of the application.
-
-        :raises ValueError: the application is enabled, but a requirement is missing.
-        """
+        """Raise ValueError if the application is enabled, but a requirement is missing."""
 
     def find_maker(self, conf: cfg.ConfigOpts) -> ApplicationMaker | None:
         """Return the function that makes the application; None if the configuration does not enable it."""
@@ -145,10 +139,7 @@ def _side_applications() -> list[SideApplication]:
 
 
 def check_requirements(conf: cfg.ConfigOpts) -> None:
-    """Check the requirements of traces and side applications.
-
-    :raises ValueError: a requirement is missing; the message names it.
-    """
+    """Raise ValueError if a requirement of traces or side applications is missing."""
     if conf.tracing.enabled:
         _tracing_class()
     for each in _side_applications():

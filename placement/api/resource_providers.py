@@ -98,10 +98,7 @@ def _provider_template(prefix: str, version: Microversion) -> _ProviderTemplate:
 
 
 def existing_provider(snapshot: ModelSnapshot, uuid: str) -> Provider:
-    """Return the provider with the uuid in a path.
-
-    :raises placement.exceptions.NotFound: the provider does not exist.
-    """
+    """Return the provider with the uuid in a path, or raise NotFound."""
     provider = snapshot.get(canonical_uuid(uuid) or uuid)
     if provider is None:
         raise providers.no_provider(uuid)
@@ -109,10 +106,7 @@ def existing_provider(snapshot: ModelSnapshot, uuid: str) -> Provider:
 
 
 def path_uuid(uuid: str) -> str:
-    """Return the uuid in a path in its canonical form, which the database uses.
-
-    :raises placement.exceptions.NotFound: ``uuid`` is not a uuid, so no provider has it.
-    """
+    """Return the uuid in a path in its canonical form, as in the database, or raise NotFound."""
     canonical = canonical_uuid(uuid)
     if canonical is None:
         raise providers.no_provider(uuid)

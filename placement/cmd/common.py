@@ -31,10 +31,7 @@ systemd.
 
 
 def check_bind(bind: str) -> None:
-    """Check that the server can listen at an address.
-
-    :raises ValueError: the server cannot listen at this address; the text names the option and the remedy.
-    """
+    """Raise ValueError if the server cannot listen at an address, with the option and the remedy."""
     if any(name in os.environ for name in _HANDED_OVER):
         # the server inherits its sockets, so nothing has to be bound
         return
@@ -52,7 +49,8 @@ def check_bind(bind: str) -> None:
         elif isinstance(address, tuple):
             _check_port(address)
     except (OSError, OverflowError) as error:
-        raise ValueError(f"--bind {bind}: {_error_reason(error)}; {_error_remedy(error)}") from error
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise ValueError(f"--bind {bind}: {reason}; {_error_remedy(error)}") from error
 
 
 def _check_port(address: tuple[str, int]) -> None:
@@ -76,10 +74,6 @@ def _check_path(path: Path) -> None:
         raise FileExistsError(errno.EEXIST, f"{path} exists and is not a socket")
 
 
-def _error_reason(error: OSError | OverflowError) -> str:
-    return (isinstance(error, OSError) and error.strerror) or str(error)
-
-
 def _error_remedy(error: OSError | OverflowError) -> str:
     match getattr(error, "errno", None):
         case errno.EADDRINUSE:
@@ -95,10 +89,7 @@ _PASSWORDS: Final = frozenset({"password", "passwd"})
 
 
 def open_database(conf: cfg.ConfigOpts) -> AbstractContextManager[ServiceDatabase]:
-    """Return the database that the configuration names.
-
-    :raises Unavailable: the database does not answer or has a schema that this version cannot work with.
-    """
+    """Return the configured database, or raise Unavailable for a schema of another version."""
     return sync.open_database(conf.placement_database.connection)
 
 

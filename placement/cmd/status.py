@@ -86,10 +86,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         return Result(Code.SUCCESS)
 
     def _require_file(self) -> None:
-        """Check that the file of the database exists.
-
-        :raises Unavailable: the file does not exist.
-        """
+        """Raise Unavailable if the database is a file that does not exist."""
         # a connection to SQLite would create the file
         if (reason := sqlite_file.missing_file(self._conf.placement_database.connection)) is not None:
             raise Unavailable(sqlite_file.file_obstacle(self._conf.placement_database.connection) or reason)

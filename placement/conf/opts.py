@@ -1,6 +1,7 @@
 """Every option of the service, by group; the entry point of the sample generator.
 
-Each section of the core is a module that only this module imports; extensions register their own sections.
+Each section is a module with its ``GROUP`` and its ``OPTIONS``. Only this module registers them; extensions
+have sections of their own.
 """
 
 import re
@@ -26,12 +27,12 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     # groups are registered by name, because two configurations with a common group object would share its
     # values
     for module in _all_sections():
-        module.register_opts(conf)
+        conf.register_opts(module.OPTIONS, group=module.GROUP.name)
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
     """Return all options by group, for ``oslo-config-generator`` (``oslo.config.opts``)."""
-    return [pair for module in _all_sections() for pair in module.list_opts()]
+    return [(module.GROUP, module.OPTIONS) for module in _all_sections()]
 
 
 def set_library_defaults() -> None:

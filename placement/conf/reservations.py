@@ -89,13 +89,3 @@ def limited_classes(conf: cfg.ConfigOpts) -> set[str]:
     keys = (*group.max_project_amounts, *group.max_project_hours)
     # a key is a class, or a project and a class
     return {key.rpartition("/")[2] for key in keys}.difference(conf.placement.additional_resource_classes)
-
-
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of ``[reservations]``."""
-    conf.register_opts(OPTIONS, group=GROUP.name)
-
-
-def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
-    """Return the options by group."""
-    return [(GROUP, OPTIONS)]

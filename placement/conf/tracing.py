@@ -48,13 +48,3 @@ decides whether the service traces the request.
 """,
     ),
 ]
-
-
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of ``[tracing]``."""
-    conf.register_opts(OPTIONS, group=GROUP.name)
-
-
-def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
-    """Return the options by group."""
-    return [(GROUP, OPTIONS)]

@@ -96,10 +96,7 @@ class StatementAnswer:
 
     @property
     def rows(self) -> Rows:
-        """The rows of the answer; the first access sends all queued statements of the batch to the database.
-
-        :raises sqlalchemy.exc.DBAPIError: a statement of the batch failed.
-        """
+        """The rows of the answer; the first access sends all queued statements of the batch."""
         if self.received is None:
             self._batch.send()
         # this line is for the type checker: send() has received it, or raised an error

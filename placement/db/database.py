@@ -1,7 +1,8 @@
 """Transactions on the database: consistent snapshots for reading, and writes that run again after conflicts.
 
 During an outage of the database, each worker lets one request at a time try to reach the database, and
-refuses all other requests at once.
+refuses all other requests at once. Each function that asks a database, here and elsewhere, raises
+:class:`~placement.exceptions.Unavailable` if it does not answer.
 """
 
 from __future__ import annotations
@@ -30,9 +31,8 @@ from placement.db.batch import (
     bind_values,
     insertion_statements,
 )
-from placement.db.change_probe import ChangeProbe
 from placement.db.engine import PoolOptions
-from placement.db.position import DatabaseVersion
+from placement.db.position import ChangeProbe, DatabaseVersion
 from placement.db.tables import resource_providers
 from placement.exceptions import InvalidRequest, Unavailable
 
@@ -232,7 +232,6 @@ class ServiceDatabase:
     def position(self) -> DatabaseVersion:
         """Return the version of the database; an unchanged version means that nothing has changed.
 
-        :raises Unavailable: the database does not answer.
         :raises sqlalchemy.exc.SQLAlchemyError: the database refuses the statement, which means a defect of
             this service.
         """
@@ -254,11 +253,7 @@ class ServiceDatabase:
 
     @contextmanager
     def _asking_database(self) -> Iterator[None]:
-        """Translate errors of the database, raised in this context, into errors for clients.
-
-        :raises Unavailable: the database does not answer.
-        :raises InvalidRequest: the database cannot process these values.
-        """
+        """Raise Unavailable or InvalidRequest for errors of the database in this context."""
         try:
             with self._outage.attempt_request():
                 yield
@@ -308,7 +303,6 @@ class ServiceDatabase:
     def read(self) -> Iterator[sa.Connection]:
         """Yield a connection for reading, on which all queries see one snapshot of the database.
 
-        :raises Unavailable: the database does not answer.
         :raises InvalidRequest: the database cannot process a value, or not this number of values.
         :raises sqlalchemy.exc.SQLAlchemyError: a query is wrong, which means a defect of this service.
         """

@@ -210,11 +210,7 @@ def _mysql_arguments(options: PoolOptions) -> dict[str, Any]:
 
 
 def _test_unused(engine: sa.Engine, trusted: float, timeout: float | None) -> None:
-    """Make the pool test connections that have been unused for ``trusted`` seconds.
-
-    :param timeout: seconds to wait for the answer; None if the class of the connection has no timeout for
-        answers.
-    """
+    """Make the pool test connections unused for ``trusted`` seconds (``timeout``: if the class has one)."""
 
     @sa.event.listens_for(engine, "checkin")
     def _note_return(connection: Any, record: Any) -> None:

@@ -49,19 +49,13 @@ class FoundDatabase:
 
 
 def find_database(url: str) -> FoundDatabase:
-    """Return the state of the database at a URL.
-
-    :raises Unavailable: the database does not answer, or records several revisions.
-    """
+    """Return the state of the database at a URL; Unavailable: it records several revisions."""
     with _own_connection(url, "AUTOCOMMIT", PoolOptions()) as conn:
         return state_of(conn)
 
 
 def state_of(conn: sa.Connection) -> FoundDatabase:
-    """Return the state of the database of a connection.
-
-    :raises Unavailable: the database records several revisions.
-    """
+    """Return the state of the database of a connection; Unavailable: it records several revisions."""
     revisions = read_revisions(conn)
     if len(revisions) > 1:
         raise Unavailable(
@@ -75,10 +69,7 @@ def state_of(conn: sa.Connection) -> FoundDatabase:
 
 
 def version(url: str) -> str | None:
-    """Return the revision of the database; None if it was never migrated.
-
-    :raises Unavailable: the database does not answer.
-    """
+    """Return the revision of the database; None if it was never migrated."""
     return find_database(url).revision
 
 
@@ -259,10 +250,7 @@ def exclusive_connection(url: str) -> Iterator[sa.Connection]:
 
 @contextmanager
 def _own_connection(url: str, isolation_level: str, options: PoolOptions) -> Iterator[sa.Connection]:
-    """Open a connection outside of any pool.
-
-    :raises Unavailable: the database does not answer, or another process held locks for too long.
-    """
+    """Open a connection outside of any pool; raise Unavailable if it fails, or waits too long for locks."""
     source = engine.create_engine(url, isolation_level, options)
     # SQLite itself reports "unable to open database file", without the file, the folder or the reason
     if (reason := sqlite_file.file_obstacle(url)) is not None:

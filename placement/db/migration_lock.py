@@ -116,10 +116,7 @@ class _ProcessLock:
         self.ended = threading.Event()
 
     def take_lock(self, timeout: float) -> None:
-        """Wait until this process holds the lock.
-
-        :raises Unavailable: the lock was not free within ``timeout`` seconds.
-        """
+        """Wait until this process holds the lock, or raise Unavailable after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         watched: _LockRow | None = None
         stood_still = 0.0
@@ -188,10 +185,7 @@ class _ProcessLock:
         raise AssertionError("not reached")
 
     def confirm_lock(self) -> None:
-        """Check that this process still holds the lock, unless it has done so within the last 2 seconds.
-
-        :raises Unavailable: the lock was lost.
-        """
+        """Raise Unavailable if this process has lost the lock; a check counts for 2 seconds."""
         if time.monotonic() - self._confirmed > _BEAT and not self._count_up():
             raise Unavailable(
                 "Another process took over this migration, because this one showed no sign of life"

@@ -84,10 +84,7 @@ class PostgresqlConnection(psycopg.Connection[Any]):
             return [result.get_value(0, column) for column in range(result.nfields)]
 
     def _only_result(self) -> "PGresult":
-        """Return the result of a statement that has only one result.
-
-        :raises TimeoutError: the server has sent nothing in time.
-        """
+        """Return the only result of a statement, or raise TimeoutError if none comes in time."""
         poll = select.poll()
         poll.register(self.pgconn.socket, select.POLLIN)
         self.pgconn.flush()  # a small statement is sent completely by one call
@@ -134,10 +131,7 @@ def _parse_threshold(given: int | str | None) -> int | None:
 
 
 def wait_for(poll: select.poll, timeout: float | None) -> None:
-    """Wait until the server's socket is ready for the events of ``poll``.
-
-    :raises TimeoutError: the socket is not ready within ``timeout`` seconds.
-    """
+    """Wait for the events of ``poll`` on the server's socket, or raise TimeoutError."""
     if not poll.poll(None if timeout is None else timeout * 1000):
         raise _no_answer(timeout)
 

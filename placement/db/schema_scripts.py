@@ -14,10 +14,7 @@ from placement.db.tables import ExtensionTables
 
 
 def upgrade_tables(conn: sa.Connection, revision: str, branch: ExtensionTables | None = None) -> None:
-    """Migrate the tables of the core or of an extension up to a revision.
-
-    :raises ValueError: the revision does not exist.
-    """
+    """Migrate the tables of the core or of an extension; ValueError: there is no such revision."""
     try:
         command.upgrade(_alembic_config(conn, branch), revision)
     except CommandError as error:
@@ -25,10 +22,7 @@ def upgrade_tables(conn: sa.Connection, revision: str, branch: ExtensionTables |
 
 
 def stamp_tables(conn: sa.Connection, revision: str) -> None:
-    """Record a revision of the core's tables without running migrations.
-
-    :raises ValueError: the revision does not exist.
-    """
+    """Record a revision of the core without migrations; ValueError: there is no such revision."""
     try:
         command.stamp(_alembic_config(conn), revision)
     except CommandError as error:

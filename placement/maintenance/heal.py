@@ -54,7 +54,6 @@ def heal_database(
     """Repair contradictions while the service runs, in separate transactions for each kind.
 
     :param owner: the owner of allocations without a consumer.
-    :raises Unavailable: the database does not answer.
     """
     with database.read() as conn:
         found = audit.find_contradictions(conn)

@@ -17,10 +17,7 @@ from placement.store.consumers import ConsumerOwnership
 
 @contextmanager
 def open_database(url: str) -> Iterator[ServiceDatabase]:
-    """Open the database of a URL.
-
-    :raises Unavailable: the database does not answer, or has a schema that this version cannot work with.
-    """
+    """Open the database of a URL, or raise Unavailable for a schema of another version."""
     migration.require_schema(url)
     database = ServiceDatabase(url, WHOLE_DATABASE)
     try:

@@ -36,10 +36,7 @@ class NotifierPosition:
 
     @classmethod
     def from_document(cls, document: Any) -> NotifierPosition:
-        """Return the position from a JSON document.
-
-        :raises ValueError: the document does not describe a position.
-        """
+        """Return the position from a JSON document, or raise ValueError."""
         if not isinstance(document, dict) or document.get("version") != _VERSION:
             raise ValueError(f"it is no document of version {_VERSION}")
         time, recent = document.get("position"), document.get("recent")
@@ -64,10 +61,7 @@ class PositionFile:
     path: Path
 
     def read(self) -> NotifierPosition | None:
-        """Return the position; None if there is no file.
-
-        :raises InvalidRequest: the file cannot be read, or is not complete.
-        """
+        """Return the position; None if there is no file. InvalidRequest: it is unreadable or incomplete."""
         try:
             with self.path.open("rb") as file:
                 content = file.read(_MAX_BYTES)

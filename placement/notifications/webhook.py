@@ -65,10 +65,7 @@ class EventWebhook:
         self._last: _PostAttempt | None = None
 
     def post_document(self, document: Mapping[str, Any]) -> None:
-        """Send a document.
-
-        :raises DeliveryFailed: the webhook did not accept the document in time.
-        """
+        """Send a document, or raise DeliveryFailed if the webhook does not accept it in time."""
         if not self.wait_ended(0):
             # mostly the attempt waits for a name server that does not answer, and so would a further thread
             raise DeliveryFailed("the attempt before has not ended yet")

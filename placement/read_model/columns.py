@@ -243,10 +243,7 @@ def _pausing_chunks(values: Iterable[T], pause: Callable[[], None]) -> Iterator[
 
 
 def decode_model(content: bytes) -> tuple[str, ModelState]:
-    """Decode the content of a file; return the history of the database and the state of the model.
-
-    :raises DamagedFile: the content is not a complete model.
-    """
+    """Return a file's history and state of the model, or raise DamagedFile if it is incomplete."""
     try:
         return _decode_checked(memoryview(content))
     except DamagedFile:

@@ -254,10 +254,7 @@ class ReadModel:
 
     @contextmanager
     def fresh_view(self) -> Iterator[ModelView]:
-        """Return the current model, with all changes committed before this call and no expired allocations.
-
-        :raises placement.exceptions.Unavailable: the database does not answer.
-        """
+        """Return the current model: all changes committed before this call, no expired allocations."""
         expires = self._give_back_expired is not None
         while True:
             # the query precedes the turn, so that no other request waits for its answer
@@ -285,8 +282,6 @@ class ReadModel:
 
         Only callers that check the data again in a transaction before they write may use this view. Many such
         views share the answer to one query of the version.
-
-        :raises placement.exceptions.Unavailable: the database does not answer.
         """
         with ReadTurn(self._gate) as turn:
             known = self._state is not None and self._position is not None
@@ -343,10 +338,7 @@ class ReadModel:
         return self._gate.pin_count
 
     def _writable_model(self) -> WritableModel:
-        """Return a copy of the model for its file.
-
-        :raises placement.exceptions.Unavailable: the model is not up to date.
-        """
+        """Return a copy of the model for its file, or raise Unavailable if it is not up to date."""
         with ReadTurn(self._gate):
             state = self._state
             if state is None or self._position is None:
@@ -414,10 +406,7 @@ class ReadModel:
             self.reread += 1
 
     def _follow_database(self, conn: sa.Connection, state: ModelState, history: str) -> FullReread | None:
-        """Apply the changes of the database to the model; return the reason for a full read, or None.
-
-        :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer.
-        """
+        """Apply the changes of the database to the model; return the reason for a full read, or None."""
         if history != self._history:
             return FullReread(f"{ANOTHER_HISTORY}: its server, timeline, table or file has changed")
         return follow_database(conn, state)

@@ -46,10 +46,7 @@ class ModelMetrics:
         self._reread.inc(max(0, self._seen[1] - seen[1]))
 
     def make_gauges(self) -> Iterator[GaugeMetricFamily]:
-        """Yield gauges of the current model; the series about providers have the names of openstack-exporter.
-
-        :raises Unavailable: the database does not answer.
-        """
+        """Yield gauges of the current model; series about providers have the names of openstack-exporter."""
         with self._model.fresh_view() as view:
             # the turn covers only this list, because requests would wait while the series are made
             providers = list(view.snapshot)  # provider objects never change

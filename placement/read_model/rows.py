@@ -211,10 +211,7 @@ class ChangedBuckets:
 
 
 def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuckets:
-    """Read the providers with stamps above the known counters of their buckets, and their usage.
-
-    :param known: the counter of each bucket at the last read.
-    """
+    """Read the providers with stamps above the ``known`` counter of their bucket, and their usage."""
     answers = []
     pairs = list(known.items())
     for start in range(0, len(pairs), _MAX_PAIRS):
@@ -238,11 +235,7 @@ def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuck
 # statements are cached by the padded number of buckets: 1, 2, 4 and so on up to 64 are seven statements
 @lru_cache
 def _stamped_statements(count: int) -> tuple[PreparedStatement, PreparedStatement, PreparedStatement]:
-    """Return three statements that read the changes of this number of buckets.
-
-    The statements select the providers with a stamp above the counter of their bucket, the usage of these
-    providers, and the fingerprints of the buckets.
-    """
+    """Return statements for this number of buckets: new stamps, their usage, and the fingerprints."""
     chosen = bind_parameters("bucket", count, sa.Integer)
     pairs = zip(chosen, bind_parameters("counter", count, sa.BigInteger), strict=True)
     stamped = sa.or_(*(sa.and_(_rp.bucket == bucket, _rp.change_seq > counter) for bucket, counter in pairs))

@@ -10,11 +10,12 @@ Modules
     - ``base`` has the fields of schemas, and :func:`~placement.schemas.base.load`, which turns the first
       violation into the error of the request. ``terms`` parses values of query strings, such as amounts and
       traits.
-    - ``query`` and ``query_candidates`` turn query strings into requests (``placement.search.request``).
+    - ``query`` and ``query_candidates`` turn query strings into filters and requests
+      (``placement.search.request``).
     - ``resource_provider``, ``inventory`` and ``allocation`` have the bodies of OpenStack Placement's
       resources; ``allocation`` makes a schema for each microversion.
-    - ``claim``, ``explanation``, ``reservation``, ``tree`` and ``changes`` have the bodies and queries of
-      ``/ext/v1``. ``request_form`` has the interface of forms.
+    - ``claim``, ``explanation``, ``reservation``, ``time_events`` and ``tree`` have the bodies and queries of
+      ``/ext/v1``, except the query for changes. ``request_form`` has the interface of forms.
 
 The order of calls
     A handler names its schema, and the API calls :func:`~placement.schemas.base.load` with the body. A parser

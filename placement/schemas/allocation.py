@@ -58,10 +58,7 @@ def allocations_field(**options: Any) -> MapField:
 
 
 def check_consumer_type(consumer: str, consumer_type: str | None) -> None:
-    """Refuse a consumer of the type that only the service gives.
-
-    :raises InvalidRequest: the type is that of holds.
-    """
+    """Raise InvalidRequest for the type of holds, which only the service gives."""
     # no client could change or delete such a consumer later
     if consumer_type == WINDOW_HOLD:
         raise InvalidRequest(

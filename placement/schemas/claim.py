@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from placement import microversion
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.schemas import explanation
@@ -23,7 +22,7 @@ from placement.schemas.base import (
 )
 from placement.schemas.request_form import RequestForms
 from placement.schemas.resource_provider import ATTRIBUTE_NAME
-from placement.schemas.terms import Params, load_query, since_version
+from placement.schemas.terms import PageLimit, Params, load_query
 from placement.search.claims.claim import Order, WantedClaim
 from placement.search.claims.scores import ATTRIBUTE, CRITERIA
 from placement.store import reservations
@@ -50,8 +49,6 @@ MAX_SECONDS: Final = 7 * 86_400.0
 # the latest end is counted from the search on, so a minimum as long as that could never be served
 MAX_MIN_DURATION: Final = int(MAX_AHEAD) - 86_400
 """Largest possible minimum duration of a preemptible claim, in seconds."""
-MAX_PAGE: Final = 1000
-"""Maximum number of claims that one answer of ``GET /ext/v1/claims`` lists."""
 GROUP_NAME: Final = "^[A-Za-z0-9._:@+-]+$"
 GROUP_MEANING: Final = "a name of letters, digits and any of . _ : @ + -"
 GROUP: Final = "group"
@@ -154,18 +151,13 @@ class ClaimsBody(StrictSchema):
 class _EndingQuery(StrictSchema):
     """The parameters of ``GET /ext/v1/claims``."""
 
-    root = UuidField(metadata=since_version(microversion.INITIAL))
-    reservation = UuidField(metadata=since_version(microversion.INITIAL))
-    preemptible = StringField(choices=["true", "false"], metadata=since_version(microversion.INITIAL))
-    limit = StringField(
-        pattern="^[1-9][0-9]{0,3}$",
-        meaning="a number from 1 to 9999",
-        metadata=since_version(microversion.INITIAL),
-    )
+    root = UuidField()
+    reservation = UuidField()
+    preemptible = StringField(choices=["true", "false"])
+    limit = PageLimit()
     marker = StringField(
         pattern=r"^[0-9]{1,12}(\.[0-9]{1,17})?_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$",
         meaning="the marker of a link to the next page",
-        metadata=since_version(microversion.INITIAL),
     )
 
 
@@ -189,11 +181,13 @@ def parse_ending(params: Params, version: Microversion) -> EndingPage:
     """Parse the query string of ``GET /ext/v1/claims``, or raise InvalidRequest."""
     values = load_query(_EndingQuery, params, version)
     time, _, consumer = values.get("marker", "0_").partition("_")
-    # a limit above the maximum is no error, so that clients need not know the maximum
-    limit = min(MAX_PAGE, int(values.get("limit", MAX_PAGE)))
     only_preemptible = values.get("preemptible") == "true"
     return EndingPage(
-        values.get("root"), (float(time), consumer), limit, only_preemptible, values.get("reservation")
+        values.get("root"),
+        (float(time), consumer),
+        values["limit"],
+        only_preemptible,
+        values.get("reservation"),
     )
 
 

@@ -9,25 +9,16 @@ from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.schemas import terms
 from placement.schemas.base import StrictSchema, StringField, UuidField
-from placement.schemas.query_candidates import parse_candidates
-from placement.schemas.terms import Params, all_values, load_query, since_version
+from placement.schemas.terms import PageLimit, Params, all_values, load_query, since_version
 from placement.search.request import ProviderFilter
-
-__all__ = [
-    "TraitsFilter",
-    "UsagesFilter",
-    "parse_candidates",
-    "parse_provider_filter",
-    "parse_traits",
-    "parse_usages",
-]
+from placement.store.changes import ChangeCursor
 
 
 class ProvidersQuery(StrictSchema):
     """The parameters of ``GET /resource_providers``."""
 
-    name = StringField(metadata=since_version(microversion.INITIAL))
-    uuid = UuidField(metadata=since_version(microversion.INITIAL))
+    name = StringField()
+    uuid = UuidField()
     member_of = StringField(metadata=since_version(microversion.MEMBER_OF))
     resources = StringField(metadata=since_version(microversion.RESOURCES))
     in_tree = UuidField(metadata=since_version(microversion.NESTED_PROVIDERS))
@@ -130,3 +121,30 @@ def parse_traits(params: Params, version: Microversion) -> TraitsFilter:
     if associated is not None and associated.lower() not in ("true", "false"):
         raise InvalidRequest('The query parameter "associated" only accepts "true" or "false"')
     return TraitsFilter(names, prefix, None if associated is None else associated.lower() == "true")
+
+
+class _ChangesQuery(StrictSchema):
+    """The parameters of ``GET /ext/v1/changes``."""
+
+    since = StringField()
+    wait = StringField(pattern="^([0-9]|[1-5][0-9]|60)$", meaning="a number of seconds from 0 to 60")
+    limit = PageLimit()
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesFollowing:
+    """A request for changes: a cursor (None asks for a first one), seconds to wait, and a limit."""
+
+    since: ChangeCursor | None
+    wait: float
+    limit: int
+
+
+def parse_following(params: Params, version: Microversion) -> ChangesFollowing:
+    """Parse the query string of a request for changes, or raise :class:`InvalidRequest`."""
+    values = load_query(_ChangesQuery, params, version)
+    return ChangesFollowing(
+        ChangeCursor.parse(values["since"]) if "since" in values else None,
+        float(values.get("wait", 0)),
+        values["limit"],
+    )

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from placement import microversion
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.schemas import explanation
@@ -33,7 +32,7 @@ from placement.schemas.claim import (
     time_field,
 )
 from placement.schemas.request_form import RequestForms
-from placement.schemas.terms import Params, load_query, since_version
+from placement.schemas.terms import MAX_PAGE, PageLimit, Params, load_query
 from placement.search.claims.claim import WantedClaim
 from placement.search.claims.window_search import WantedTime
 from placement.store.consumers import ConsumerOwnership
@@ -112,8 +111,6 @@ MAX_SECONDS: Final = 10 * 366 * 86_400.0
 """Maximum seconds until a reservation expires, which are ten years."""
 MAX_MARGIN: Final = 30 * 86_400
 """Maximum seconds of the lead and of the cleaning time of a window, which are 30 days."""
-MAX_PAGE: Final = 1000
-"""Maximum number of reservations that one answer lists."""
 DEGRADED: Final = "degraded"
 """The filter that selects reservations, of any state, with amounts that their providers can no longer give.
 """
@@ -161,25 +158,20 @@ class ReservationUpdate(_EndingSchema):
 class _ListQuery(StrictSchema):
     """The parameters of ``GET /ext/v1/reservations``."""
 
-    project_id = StringField(min_length=1, max_length=255, metadata=since_version(microversion.INITIAL))
-    group = StringField(min_length=1, max_length=255, metadata=since_version(microversion.INITIAL))
-    limit = StringField(
-        pattern="^[1-9][0-9]{0,3}$",
-        meaning="a number from 1 to 9999",
-        metadata=since_version(microversion.INITIAL),
-    )
-    marker = UuidField(metadata=since_version(microversion.INITIAL))
+    project_id = StringField(min_length=1, max_length=255)
+    group = StringField(min_length=1, max_length=255)
+    limit = PageLimit()
+    marker = UuidField()
     state = StringField(
         pattern=f"^({'|'.join(_STATES)})$",
         meaning=f"one of {', '.join(_STATES)}",
-        metadata=since_version(microversion.INITIAL),
     )
 
 
 class _LimitsQuery(StrictSchema):
     """The parameters of ``GET /ext/v1/reservation_limits``."""
 
-    project_id = StringField(min_length=1, max_length=255, metadata=since_version(microversion.INITIAL))
+    project_id = StringField(min_length=1, max_length=255)
 
 
 def parse_limits(params: Params, version: Microversion) -> str | None:
@@ -208,10 +200,7 @@ class ReservationsPage:
 
 def parse_list(params: Params, version: Microversion) -> ReservationsPage:
     """Parse the query string of ``GET /ext/v1/reservations``, or raise InvalidRequest."""
-    values = load_query(_ListQuery, params, version)
-    # a limit above the maximum is no error, so that clients need not know the maximum
-    limit = min(MAX_PAGE, int(values.pop("limit", MAX_PAGE)))
-    return ReservationsPage(limit=limit, **values)
+    return ReservationsPage(**load_query(_ListQuery, params, version))
 
 
 def change_of(body: dict[str, Any]) -> ReservationChange:

@@ -14,14 +14,14 @@ from typing import Any, Final
 from placement import microversion
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
-from placement.schemas.base import StrictSchema, canonical_uuid, load
+from placement.schemas.base import StrictSchema, StringField, canonical_uuid, load
 
 Params = Sequence[tuple[str, str]]
 """The parameters of a query string: pairs of name and value, in order."""
 
 
 def since_version(version: Microversion) -> dict[str, Any]:
-    """Return an argument for a field of a query, which stores the microversion that introduced the field."""
+    """Return an argument for a field of a query: the microversion that introduced it, if not the first."""
     return {"since": version}
 
 
@@ -48,11 +48,29 @@ def load_query(schema: type[StrictSchema], params: Params, version: Microversion
 @lru_cache(maxsize=256)
 def schema_at(schema: type[StrictSchema], version: Microversion) -> StrictSchema:
     """Return the schema with only the fields that a microversion has."""
-    known = [name for name, field in schema().fields.items() if field.metadata["since"] <= version]
+    known = [
+        name for name, field in schema().fields.items() if field.metadata.get("since", version) <= version
+    ]
     return schema(only=known)
 
 
 PREFIX: Final = "Invalid query string parameters: "
+
+MAX_PAGE: Final = 1000
+"""Maximum number of items that one answer of ``/ext/v1`` lists."""
+
+
+class PageLimit(StringField):
+    """A query's maximum number of items in an answer, loaded as a number of at most :data:`MAX_PAGE`."""
+
+    def __init__(self) -> None:
+        meaning = "a number from 1 to 9999"
+        super().__init__(pattern="^[1-9][0-9]{0,3}$", meaning=meaning, load_default=MAX_PAGE)
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
+        # a limit above the maximum is no error, so that clients need not know the maximum
+        return min(MAX_PAGE, int(super()._deserialize(value, attr, data, **kwargs)))
+
 
 _RESOURCES_FORM: Final = (
     "Badly formed resources parameter. Expected resources query string parameter in form: "

@@ -4,40 +4,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from placement import microversion
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.schemas.base import StrictSchema, StringField
 from placement.schemas.claim import TIME_FORM, TIME_MEANING, parse_time
-from placement.schemas.terms import Params, load_query, since_version
+from placement.schemas.terms import PageLimit, Params, load_query
 from placement.store.time_events import EventInterval, EventPosition, TimeEventKind
 from placement.store.time_profile import iso_time
 
-MAX_EVENTS: Final = 1000
-"""Maximum number of events in an answer."""
 MAX_INTERVAL: Final = 7 * 86_400.0
 """Maximum length of an interval, and of the time of notice, in seconds."""
 DEFAULT_NOTICE: Final = 3600
 """Default number of seconds between an announcement and the announced time."""
-_ALWAYS: Final = since_version(microversion.INITIAL)
 
 
 class _EventsQuery(StrictSchema):
     """The parameters of ``GET /ext/v1/time_events``."""
 
-    since = StringField(required=True, pattern=TIME_FORM, meaning=TIME_MEANING, metadata=_ALWAYS)
-    until = StringField(pattern=TIME_FORM, meaning=TIME_MEANING, metadata=_ALWAYS)
-    project_id = StringField(min_length=1, max_length=255, metadata=_ALWAYS)
+    since = StringField(required=True, pattern=TIME_FORM, meaning=TIME_MEANING)
+    until = StringField(pattern=TIME_FORM, meaning=TIME_MEANING)
+    project_id = StringField(min_length=1, max_length=255)
     notice = StringField(
         pattern="^([0-9]{1,5}|[1-5][0-9]{5}|60[0-3][0-9]{3}|604[0-7][0-9]{2}|604800)$",
         meaning="a number of seconds from 0 to 604800",
-        metadata=_ALWAYS,
     )
-    limit = StringField(pattern="^[1-9][0-9]{0,3}$", meaning="a number from 1 to 9999", metadata=_ALWAYS)
+    limit = PageLimit()
     marker = StringField(
         pattern=rf"^[0-9]{{1,12}}(\.[0-9]{{1,17}})?_({'|'.join(TimeEventKind)})_[0-9a-f-]{{36}}$",
         meaning="the marker of a link to the next page",
-        metadata=_ALWAYS,
     )
 
 
@@ -89,6 +83,5 @@ def parse_events(params: Params, version: Microversion) -> EventsPage:
         values.get("project_id"),
         int(values.get("notice", DEFAULT_NOTICE)),
         after,
-        # a limit above the maximum is no error, so that clients need not know the maximum
-        min(MAX_EVENTS, int(values.get("limit", MAX_EVENTS))),
+        values["limit"],
     )

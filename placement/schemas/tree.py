@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from placement import microversion
 from placement.microversion import Microversion
 from placement.schemas.base import (
     ArrayField,
@@ -24,7 +23,7 @@ from placement.schemas.resource_provider import (
     NAME_LENGTH,
     AttributeValue,
 )
-from placement.schemas.terms import Params, load_query, since_version
+from placement.schemas.terms import Params, load_query
 from placement.store.trees import ProviderDescription
 
 # hosts have dozens of providers, or hundreds if each device is a provider
@@ -73,7 +72,7 @@ _PROVIDER: Final = _TreeProvider()
 class _ShowQuery(StrictSchema):
     """The parameters of ``GET /ext/v1/trees/{uuid}``."""
 
-    allocations = StringField(choices=["true", "false"], metadata=since_version(microversion.INITIAL))
+    allocations = StringField(choices=["true", "false"])
 
 
 def parse_show(params: Params, version: Microversion) -> bool:
@@ -88,10 +87,7 @@ def _count_parts(providers: list[Any]) -> int:
 
 
 def parse_descriptions(body: Mapping[str, Any]) -> list[ProviderDescription]:
-    """Convert a body to descriptions of providers.
-
-    :raises InvalidRequest: a description is wrong; the message names the provider.
-    """
+    """Convert a body to descriptions of providers; InvalidRequest names the wrong provider."""
     return [
         _make_description(load(_PROVIDER, each, f"{_provider_name(number, each)}: JSON does not validate: "))
         for number, each in enumerate(body["resource_providers"])

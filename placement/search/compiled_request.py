@@ -274,10 +274,7 @@ class CompiledRequest:
         pooled: bool = False,
         parts: Sequence[int] = (),
     ) -> AssignmentKinds | None:
-        """Return which needs and which providers are equal to each other.
-
-        The result is None if no needs or providers are equal, and there are no pools.
-        """
+        """Return which needs and which providers are equal; None if none are, and there are no pools."""
         members = provider_set.members
         self._rules.budget.spend(sum(map(len, options)))
         providers = [[members[at] for at in found] for found in options]

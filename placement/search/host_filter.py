@@ -1,10 +1,9 @@
-"""Finds the providers for ``GET /resource_providers``, and the root providers that clients name by uuid."""
+"""Finds the providers for ``GET /resource_providers``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from placement.exceptions import InvalidRequest
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget, yielding_slices
@@ -58,20 +57,3 @@ def _index_sets(snapshot: ModelSnapshot, wanted: ProviderFilter) -> Iterator[set
 
 def _single_id(provider_id: int | None) -> set[int]:
     return set() if provider_id is None else {provider_id}
-
-
-def named_roots(snapshot: ModelSnapshot, uuids: Iterable[str], meant: str) -> frozenset[int]:
-    """Return the ids of the roots with these uuids.
-
-    :param meant: the purpose of the roots, as the end of the error message "There is no root provider X,
-        which ...".
-    :raises InvalidRequest: a uuid belongs to no provider, or to a provider that is not a root.
-    """
-    # uuids are sorted, so that equal requests always report the same wrong uuid
-    found = set()
-    for uuid in sorted(uuids):
-        root = snapshot.get(uuid)
-        if root is None or root.parent_id is not None:
-            raise InvalidRequest(f"There is no root provider {uuid}, which {meant}.")
-        found.add(root.id)
-    return frozenset(found)

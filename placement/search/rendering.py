@@ -70,10 +70,9 @@ class ProviderSummaries:
         snapshot: ModelSnapshot,
         trees: Iterable[HostTree],
         shape: SummaryShape,
-        budget: SearchBudget | None = None,
+        budget: SearchBudget,
     ) -> list[bytes]:
         """Return the summaries of each tree in this shape."""
-        budget = budget or SearchBudget()
         kept = self._kept.setdefault(shape, {})
         # two requests may render one tree at the same time; the results are equal, and the later one is kept
         found = [kept.get(tree) or _render_tree(snapshot, tree, shape, kept, budget) for tree in trees]
@@ -100,24 +99,6 @@ def _render_tree(
     return summaries
 
 
-def render(
-    snapshot: ModelSnapshot,
-    offers: Sequence[Offer],
-    version: Microversion,
-    kept: ProviderSummaries | None = None,
-) -> bytes:
-    """Return the JSON of the answer, in the shape of a microversion.
-
-    :param kept: the cached summaries of earlier answers; without them, the summaries of all trees are
-        rendered.
-    """
-    return b"".join(
-        render_pieces(
-            snapshot, offers, version, ProviderSummaries() if kept is None else kept, SearchBudget()
-        )
-    )
-
-
 def render_pieces(
     snapshot: ModelSnapshot,
     offers: Sequence[Offer],
@@ -125,7 +106,7 @@ def render_pieces(
     kept: ProviderSummaries,
     budget: SearchBudget,
 ) -> list[bytes]:
-    """Return the result of :func:`render` in pieces of about 1 MiB each; an answer may have 100 MiB.
+    """Return the JSON of the answer, in pieces of about 1 MiB; an answer may have 100 MiB.
 
     :param budget: the budget of the search. The pauses of the budget let other threads run during a long
         answer.

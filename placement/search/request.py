@@ -1,4 +1,4 @@
-"""Parsed requests of clients as frozen dataclasses.
+"""Parsed requests of clients as frozen dataclasses, and checks of the names that clients give.
 
 The names of fields follow the sections "Allocation candidates" and "Resource providers" of the API reference.
 :mod:`placement.schemas.query` makes these requests from query strings.
@@ -8,6 +8,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from placement.exceptions import InvalidRequest
+from placement.read_model.snapshot import ModelSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +109,20 @@ def _check_traits(named: Iterable[frozenset[str]], traits: Container[str], prefi
     unknown = {name for names in named for name in names if name not in traits}
     if unknown:
         raise InvalidRequest(f"{prefix}No such trait(s): {', '.join(sorted(unknown))}.")
+
+
+def named_roots(snapshot: ModelSnapshot, uuids: Iterable[str], meant: str) -> frozenset[int]:
+    """Return the ids of the roots with these uuids.
+
+    :param meant: the purpose of the roots, as the end of the error message "There is no root provider X,
+        which ...".
+    :raises InvalidRequest: a uuid belongs to no provider, or to a provider that is not a root.
+    """
+    # uuids are sorted, so that equal requests always report the same wrong uuid
+    found = set()
+    for uuid in sorted(uuids):
+        root = snapshot.get(uuid)
+        if root is None or root.parent_id is not None:
+            raise InvalidRequest(f"There is no root provider {uuid}, which {meant}.")
+        found.add(root.id)
+    return frozenset(found)

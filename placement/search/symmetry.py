@@ -169,10 +169,7 @@ class AssignmentKinds:
         )
 
     def _provider_signature(self, provider: Provider, serves: Sequence[int]) -> Hashable:
-        """Return a key of a provider; providers with equal keys can be swapped in any assignment.
-
-        Providers that can be swapped are leaves below the same parent, or have neither parent nor children.
-        """
+        """Return a key; equal ones can be swapped: leaves of one parent, or neither parents nor children."""
         rules = self._rules
         # this is a key with the provider's own id, so that this provider is equal to no other
         if provider.id in self._parents or (self._pooled and not self._gives_units(provider, serves)):
@@ -219,12 +216,7 @@ class AssignmentKinds:
         )
 
     def _units_for_one(self, found: Sequence[Provider]) -> int:
-        """Return the number of needs that one provider of a kind can serve at once.
-
-        The result is 0 if the kind forms no pool.
-
-        :param found: all providers that belong to the kind.
-        """
+        """Return how many needs one of the ``found`` providers of a kind can serve; 0 without a pool."""
         serves = self._serves[found[0].id]
         unit = self._unit_of(found[0], serves)
         # in the last case the providers form no pool, because free amounts of such a class may differ within

@@ -113,10 +113,7 @@ class ClientConnection:
         return self._has_asked and self.is_idle
 
     def receive(self) -> bool:
-        """Read bytes from the client; return False if the client has closed the connection.
-
-        :raises OSError: the connection is lost.
-        """
+        """Read bytes; return False if the client has closed the connection. OSError: it is lost."""
         try:
             data = self.sock.recv(_MAX_AT_ONCE)
         except BlockingIOError:

@@ -51,6 +51,8 @@ A worked example
 Invariants
     - A transaction that checks capacity uses only data that it reads under its locks, never data of the read
       model.
+    - An operation raises ``NotFound`` if its provider, class, trait, consumer or reservation does not exist.
+      It raises ``ConcurrentUpdate`` if a given generation is not the current one.
     - An operation has effects only in its transaction. If another transaction makes an operation fail, the
       operation runs again.
     - Locks are taken in one order, so that operations do not deadlock. If two operations deadlock, the

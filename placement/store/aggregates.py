@@ -16,9 +16,6 @@ def replace(tx: WriteTransaction, uuid: str, generation: int | None, aggregates:
 
     If ``generation`` is None (before microversion 1.19), the generation of the provider is neither checked
     nor increased.
-
-    :raises NotFound: no such provider.
-    :raises ConcurrentUpdate: ``generation`` is not the current generation.
     """
     # rows to insert are necessary: an optimistic write notices a changed provider only by a failing foreign
     # key

@@ -292,10 +292,7 @@ def _update_consumers(
 
 
 def delete(tx: WriteTransaction, consumer: str) -> None:
-    """Release all allocations of a consumer.
-
-    :raises NotFound: the consumer has no allocations, or has expired.
-    """
+    """Release all allocations of a consumer, or raise NotFound if there are none."""
     # this function is simpler than lock_claimed(), because nothing is created and no supply is read
     locked = lock_consumers(tx, [consumer])
     if not locked.consumers or locked.expired:
@@ -434,10 +431,7 @@ _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.released'
 
 
 def release(database: ServiceDatabase, consumer: str) -> None:
-    """Release all allocations of a consumer in a new transaction.
-
-    :raises NotFound: the consumer has no allocations, or has expired.
-    """
+    """Release all allocations of a consumer in a new transaction; NotFound: there are none."""
 
     def release_all(tx: WriteTransaction) -> StatementAnswer | None:
         if tx.sends_at_once:

@@ -13,11 +13,7 @@ from placement.store import providers
 
 
 def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Mapping[str, Attribute]) -> int:
-    """Replace the attributes of a provider; return the provider's generation, which increases with a change.
-
-    :raises NotFound: no such provider.
-    :raises ConcurrentUpdate: ``generation`` is not the current generation.
-    """
+    """Replace the attributes of a provider; return its generation, which increases with a change."""
     # both statements are queued before an answer is read, so that they take one round trip
     tx.lock([uuid])
     present = tx.queue(_present, {"provider": uuid})

@@ -51,10 +51,7 @@ class ChangeCursor:
 
     @classmethod
     def parse(cls, text: str) -> ChangeCursor:
-        """Return the cursor that a text of a client encodes.
-
-        :raises InvalidRequest: the text is not a cursor.
-        """
+        """Return the cursor that a text encodes, or raise InvalidRequest."""
         try:
             # __str__() leaves the padding out, because an equals sign in a query has to be escaped
             data = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
@@ -220,10 +217,7 @@ def _read_counters(conn: sa.Connection) -> dict[int, int]:
 
 
 def _check_remembered(conn: sa.Connection, known: Mapping[int, int]) -> None:
-    """Check that all deletions of providers since the cursor are still recorded.
-
-    :raises Gone: records of deletions after the cursor were dropped.
-    """
+    """Raise Gone if records of deletions since the cursor were dropped."""
     query = sa.select(_dp.bucket, sa.func.count(), sa.func.min(_dp.change_seq)).group_by(_dp.bucket)
     for bucket, count, first in conn.execute(query):
         # records are dropped only in buckets with the maximum number of records

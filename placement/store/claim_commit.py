@@ -400,11 +400,7 @@ def commit_claims(
 
 
 def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: Collection[str]) -> None:
-    """Check that each consumer may join its group at its chosen hosts.
-
-    :param moving: consumers that leave their current hosts with these claims.
-    :raises LostRace: another consumer has joined the group meanwhile.
-    """
+    """Raise LostRace if a consumer may not join its group; ``moving`` consumers leave their hosts."""
     counts = {
         name: members_by_host(members.get(name, ()), moving) for name in {each.group.name for each in joining}
     }

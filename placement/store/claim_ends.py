@@ -26,7 +26,6 @@ def change_end(database: ServiceDatabase, consumer: str, generation: int, change
     """Change the end time of a claim; return the new end. The generation of the consumer increases by one.
 
     :raises NotFound: the consumer has no claim with a future end time.
-    :raises ConcurrentUpdate: ``generation`` is not the current generation.
     :raises InvalidRequest: the new end time is not in the future.
     :raises Conflict: the claim has no fixed end time, or its resources are not free until the new end time.
         Also if the new end time is later than both the present one and the end of the claim's window.

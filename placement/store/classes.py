@@ -31,7 +31,6 @@ def create_class(tx: WriteTransaction, name: str) -> bool:
 def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
     """Rename a custom class (microversions 1.2 to 1.6).
 
-    :raises NotFound: there is no class of this name.
     :raises InvalidRequest: the class is a standard class.
     :raises Conflict: a class with the name ``new`` exists.
     """
@@ -57,7 +56,6 @@ def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
 def delete(tx: WriteTransaction, name: str) -> None:
     """Delete a custom class.
 
-    :raises NotFound: there is no class of this name.
     :raises InvalidRequest: the class is a standard class.
     :raises Conflict: the class is in use.
     """

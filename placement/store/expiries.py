@@ -191,10 +191,7 @@ class ClaimExpiry(NamedTuple):
 
 
 def find_expiry(conn: sa.Connection, consumer: str) -> ClaimExpiry:
-    """Return the expiry of a consumer's claim.
-
-    :raises NotFound: no claim of this consumer expires, or the claim has expired already.
-    """
+    """Return the expiry of a consumer's claim, or raise NotFound if it does not expire, or has expired."""
     row = conn.execute(_present, {"consumer": consumer}).one_or_none()
     if row is None:
         raise no_expiry(consumer)
@@ -350,7 +347,6 @@ def confirm_claim(
     The new expiry is a number of seconds from now. The generation of the consumer increases by one.
 
     :raises NotFound: no claim of this consumer expires, or the claim has expired already.
-    :raises ConcurrentUpdate: ``generation`` is not the current generation.
     :raises Conflict: the claim has a fixed end time.
     """
     # the statement locks the consumer, so that the claim cannot be released between the check and the write

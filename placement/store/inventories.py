@@ -65,7 +65,6 @@ def add(
 ) -> int:
     """Add an inventory of a new class to a provider; return the new generation of the provider.
 
-    :raises NotFound: no such provider.
     :raises InvalidRequest: no such class.
     :raises ConcurrentUpdate: the provider already has an inventory of this class.
     """
@@ -97,7 +96,6 @@ def change_inventory(
 
     :raises NotFound: no such provider or class.
     :raises InvalidRequest: no such inventory.
-    :raises ConcurrentUpdate: the generation is stale.
     """
     # the generation is passed, so that an outdated one is refused before any value is checked
     row, present, ids = _lock(tx, uuid, [resource_class], generation)
@@ -124,9 +122,7 @@ def replace_all(
 ) -> int:
     """Replace all inventories of a provider; return its new generation.
 
-    :raises NotFound: no such provider.
     :raises InvalidRequest: a resource class does not exist.
-    :raises ConcurrentUpdate: the generation is stale.
     :raises Conflict: an inventory to be removed is in use.
     """
     if (
@@ -226,11 +222,7 @@ def remove_some(
 
 
 def remove_all(tx: WriteTransaction, uuid: str) -> None:
-    """Delete every inventory of a provider.
-
-    :raises NotFound: no such provider.
-    :raises Conflict: an inventory is in use.
-    """
+    """Delete every inventory of a provider; Conflict: an inventory is in use."""
     row, present, _ = _lock(tx, uuid, ())
     remove_some(tx, row, present)
     tx.note_changed([row.id], generation=True)
@@ -255,11 +247,7 @@ def remove(tx: WriteTransaction, uuid: str, resource_class: str) -> None:
 def _lock(
     tx: WriteTransaction, uuid: str, wanted: Collection[str], generation: int | None = None
 ) -> tuple[providers.ProviderRow, Set[int], dict[str, int]]:
-    """Lock a provider; return its row, and the ids of resource classes as a set and a dict.
-
-    The set has the ids of the classes of the provider's inventories. The dict has the ids of the
-    wanted classes that exist, by the name of the class.
-    """
+    """Lock a provider; return its row, the ids of its classes, and the ids of existing wanted ones."""
     # the lock and the three lookups are sent together
     tx.lock([uuid])
     present = class_ids(tx, uuid)

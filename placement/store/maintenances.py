@@ -60,7 +60,6 @@ def book_maintenance(
     """Book all providers of a tree for the maintenance window.
 
     :param host: the uuid of the root provider.
-    :raises NotFound: there is no such provider.
     :raises InvalidRequest: the provider is not a root, or the time is impossible.
     :raises Conflict: the consumer exists, or the tree has no capacity.
     """

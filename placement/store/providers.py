@@ -65,20 +65,14 @@ def no_provider(uuid: str) -> NotFound:
 
 
 def lock(tx: WriteTransaction, uuid: str) -> ProviderRow:
-    """Lock a provider, so that no other transaction writes to it until this transaction ends.
-
-    :raises NotFound: there is no such provider.
-    """
+    """Lock a provider, so that no other transaction writes to it until this transaction ends."""
     # the provider is locked before it is read, which is possible because its uuid determines the bucket
     tx.lock([uuid])
     return read_locked(tx, uuid)
 
 
 def read_locked(tx: WriteTransaction, uuid: str) -> ProviderRow:
-    """Return the row of a provider that the caller has already locked.
-
-    :raises NotFound: there is no such provider.
-    """
+    """Return the row of a provider that the caller has already locked."""
     row = find_providers(tx, [uuid]).get(uuid)
     if row is None:
         raise no_provider(uuid)
@@ -224,7 +218,6 @@ def update(
     A root may be put below a provider of another tree at any time. With ``may_move`` (microversion 1.37) a
     child may also change its parent.
 
-    :raises NotFound: there is no such provider.
     :raises InvalidRequest: the provider may not move, or the new parent does not exist, or is below the
         provider.
     :raises Conflict: the name is taken.
@@ -314,11 +307,7 @@ def _set_roots(tx: WriteTransaction, row: ProviderRow, parent: ProviderRow | Non
 
 
 def delete(tx: WriteTransaction, uuid: str) -> None:
-    """Delete a provider with its inventories, traits and aggregates.
-
-    :raises NotFound: there is no such provider.
-    :raises Conflict: the provider has children or allocations.
-    """
+    """Delete a provider with all its parts; Conflict: it has children or allocations."""
     tx.lock([uuid])
     row = find_providers(tx, [uuid]).get(uuid)
     if row is None:

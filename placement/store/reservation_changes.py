@@ -267,12 +267,7 @@ def change_reservation(
 def _latest_end(
     tx: WriteTransaction, uuid: str, kept: Mapping[str, Mapping[str, int]] | None
 ) -> tuple[CapacityReservation, float, list[TimedAmount]]:
-    """Return a window, its latest possible expiry, and the timed amounts of other consumers.
-
-    The expiry is in seconds since 1970.
-
-    :param kept: the amounts that the window keeps; None means that it keeps all amounts.
-    """
+    """Return a window that keeps amounts (None: all), its latest expiry, and others' timed amounts."""
     _, found = _lock_reservation(tx, uuid)
     start, endless = found.starts_at or AT_ONCE, TimeWindow(found.starts_at or AT_ONCE, math.inf)
     reserved = reserved_amounts(tx.conn, [found])
@@ -310,10 +305,7 @@ def _latest_end(
 
 
 def delete_reservation(tx: WriteTransaction, uuid: str, may_change: ProjectCheck = any_project) -> None:
-    """Release all allocations that a reservation still has.
-
-    :raises NotFound: there is no such reservation that the caller may change.
-    """
+    """Release what a reservation still has; NotFound: the caller may not change it."""
     # the consumer with this uuid may be no reservation any more
     _lock_reservation(tx, uuid, may_change)
     allocations.delete(tx, uuid)
@@ -364,10 +356,7 @@ def _read_written(tx: WriteTransaction, uuid: str) -> WrittenReservation:
 def _lock_reservation(
     tx: WriteTransaction, uuid: str, may_change: ProjectCheck = any_project
 ) -> tuple[consumer_store.ConsumerRow, CapacityReservation]:
-    """Lock the consumer of a reservation until the transaction ends.
-
-    :raises NotFound: there is no such reservation that the caller may change.
-    """
+    """Lock the consumer of a reservation, or raise NotFound if the caller may not change it."""
     rows = consumer_store.rows(consumer_store.lock(tx, [uuid]))
     # checked under the lock of the consumer, so that no other transaction ends the reservation after the
     # check

@@ -103,10 +103,7 @@ def _timed_claims(
     ends: Mapping[str, expiries.ClaimEnd],
     locked: claimants.LockedConsumers,
 ) -> list[ConsumerClaim]:
-    """Return the claims of a reshape with the times of the present claims, and claims of their windows.
-
-    :raises ConcurrentUpdate: another transaction has changed a window meanwhile.
-    """
+    """Return the claims with their present times, and those of their windows; ConcurrentUpdate if changed."""
     found = _with_windows(tx, claims, ends, locked) if locked.timed else [*claims]
     # the write would remove the allocations of a consumer without a claim
     if locked.consumers.keys() - {each.consumer for each in found}:

@@ -165,7 +165,7 @@ class TimedAmount:
 
     @property
     def starts_at(self) -> float:
-        """The start of the window; an amount with an allocation counts from now on, by any clock."""
+        """The start of the window, or now for an amount with an allocation, even if the clock is behind."""
         # the clock of a server that takes over may be behind
         return -math.inf if self.has_begun else self.window.starts_at
 

@@ -22,7 +22,6 @@ def create_trait(tx: WriteTransaction, name: str) -> bool:
 def delete(tx: WriteTransaction, name: str) -> None:
     """Delete a custom trait.
 
-    :raises NotFound: there is no such trait.
     :raises InvalidRequest: the trait is a standard trait.
     :raises Conflict: a provider has the trait.
     """
@@ -41,9 +40,7 @@ def delete(tx: WriteTransaction, name: str) -> None:
 def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection[str]) -> int:
     """Replace the traits of a provider; return the provider's generation, which increases with a change.
 
-    :raises NotFound: no such provider.
     :raises InvalidRequest: no such trait.
-    :raises ConcurrentUpdate: the generation is stale.
     """
     # the names are a set, because a client may repeat a name, and the statement below counts names
     wanted = sorted(set(wanted))
@@ -69,10 +66,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection
 
 
 def remove_all(tx: WriteTransaction, uuid: str) -> None:
-    """Remove all traits of a provider.
-
-    :raises NotFound: no such provider.
-    """
+    """Remove all traits of a provider."""
     row, present, _ = _lock(tx, uuid, ())
     _write(tx, row.id, present, set())
 

@@ -142,11 +142,7 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
 
 
 def _check_names(wanted: Sequence[ProviderDescription]) -> None:
-    """Check that no two providers have the same uuid or name.
-
-    :raises InvalidRequest: two providers have the same uuid, the same name, or names that MariaDB does not
-        distinguish.
-    """
+    """Raise InvalidRequest for equal uuids or names, also names that MariaDB does not distinguish."""
     names_seen: dict[str, ProviderDescription] = {}
     uuids_seen: set[str] = set()
     for each in wanted:
@@ -160,10 +156,7 @@ def _check_names(wanted: Sequence[ProviderDescription]) -> None:
 
 
 def _tree_levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[ProviderDescription]]:
-    """Yield the described providers level by level, so that each parent precedes its children.
-
-    :raises InvalidRequest: some providers are their own ancestors.
-    """
+    """Yield providers by level, parents first, or raise InvalidRequest for a loop."""
     below: dict[str | None, list[ProviderDescription]] = {}
     for each in wanted.values():
         # a parent without a description has to exist already, which is checked later
@@ -237,10 +230,7 @@ def _check_places(
 
 
 def _refuse_taken(wanted: Sequence[ProviderDescription], taken: Mapping[str, str]) -> None:
-    """Check that the names of new providers are free.
-
-    :raises Conflict: another provider has one of the names.
-    """
+    """Raise Conflict if another provider has the name of a new provider."""
     for each in wanted:
         # MariaDB ignores trailing blanks in comparisons, and returns the name as it is stored
         for name in {each.name, each.name.rstrip(" ")} & taken.keys():
@@ -251,10 +241,7 @@ def _refuse_taken(wanted: Sequence[ProviderDescription], taken: Mapping[str, str
 
 
 def _check_generation(wanted: ProviderDescription, row: ProviderRow) -> None:
-    """Refuse a description if its generation is not the provider's current generation.
-
-    :raises ConcurrentUpdate: the client gives another generation than the current generation.
-    """
+    """Raise ConcurrentUpdate if the description has another generation than the provider."""
     if wanted.generation != row.generation:
         given = "none" if wanted.generation is None else wanted.generation
         raise ConcurrentUpdate(f"{wanted} is at generation {row.generation}, the request gave {given}.")
@@ -270,10 +257,7 @@ class _NameIds:
         self._traits = names.NameLookup(tx, traits, {name for each in wanted for name in each.traits or ()})
 
     def check_names(self, wanted: ProviderDescription) -> None:
-        """Check that all named classes and traits exist, and that no described capacity is negative.
-
-        :raises InvalidRequest: a class or trait does not exist, or a capacity is negative.
-        """
+        """Raise InvalidRequest if a class or trait does not exist, or a capacity is negative."""
         for what, named, known in (
             ("resource class", wanted.inventories or (), self.class_ids),
             ("trait", wanted.traits or (), self.trait_ids),

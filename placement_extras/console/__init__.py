@@ -71,10 +71,7 @@ class ConsoleApplication:
     path = "/console"
 
     def check_options(self, conf: cfg.ConfigOpts) -> None:
-        """Check that the packages for signing in are installed.
-
-        :raises ValueError: visitors have to sign in, and a package is missing.
-        """
+        """Raise ValueError if visitors have to sign in, and a package for this is missing."""
         if conf.console.enabled and conf.api.auth_strategy != "noauth2" and find_spec("cryptography") is None:
             raise missing_package("[console] enabled, where visitors sign in,", "cryptography", "console")
 

@@ -104,10 +104,7 @@ class SessionAdmission:
         return _to_sign_in(environ, start_response)
 
     def _find_session(self, environ: "WSGIEnvironment") -> VisitorSession | None:
-        """Return the session of a request; None if the request has no session.
-
-        :raises ServiceError: the database does not answer.
-        """
+        """Return the session of a request, or None."""
         secret = forms.secret_of(environ, forms.COOKIE)
         if secret is None:
             return None

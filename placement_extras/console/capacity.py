@@ -40,10 +40,7 @@ class CapacityQuestion:
     moves: bool = False
 
     def request_body(self, snapshot: ModelSnapshot) -> dict[str, Any]:
-        """Return the body of the REST request.
-
-        :raises InvalidRequest: a line is invalid, or a host does not exist.
-        """
+        """Return the body of the REST request; InvalidRequest: a line or a host is wrong."""
         flavors = [_parse_flavor(line) for line in _text_lines(self.flavors)]
         excluded = []
         for line in _text_lines(self.excluded_hosts):

@@ -53,10 +53,7 @@ def form_mark() -> str:
 
 
 def check_form() -> None:
-    """Refuse a request that does not come from a form of the console.
-
-    :raises Forbidden: the mark is missing or wrong; the message has the remedy.
-    """
+    """Raise Forbidden for a request without the mark of a form of the console."""
     secret = secret_of(request.environ, _name())
     # browsers that do not send this header are protected by the mark alone
     from_here = request.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"

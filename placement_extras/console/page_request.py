@@ -91,10 +91,7 @@ class PageRequest:
             yield snapshot, names
 
     def require_rules(self, rules: Iterable[str]) -> None:
-        """Check that every rule allows the visitor to send this request.
-
-        :raises Forbidden: a rule does not allow the request; the message names the first such rule.
-        """
+        """Raise Forbidden with the first rule that does not allow the visitor this request."""
         for rule in rules:
             self.service.enforcer.authorize(self.visitor, rule)
 
@@ -194,10 +191,7 @@ class ApiRefusal(Exception):
 
 
 def ask_api(method: str, path: str, parameters: Mapping[str, str] | None = None, body: Any = None) -> Any:
-    """Return the parsed answer of the API; None if the answer is empty.
-
-    :raises ApiRefusal: the answer is an error.
-    """
+    """Return the parsed answer of the API, None if it is empty; ApiRefusal is an error of the API."""
     headers: list[tuple[str, str]] = [("OpenStack-API-Version", _VERSION), ("Accept", "application/json")]
     builder = EnvironBuilder(
         path=path,

@@ -44,8 +44,6 @@ def device_policies(guest: FlavorGuest, devices: Devices) -> Mapping[str, str]:
     """Return the NUMA policy of each device, by suffix.
 
     A policy in the flavor or the image takes precedence over the policy of the alias.
-
-    :raises InvalidRequest: flavor and image contradict each other.
     """
     policy = guest.agreed_choice("pci_numa_affinity_policy")
     return {suffix: policy or of_alias or LEGACY for suffix, of_alias in devices.items()}

@@ -35,10 +35,7 @@ _ADDRESS_SPACES: Final[Mapping[str, str]] = {
 
 
 def provider_traits(guest: FlavorGuest) -> Iterator[str]:
-    """Yield the traits that the group without a suffix requires of its providers.
-
-    :raises InvalidRequest: flavor and image contradict each other or themselves.
-    """
+    """Yield the traits that the group without a suffix requires of its providers."""
     yield from guest.image.traits
     if tpm := _tpm_traits(guest):
         yield from tpm
@@ -53,10 +50,7 @@ def provider_traits(guest: FlavorGuest) -> Iterator[str]:
 
 
 def root_traits(guest: FlavorGuest, rules: TranslationRules) -> Iterator[str]:
-    """Yield the traits that the request requires of the root provider, which is the host.
-
-    :raises InvalidRequest: flavor and image contradict each other or themselves.
-    """
+    """Yield the traits that the request requires of the root provider, which is the host."""
     if rules.query_placement_for_image_type_support:
         yield from _image_type(guest)
     if rules.image_metadata_prefilter:

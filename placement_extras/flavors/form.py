@@ -65,10 +65,7 @@ class FlavorAsked(StrictSchema):
 
 
 def parse(body: dict[str, Any]) -> NovaFlavor:
-    """Return the flavor of a valid body.
-
-    :raises InvalidRequest: extra specs and properties together are too long.
-    """
+    """Return the flavor of a valid body, or raise InvalidRequest if it is too long."""
     image = body["image"]
     specs, properties = body["extra_specs"], image.get("properties", {})
     # the total is limited, because a translation reads each character

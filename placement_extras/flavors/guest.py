@@ -157,10 +157,7 @@ _VERSION: Final = re.compile(
 
 
 def check_comparisons(text: str) -> None:
-    """Check a list of comparisons of versions, such as ``>=6.0,<6.2``.
-
-    :raises ValueError: the text is not a list of comparisons.
-    """
+    """Raise ValueError unless a text lists comparisons of versions, such as ``>=6.0,<6.2``."""
     for each in text.split(","):
         found = _COMPARISON.fullmatch(each)
         if found is None or _VERSION.fullmatch(found[1]) is None:
@@ -283,10 +280,7 @@ class FlavorGuest:
         return self.specs.get(f"{prefix}:{name}"), self.image.texts.get(f"{prefix}_{name}")
 
     def agreed_text(self, name: str, prefix: str = "hw") -> str | None:
-        """Return the value of a feature in flavor or image; None if neither has a value.
-
-        :raises InvalidRequest: flavor and image contradict each other.
-        """
+        """Return the value of a feature in flavor or image; None if neither has a value."""
         flavor, image = self.both_texts(name, prefix)
         if flavor and image and flavor != image:
             raise contradiction_error(prefix, name, flavor, image)
@@ -309,10 +303,7 @@ class FlavorGuest:
         return None if spec is None else parse_flag(spec), self.image.flags.get(f"hw_{name}")
 
     def agreed_flag(self, name: str) -> bool | None:
-        """Return whether flavor or image asks for a feature; None if neither has a value.
-
-        :raises InvalidRequest: flavor and image contradict each other.
-        """
+        """Return whether flavor or image asks for a feature; None if neither has a value."""
         flavor, image = self.both_flags(name)
         if flavor is not None and image is not None and flavor != image:
             raise contradiction_error("hw", name, self.specs[f"hw:{name}"], "yes" if image else "no")
@@ -348,10 +339,7 @@ def _is_number(suffix: str) -> bool:
 
 
 def check_known(prefix: str, name: str, value: str | None) -> None:
-    """Check a value against the values of the image property of the same name.
-
-    :raises InvalidRequest: the value is not one of the known values.
-    """
+    """Raise InvalidRequest for a value that the image property of the same name does not have."""
     known = CHOICES[f"{prefix}_{name}"].values
     if value and value not in known:
         raise refusal_error(f"{prefix}:{name} cannot be {value!r}, only one of {', '.join(sorted(known))}")

@@ -150,10 +150,7 @@ def huge_pages(guest: FlavorGuest) -> tuple[str, int] | None:
 
 
 def _page_size(text: str) -> str | int:
-    """Return the page size of a text, in KiB and rounded up, or as one of the words.
-
-    :raises InvalidRequest: the text is neither a size nor a word.
-    """
+    """Return a page size in KiB, rounded up, or as one of the words; otherwise raise InvalidRequest."""
     if text in _BY_WORDS:
         return text
     try:

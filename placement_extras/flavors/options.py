@@ -152,13 +152,3 @@ product_id. Repeat the option for each alias.
 """,
     ),
 ]
-
-
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options of ``[flavors]`` with ``conf``."""
-    conf.register_opts(OPTIONS, group=GROUP.name)
-
-
-def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
-    """Return the options by group, for oslo-config-generator."""
-    return [(GROUP, OPTIONS)]

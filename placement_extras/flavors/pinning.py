@@ -36,10 +36,7 @@ class CpuPinning:
 
 
 def read(guest: FlavorGuest) -> CpuPinning:
-    """Read the CPU policy of a guest.
-
-    :raises InvalidRequest: flavor and image contradict each other or themselves.
-    """
+    """Read the CPU policy of a guest."""
     policy = _cpu_policy(guest)
     threads = _thread_policy(guest)
     emulator = _emulator_policy(guest)

@@ -29,10 +29,7 @@ _TOPOLOGY_PARTS: Final = ("sockets", "cores", "threads")
 
 
 def check_guest(guest: FlavorGuest) -> None:
-    """Check extra specs and properties that do not affect the request.
-
-    :raises InvalidRequest: flavor and image contradict each other or themselves.
-    """
+    """Check extra specs and properties that do not affect the request."""
     _check_sizes(guest.flavor)
     _check_serial_ports(guest)
     _check_cpu_topology(guest)

@@ -89,7 +89,6 @@ def require_stock(url: str) -> None:
     """Check that the database at a URL can be adopted.
 
     :raises Conflict: the database does not have a known revision of OpenStack Placement.
-    :raises Unavailable: the database does not answer.
     """
     _stock_revision(migration.find_database(url))
 
@@ -156,11 +155,7 @@ def _move_tables(
 def _source_snapshot(
     url: str, conn: sa.Connection, prefix: str, owner: ConsumerOwnership
 ) -> Iterator[StockContent]:
-    """Open the tables of OpenStack Placement for reading in one snapshot.
-
-    :param conn: the database connection that makes the move.
-    :param prefix: prefix of the names of the tables.
-    """
+    """Open the tables with this prefix for reading in one snapshot; ``conn`` makes the move."""
     if relations.is_transactional(conn):
         yield read_stock(conn, owner, prefix)
     else:
@@ -213,7 +208,6 @@ def list_kept_tables(url: str) -> Sequence[KeptTable]:
     """List the kept tables of OpenStack Placement, in order of their names.
 
     :raises Conflict: the database was not adopted, or an adoption or abandonment is not complete.
-    :raises Unavailable: the database does not answer.
     """
     with migration.exclusive_connection(url) as conn:
         _adoption_record(conn)

@@ -206,10 +206,7 @@ def run_import(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 
 
 def _source_url(arguments: Namespace) -> str:
-    """Return the URL of the database to copy, from the command line or from ``--source-file``.
-
-    :raises InvalidRequest: the file cannot be read, or does not hold exactly one URL.
-    """
+    """Return the URL to copy, from the command line or the only one in ``--source-file``."""
     if arguments.source_file is None:
         url: str = arguments.source
         warn_of_password("placement-manage", "SOURCE_URL", url, "give the URL by --source-file.")

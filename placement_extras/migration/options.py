@@ -3,9 +3,13 @@
 Each program of this service registers these options.
 """
 
+from typing import Final
+
 from oslo_config import cfg
 
-from placement.conf.placement_database import GROUP
+from placement.conf import placement_database
+
+GROUP: Final = placement_database.GROUP
 
 OPTIONS: list[cfg.Opt] = [
     cfg.BoolOpt(
@@ -21,13 +25,3 @@ such a database.
 """,
     ),
 ]
-
-
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options with ``conf``."""
-    conf.register_opts(OPTIONS, group=GROUP.name)
-
-
-def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
-    """Return the options by group, for oslo-config-generator."""
-    return [(GROUP, OPTIONS)]

@@ -38,10 +38,7 @@ _ENABLED_ROLES: Final = sa.text(
 
 
 def require_rights(conn: sa.Connection, tables: Iterable[str]) -> None:
-    """Check that the database user may rename and remove these tables, and create new tables.
-
-    :raises Conflict: a right is missing; the message names it.
-    """
+    """Raise Conflict with the right that the user lacks to rename, remove and create tables."""
     if conn.dialect.name == "sqlite":
         return  # SQLite has no users; a file that cannot be written fails at the first statement
     is_postgresql = conn.dialect.name == "postgresql"
@@ -182,10 +179,7 @@ def drop_tables(conn: sa.Connection, tables: Iterable[str]) -> None:
 
 
 def _execute_patiently(conn: sa.Connection, statement: str) -> None:
-    """Execute a statement that waits until no other transaction of MySQL uses its tables.
-
-    :raises Unavailable: the wait took longer than 60 seconds.
-    """
+    """Execute a statement, which waits at most 60 seconds for other transactions of MySQL."""
     conn.exec_driver_sql(f"SET SESSION lock_wait_timeout = {_LOCK_SECONDS}")
     try:
         conn.exec_driver_sql(statement)

@@ -207,7 +207,6 @@ def open_source(url: str, owner: ConsumerOwnership, prefix: str = "") -> Iterato
     :param owner: project and user of consumers that have allocations, but no row in the source.
     :param prefix: prefix of the names of the tables.
     :raises InvalidRequest: the URL cannot be used, or names no database of OpenStack Placement.
-    :raises Unavailable: the database does not answer.
     """
     engine = _source_engine(url)
     try:
@@ -281,10 +280,7 @@ def read_stock(conn: sa.Connection, owner: ConsumerOwnership, prefix: str = "") 
 
 
 def _check_schema(conn: sa.Connection, t: StockTables) -> bool:
-    """Check that tables and columns exist; return whether the schema has consumer types.
-
-    :raises InvalidRequest: a table or a column is missing.
-    """
+    """Refuse missing tables and columns; return whether the schema has consumer types."""
     inspector = sa.inspect(conn)
     present = {
         name: {column["name"] for column in inspector.get_columns(name)}

@@ -393,10 +393,7 @@ def _row_batches(rows: Iterable[RowValues]) -> Iterator[Sequence[RowValues]]:
 
 @contextmanager
 def _refusal_named(table: sa.Table) -> Iterator[None]:
-    """Convert an error of the database in this context to a refusal of a table.
-
-    :raises Conflict: the table refuses a row; the message names the table.
-    """
+    """Convert an error of the database in this context to a Conflict that names the table."""
     try:
         yield
     except (exc.IntegrityError, exc.DataError) as error:

@@ -12,7 +12,7 @@ from placement_extras.openstack.flavors import (
     given_topology,
     request_source,
 )
-from placement_extras.openstack.requests import parse_pairs, root_uuids
+from placement_extras.openstack.requests import add_repeated, parse_pairs, root_uuids
 
 
 def add_request_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,13 +20,11 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     add_place_arguments(parser)
     parser.add_argument("--project-id", metavar="<project>", required=True, help="Project of the consumer")
     parser.add_argument("--user-id", metavar="<user>", required=True, help="User of the consumer")
-    parser.add_argument(
+    add_repeated(
+        parser,
         "--order",
-        metavar="<criterion>=<weight>",
-        action="append",
-        default=[],
-        help="Criterion for the choice of the host, with its weight, such as pack=1 or attribute:price=-2"
-        " (may be repeated)",
+        "<criterion>=<weight>",
+        "Criterion for the choice of the host, with its weight, such as pack=1 or attribute:price=-2",
     )
 
 
@@ -38,20 +36,17 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="<version>",
         help="Placement microversion that defines the syntax of the query (default: the newest)",
     )
-    parser.add_argument(
+    add_repeated(
+        parser,
         "--allowed-host",
-        metavar="<host>",
-        action="append",
-        default=[],
-        help="Host that the service may choose: its name, or the UUID of its root provider (may be repeated)",
+        "<host>",
+        "Host that the service may choose: its name, or the UUID of its root provider",
     )
-    parser.add_argument(
+    add_repeated(
+        parser,
         "--excluded-host",
-        metavar="<host>",
-        action="append",
-        default=[],
-        help="Host that the service may not choose: its name, or the UUID of its root provider (may be"
-        " repeated)",
+        "<host>",
+        "Host that the service may not choose: its name, or the UUID of its root provider",
     )
 
 
@@ -60,13 +55,12 @@ def add_joint_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--count", metavar="<number>", type=int, help="Number of consumers with this request (default: 1)"
     )
-    parser.add_argument(
+    add_repeated(
+        parser,
         "--and-query",
-        metavar="<query>",
-        action="append",
-        default=[],
-        help="Query of a further consumer that needs its resources at the same time, with the same hosts and"
-        " the same topology (may be repeated)",
+        "<query>",
+        "Query of a further consumer that needs its resources at the same time, with the same hosts and the"
+        " same topology",
     )
     parser.add_argument(
         "--different-hosts",

@@ -8,7 +8,7 @@ from typing import Any
 from osc_lib import exceptions
 from osc_lib.command import command
 
-from placement_extras.openstack.requests import parse_pairs, send_request
+from placement_extras.openstack.requests import add_repeated, parse_pairs, send_request
 
 TableRow = tuple[Any, ...]
 ShownTable = tuple[tuple[str, ...], list[TableRow]]
@@ -38,19 +38,12 @@ class SetProviderAttributes(command.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments."""
         parser = _with_uuid(super().get_parser(prog_name))
-        parser.add_argument(
-            "--attribute",
-            metavar="<name>=<value>",
-            action="append",
-            default=[],
-            help="Attribute to set (may be repeated)",
-        )
-        parser.add_argument(
+        add_repeated(parser, "--attribute", "<name>=<value>", "Attribute to set")
+        add_repeated(
+            parser,
             "--text",
-            metavar="<name>=<value>",
-            action="append",
-            default=[],
-            help="Attribute to set as text, even if it looks like a number (may be repeated)",
+            "<name>=<value>",
+            "Attribute to set as text, even if it looks like a number",
         )
         return parser
 

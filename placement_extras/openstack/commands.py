@@ -22,6 +22,7 @@ from placement_extras.openstack.flavors import (
     request_source,
 )
 from placement_extras.openstack.requests import (
+    add_repeated,
     amounts_text,
     parse_pairs,
     print_warnings,
@@ -105,36 +106,32 @@ class ShowCapacity(command.Lister):
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         add_flavor_arguments(parser)
         add_topology(parser)
-        parser.add_argument(
+        add_repeated(
+            parser,
             "--flavor",
-            metavar="<name>=<query>",
-            action="append",
-            default=[],
-            help="Flavor: its name, and a query string of GET /allocation_candidates (may be repeated)",
+            "<name>=<query>",
+            "Flavor: its name, and a query string of GET /allocation_candidates",
         )
-        parser.add_argument(
+        add_repeated(
+            parser,
             "--flavor-file",
-            metavar="<name>=<file>",
-            action="append",
-            default=[],
-            help="Name of a flavor, and a file with this flavor in JSON, in the format of POST"
-            " /ext/v1/capacity or of `openstack flavor show -f json` (may be repeated)",
+            "<name>=<file>",
+            "Name of a flavor, and a file with this flavor in JSON, in the format of POST /ext/v1/capacity"
+            " or of `openstack flavor show -f json`",
         )
-        parser.add_argument(
+        add_repeated(
+            parser,
             "--proportion",
-            metavar="<name>=<number>",
-            action="append",
-            default=[],
-            help="Number of guests of a flavor in one set of guests; the command counts the sets that fit"
-            " together (may be repeated)",
+            "<name>=<number>",
+            "Number of guests of a flavor in one set of guests; the command counts the sets that fit"
+            " together",
         )
-        parser.add_argument(
+        add_repeated(
+            parser,
             "--excluded-host",
-            metavar="<host>",
-            action="append",
-            default=[],
-            help="Host to leave out of the count, such as a host to drain: its name, or the UUID of its"
-            " root provider (may be repeated)",
+            "<host>",
+            "Host to leave out of the count, such as a host to drain: its name, or the UUID of its root"
+            " provider",
         )
         parser.add_argument(
             "--drain",

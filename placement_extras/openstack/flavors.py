@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from osc_lib import exceptions
 
-from placement_extras.openstack.requests import parse_pairs
+from placement_extras.openstack.requests import add_repeated, parse_pairs
 
 _SIZES: Final = {
     "vcpus": ("<vcpus>", "CPUs"),
@@ -49,13 +49,7 @@ def add_flavor_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{name}", metavar=metavar, type=int, help=f"{what} of a flavor, instead of a query"
         )
     for option, whose in (("--property", "the flavor (its extra specs)"), ("--image-property", "its image")):
-        parser.add_argument(
-            option,
-            metavar="<key=value>",
-            action="append",
-            default=[],
-            help=f"Property of {whose} (may be repeated)",
-        )
+        add_repeated(parser, option, "<key=value>", f"Property of {whose}")
     parser.add_argument(
         "--strict",
         action="store_true",
@@ -125,10 +119,7 @@ def flavor_of_options(parsed_args: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_flavor(path: str) -> dict[str, Any]:
-    """Read the flavor in a file.
-
-    :raises CommandError: the file cannot be read, or holds no JSON object.
-    """
+    """Read the flavor in a file; CommandError: it is unreadable, or no JSON object."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(_MAX_FILE + 1)

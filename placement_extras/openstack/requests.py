@@ -1,5 +1,6 @@
 """Functions for all our commands of ``openstack``: requests to the service, names of hosts, and options."""
 
+import argparse
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -67,10 +68,7 @@ def read_pages(asking: command.Command, path: str, asked: Mapping[str, Any], nam
 
 
 def root_uuids(asking: command.Command, hosts: Iterable[str]) -> list[str]:
-    """Return the uuids of root providers. Each of ``hosts`` is a uuid or a name.
-
-    :raises CommandError: no provider has that name.
-    """
+    """Return the uuids of root providers, each given as a uuid or a name, or raise CommandError."""
     return [each if _is_uuid(each) else _root_uuid(asking, each) for each in hosts]
 
 
@@ -134,11 +132,15 @@ def print_warnings(asking: command.Command, warnings: Iterable[str]) -> None:
         print(f"Warning: {each}.", file=asking.app.stderr)
 
 
-def parse_pairs(given: Iterable[str], option: str, what: str) -> dict[str, str]:
-    """Parse options of the form ``<name>=<value>``.
+def add_repeated(parser: argparse.ArgumentParser, option: str, metavar: str, what: str) -> None:
+    """Add an option that may be given several times; its value is the list of all given texts."""
+    parser.add_argument(
+        option, metavar=metavar, action="append", default=[], help=f"{what} (may be repeated)"
+    )
 
-    :raises CommandError: an option has another form.
-    """
+
+def parse_pairs(given: Iterable[str], option: str, what: str) -> dict[str, str]:
+    """Parse options of the form ``<name>=<value>``, or raise CommandError."""
     found: dict[str, str] = {}
     for each in given:
         name, equals, value = each.partition("=")

@@ -358,10 +358,7 @@ def _expiry_fields(parsed_args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _window_fields(parsed_args: argparse.Namespace) -> dict[str, Any]:
-    """Return the start and the end of a new reservation; the service needs times if there is a start.
-
-    :raises CommandError: the end cannot be computed from the start.
-    """
+    """Return the start and the end of a new reservation; a start needs times instead of seconds."""
     start = parsed_args.starts_at
     if start is None:
         return _expiry_fields(parsed_args)

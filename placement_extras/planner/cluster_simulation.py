@@ -144,10 +144,7 @@ def _divide_units(kinds: Sequence[_DeviceKind], units: int, unit: int) -> Iterat
 
 
 def _list_partitions(number: int, length: int, most: int) -> Iterator[tuple[int, ...]]:
-    """Yield the partitions of a number into at most ``length`` parts, each at most ``most``, largest first.
-
-    :param number: the number to partition, at most ``length * most``.
-    """
+    """Yield partitions of a number (at most ``length * most``) into parts, the largest first."""
     if not number:
         yield ()
         return

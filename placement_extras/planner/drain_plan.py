@@ -91,11 +91,7 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
 
 
 def _largest_first(guests: Sequence[HostedConsumer], budget: SearchBudget) -> list[HostedConsumer]:
-    """Sort guests by descending size.
-
-    The size of a guest is the largest of its shares: for each class, its amount divided by the largest amount
-    of any guest.
-    """
+    """Sort guests by size, the largest share that an amount has in the largest amount of its class."""
     asked = [(each, each.total_amounts) for some in yielding_slices(guests, budget) for each in some]
     most: dict[str, int] = {}
     for some in yielding_slices(asked, budget):
@@ -187,11 +183,7 @@ class _DrainSearch:
         self._best: tuple[HostedConsumer, ...] = ()
 
     def find_places(self, known: int, upper_bound: int) -> _DrainResult:
-        """Search for an arrangement that gives more than ``known`` guests a place.
-
-        :param known: the number of guests for which a place is known.
-        :param upper_bound: the proved maximum of guests with a place.
-        """
+        """Search for places of more than ``known`` guests, up to the proved ``upper_bound``."""
         if not self._is_small():
             return _DrainResult(upper_bound, None)
         # number of guests that may stay without a place: each search has to place one guest more

@@ -29,8 +29,7 @@ from placement.schemas.request_form import AskedCandidates, RequestForms
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.split_choices import is_splittable
 from placement.search.claims.topology import TopologyPolicy
-from placement.search.host_filter import named_roots
-from placement.search.request import CandidatesRequest, check_names
+from placement.search.request import CandidatesRequest, check_names, named_roots
 from placement.store.holders import HeldAmount, held_beside
 from placement.store.maintenances import MaintenanceGuests, read_maintenance
 from placement_extras.planner import rules

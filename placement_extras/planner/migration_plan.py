@@ -289,12 +289,7 @@ class _MigrationSearch:
         )
 
     def _try_moves(self, left: int) -> bool:
-        """Return whether this number of moves can make room.
-
-        If the moves can make room, they stay in force in the simulation.
-
-        :raises TriesExhausted: the limit of tries was reached before the result was known.
-        """
+        """Return whether as many moves make room, which then stay; TriesExhausted means unknown."""
         least = self._least_moves()
         if not least:
             return True

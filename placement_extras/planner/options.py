@@ -3,9 +3,13 @@
 This module is separate from the handler, because programs that run no planner register the options, too.
 """
 
+from typing import Final
+
 from oslo_config import cfg
 
-from placement.conf.api import GROUP
+from placement.conf import api
+
+GROUP: Final = api.GROUP
 
 OPTIONS: list[cfg.Opt] = [
     cfg.FloatOpt(
@@ -26,13 +30,3 @@ how many long searches a worker runs at the same time.
 """,
     ),
 ]
-
-
-def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options."""
-    conf.register_opts(OPTIONS, group=GROUP.name)
-
-
-def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
-    """Return the options by group."""
-    return [(GROUP, OPTIONS)]

@@ -153,11 +153,7 @@ class _PackingSearch:
         return FitBounds(self._best, upper_bound)
 
     def bound_guests(self, first: int) -> int:
-        """Return an upper bound of the number of guests that fit with the ways from index ``first`` on.
-
-        The bound is the smallest of three numbers: the sum over these ways, the guests that one resource
-        class allows, and the guests that one slot allows.
-        """
+        """Bound the guests with ways from ``first`` on: by their sum, by each class, and by each slot."""
         ways = self._ways[first:]
         if not ways:
             return 0

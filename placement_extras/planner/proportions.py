@@ -217,12 +217,7 @@ class _SetPlacing:
         self._journal.record_undo(_give_back, free, way, count)
 
     def _try_sets(self, sets: int) -> bool:
-        """Try to place this number of sets of guests; return whether they fit.
-
-        If the sets fit, their guests stay placed.
-
-        :raises TriesExhausted: the limit of tries was reached before the answer was known.
-        """
+        """Return whether as many sets fit, which then stay placed; TriesExhausted means unknown."""
         ways = [[(free, way) for free, ways in places for way in ways] for places in self._places]
         numbers = [sets * number for number in self._numbers]
 

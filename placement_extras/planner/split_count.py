@@ -244,10 +244,7 @@ class _CoupledCount:
     asked: Mapping[str, int]
 
     def fit_bounds(self, among: Collection[int] | None = None, without: int | None = None) -> FitBounds:
-        """Return how many guests fit on the hosts if the host ``without`` fails.
-
-        :param among: the roots of the hosts that count; None for all hosts.
-        """
+        """Return how many guests fit ``among`` hosts (None: all) if the host ``without`` fails."""
         hosts = [
             (tree, shared)
             for tree, shared in self.hosts
@@ -323,10 +320,7 @@ class _HostPlacing:
     def copy_host(
         self, tree: HostTree, shared: Sequence[Provider], held: Mapping[int, Provider] | None = None
     ) -> ModelSnapshot:
-        """Return a snapshot with a host and the trees of its sharing providers.
-
-        :param held: sharing providers by id; their usage includes the guests that were placed on other hosts.
-        """
+        """Return a snapshot with a host and its sharing providers, of which ``held`` has the usage."""
         snapshot = self._cloud.snapshot
         ids = {each.id for each in tree.members}
         ids.update(member for each in shared for member in snapshot.trees[each.root_id])

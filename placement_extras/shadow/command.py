@@ -152,10 +152,7 @@ def _is_argument(conf: cfg.ConfigOpts, name: str) -> bool:
 
 
 def _settings(conf: cfg.ConfigOpts) -> FollowerSettings:
-    """Return the settings of the comparing process.
-
-    :raises ValueError: an option is missing or wrong; the message names it.
-    """
+    """Return the settings of the comparing process, or raise ValueError with the wrong option."""
     for name in ("stock", "ours"):
         parts = urlsplit(conf[name] or "")
         if parts.scheme not in ("http", "https") or not parts.hostname:

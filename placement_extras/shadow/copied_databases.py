@@ -63,10 +63,7 @@ class CopyMoment:
 
 
 def check_databases(databases: CopiedDatabases) -> None:
-    """Check that the database can be copied, without changing it.
-
-    :raises ServiceError: the database cannot be copied; the message has the reason.
-    """
+    """Raise ServiceError if the database cannot be copied; change nothing."""
     with (
         open_database(databases.target) as database,
         _open_copy(databases) as (source, _),

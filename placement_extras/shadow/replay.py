@@ -83,10 +83,7 @@ class ReplayClient:
         )
 
     def __call__(self, copy: MirroredRequest) -> tuple[ShadowAnswer, float]:
-        """Send a copy to our service; return the answer and its time in seconds.
-
-        :raises UnansweredRequest: our service does not answer.
-        """
+        """Send a copy; return the answer and its seconds, or raise UnansweredRequest."""
         pause, tries = 0.05, 0
         while True:
             tries += 1

@@ -73,6 +73,9 @@ _MAX_PAUSE: Final = 2.0
 _FIRST_LOOK: Final = 10.0
 _LAST_LOOK: Final = 2.0
 
+# The longest pause in seconds until deferred hints are handled.
+_DEFER_SECONDS: Final = 1.0
+
 _POLL_SECONDS: Final = 0.02
 _MIB: Final = 1 << 20
 KILL_SECONDS: Final = 10.0
@@ -89,6 +92,35 @@ class PeerHint:
 
     key: str = ""
     is_new: bool = False
+
+
+MAX_LOOKS: Final = 30
+"""The number of reads of one service or container that hints may cause at once; then one each second."""
+
+
+class LookBudget:
+    """Limits the reads of one service or container.
+
+    A service causes a signal by each message to systemd (sd_notify(3)), and a container by each restart.
+    Without a limit, the agent would read the same one again and again.
+    """
+
+    def __init__(self) -> None:
+        self._spent: dict[str, tuple[float, float]] = {}
+        """The number of reads that count, and the time of the last one in monotonic seconds, by key."""
+
+    def take_look(self, key: str, now: float) -> bool:
+        """Whether the service or container may be read now; if so, the read counts."""
+        spent, last = self._spent.get(key, (0.0, now))
+        spent = max(0.0, spent - (now - last))
+        if spent + 1 > MAX_LOOKS:
+            return False
+        self._spent[key] = spent + 1, now
+        return True
+
+    def forget_old(self, now: float) -> None:
+        """Forget the keys without a read in the last seconds."""
+        self._spent = {key: one for key, one in self._spent.items() if now - one[1] < MAX_LOOKS}
 
 
 class GuestPeer(Protocol):
@@ -149,6 +181,9 @@ class ForeignDriver(UndividedThreads):
         self._check_lock = lock
         self._look_only = look_only
         self._next_look = 0.0
+        self._budget = LookBudget()
+        self._deferred: set[PeerHint] = set()
+        """The hints about services or containers that were read too often in the last seconds."""
         self._stopped, self._tried = threading.Event(), threading.Event()
 
     def _await_look(self, thread: threading.Thread) -> None:
@@ -569,19 +604,24 @@ class ForeignDriver(UndividedThreads):
 
     def _handle_hints(self) -> None:
         """Wait for the next hint or for the next regular check, and then read the guests."""
-        hints: set[PeerHint] = set()
+        hints, self._deferred = self._deferred, set()
+        pause = max(self._next_look - time.monotonic(), 0.0)
         with contextlib.suppress(queue.Empty):
-            hints.add(self._hints.get(timeout=max(self._next_look - time.monotonic(), 0.0)))
+            hints.add(self._hints.get(timeout=min(pause, _DEFER_SECONDS) if hints else pause))
             # The start of one guest causes a dozen signals.
             while True:
                 hints.add(self._hints.get_nowait())
         if self._stopped.is_set() or not self._peer.is_open:
             return
-        everything = PeerHint() in hints
-        if everything or time.monotonic() >= self._next_look:
+        everything, now = PeerHint() in hints, time.monotonic()
+        if everything or now >= self._next_look:
+            self._budget.forget_old(now)
             self._look_around(everything)
         for key in sorted({hint.key for hint in hints if hint.key}):
-            self._table.look_at(key, PeerHint(key, True) in hints)
+            if self._budget.take_look(key, now):
+                self._table.look_at(key, PeerHint(key, True) in hints)
+            else:
+                self._deferred |= {hint for hint in hints if hint.key == key}
         self._give_back()
 
     def _report_change(self, change: GuestChange) -> None:

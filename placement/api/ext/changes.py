@@ -10,7 +10,7 @@ from placement.api.paths import EXT
 from placement.db.position import DatabaseVersion
 from placement.exceptions import RETRY_AFTER
 from placement.policies import ext as rules
-from placement.schemas.changes import ChangesFollowing, parse_following
+from placement.schemas.query import ChangesFollowing, parse_following
 from placement.store import changes as store
 from placement.store.changes import ProviderChanges
 

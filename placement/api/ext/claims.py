@@ -14,7 +14,7 @@ from placement.policies import ext as rules
 from placement.schemas import claim as schemas
 from placement.schemas.base import canonical_uuid
 from placement.search.claims.claim import HostChoice
-from placement.search.claims.claim_context import ClaimContext, ClaimLimits
+from placement.search.claims.claim_context import ClaimContext
 from placement.search.claims.placement import PlacedClaim
 from placement.search.claims.service import ClaimService
 from placement.store import allocations, expiries
@@ -37,7 +37,9 @@ def claim_candidates(call: ApiRequest) -> Response:
     """Find a candidate for each consumer. Either all candidates are claimed, or none of them."""
     body = call.parse_body(_BODY)
     wanted, dry_run = schemas.parse(body, call.service.request_forms), body["dry_run"]
-    placed = claim_service(call).claim_places(wanted, dry_run=dry_run, reservation=body["reservation"])
+    placed = ClaimService(claim_context(call)).claim_places(
+        wanted, dry_run=dry_run, reservation=body["reservation"]
+    )
     if body["reservation"] is not None and not dry_run:
         # read by metrics
         g.taken_amounts = [taken for each in placed for _, taken in each.choice.resources]
@@ -102,7 +104,7 @@ def _ending_document(claim: EndingClaim) -> dict[str, Any]:
         "consumer_type": claim.consumer_type,
         "ends_at": iso_time(claim.ends_at),
         "on_end": claim.on_end,
-        "kept_until": _time_or_null(claim.kept_until),
+        "kept_until": time_or_null(claim.kept_until),
     }
 
 
@@ -123,7 +125,8 @@ def amounts_document(amounts: Sequence[Allocation]) -> dict[str, Any]:
     return by_provider
 
 
-def _time_or_null(time: float | None) -> str | None:
+def time_or_null(time: float | None) -> str | None:
+    """Return a time as answers show it, or None."""
     return None if time is None else iso_time(time)
 
 
@@ -145,7 +148,7 @@ def show_claim(call: ApiRequest, consumer_uuid: str) -> Response:
         "is_final": found.is_final,
         "ends_at": iso_time(found.expires_at - found.cleaning_time) if found.is_final else None,
         "on_end": found.on_end,
-        "kept_until": _time_or_null(found.kept_until),
+        "kept_until": time_or_null(found.kept_until),
         "reservation": source,
         "allocations": amounts_document(amounts),
     }
@@ -174,23 +177,21 @@ def confirm_claim(call: ApiRequest, consumer_uuid: str) -> Response:
 
 
 def _expiry_document(expires_at: float | None) -> dict[str, Any]:
-    return {"expires_at": _time_or_null(expires_at)}
-
-
-def claim_service(call: ApiRequest) -> ClaimService:
-    """Return the claim service for a request, with limits from the options."""
-    return ClaimService(claim_context(call))
+    return {"expires_at": time_or_null(expires_at)}
 
 
 def claim_context(call: ApiRequest) -> ClaimContext:
     """Return the objects and limits that the search for a request uses, with limits from the options."""
     service = call.service
-    limits = ClaimLimits(
-        searching=service.conf.api.candidates_deadline,
-        explaining=service.conf.api.explanations_deadline,
+    return ClaimContext(
+        service.model,
+        service.database,
+        service.window_timetable,
+        search_seconds=service.conf.api.candidates_deadline,
+        reason_seconds=service.conf.api.explanations_deadline,
         retries=service.conf.placement.allocation_conflict_retry_count,
+        check_awaited=call.check_awaited,
     )
-    return ClaimContext(service.model, service.database, service.window_timetable, limits, call.check_awaited)
 
 
 def _claim_document(placed: PlacedClaim) -> dict[str, Any]:
@@ -202,7 +203,7 @@ def _claim_document(placed: PlacedClaim) -> dict[str, Any]:
         **_expiry_document(placed.expires_at),
         "ends_at": None if placed.wanted.window is None else iso_time(placed.wanted.window.ends_at),
         "on_end": placed.wanted.end_action,
-        "kept_until": _time_or_null(placed.wanted.kept_until),
+        "kept_until": time_or_null(placed.wanted.kept_until),
         **choice_document(placed.choice),
         "warnings": list(placed.wanted.warnings),
         "alternates": [choice_document(each) for each in placed.alternates],

@@ -8,7 +8,13 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from placement.api.call import ApiRequest, api_operation, next_links
-from placement.api.ext.claims import amounts_by_consumer, amounts_document, claim_service, place_document
+from placement.api.ext.claims import (
+    amounts_by_consumer,
+    amounts_document,
+    claim_context,
+    place_document,
+    time_or_null,
+)
 from placement.api.paths import EXT
 from placement.db.database import WriteTransaction
 from placement.exceptions import InvalidRequest
@@ -17,6 +23,7 @@ from placement.schemas import reservation as schemas
 from placement.schemas.base import canonical_uuid
 from placement.schemas.claim import parse_end_action
 from placement.search.claims.degradation import DegradationCause, PromisingProviders, find_causes, has_failed
+from placement.search.claims.service import ClaimService
 from placement.store import reservation_changes
 from placement.store import reservations as store
 from placement.store.allocations import Allocation
@@ -88,7 +95,7 @@ def create_reservation(call: ApiRequest) -> Response:
             )
         ]
 
-    placed = claim_service(call).claim_places(wanted, also=make_written)
+    placed = ClaimService(claim_context(call)).claim_places(wanted, also=make_written)
     (written,) = made
     # equal claims have equal warnings
     warnings = list(dict.fromkeys(text for each in wanted for text in each.warnings))
@@ -234,10 +241,7 @@ def delete(call: ApiRequest, reservation_uuid: str) -> Response:
 
 
 def _project_check(call: ApiRequest, rule: str) -> reservation_changes.ProjectCheck:
-    """Return a function that tells whether a rule lets the caller act on the reservations of a project.
-
-    :raises Forbidden: the rule does not even let the caller act on reservations of its own project.
-    """
+    """Return whether a rule allows a project; raise Forbidden if it does not even allow the caller's own."""
     # this check precedes the lookup: a caller without any right does not learn which reservations exist
     call.authorize(rule, {"project_id": call.project_id or _ANY_PROJECT})
     return lambda project_id: call.allows_project(rule, project_id)
@@ -253,10 +257,7 @@ def booking_limits(call: ApiRequest) -> BookingLimits:
 
 
 def _known_uuid(uuid: str) -> str:
-    """Return the canonical form of the uuid in a path, which is its form in the database.
-
-    :raises NotFound: ``uuid`` is not a uuid.
-    """
+    """Return the uuid in a path in its canonical form, as in the database, or raise NotFound."""
     canonical = canonical_uuid(uuid)
     if canonical is None:
         raise store.no_reservation(uuid)
@@ -319,7 +320,7 @@ def _past_document(window: WindowRecord, state: PastState) -> dict[str, Any]:
         "allocations": {},
         "claimed": {},
         "promised": window.resources,
-        "ended_at": None if window.ended_at is None else iso_time(window.ended_at),
+        "ended_at": time_or_null(window.ended_at),
     }
 
 
@@ -328,7 +329,7 @@ def _guest_document(guest: HostGuest) -> dict[str, Any]:
         "consumer_uuid": guest.consumer,
         "consumer_type": guest.consumer_type,
         "project_id": guest.project_id,
-        "ends_at": None if guest.ends_at is None else iso_time(guest.ends_at),
+        "ends_at": time_or_null(guest.ends_at),
         "has_to_move": guest.has_to_move,
     }
 

@@ -9,6 +9,7 @@ from flask import Blueprint, Response, request
 
 from placement.api.call import ApiRequest, api_operation
 from placement.api.ext.attributes import shown_attributes
+from placement.api.inventories import inventory_document
 from placement.api.paths import EXT
 from placement.api.resource_providers import existing_provider
 from placement.policies import ext as rules
@@ -22,7 +23,6 @@ blueprint = Blueprint("ext_trees", __name__)
 
 PATH: Final = f"{EXT}/trees"
 _BODY: Final = schemas.TreeBody()
-_INVENTORY: Final = ("total", "reserved", "min_unit", "max_unit", "step_size", "allocation_ratio")
 
 
 @api_operation(blueprint, "GET", f"{PATH}/<uuid>", rules.TREE, writes_json=True)
@@ -81,8 +81,7 @@ def _provider_document(each: Provider, view: ModelView) -> dict[str, Any]:
         "parent_provider_uuid": parent,
         "generation": each.generation,
         "inventories": {
-            name: {value: getattr(inventory, value) for value in _INVENTORY}
-            for name, inventory in sorted(each.inventories.items())
+            name: inventory_document(inventory) for name, inventory in sorted(each.inventories.items())
         },
         "traits": in_order(each.traits),
         "aggregates": sorted(each.aggregates),

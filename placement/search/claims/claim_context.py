@@ -18,8 +18,7 @@ from placement.search.claims.claim import WantedClaim
 from placement.search.claims.host_rooms import Skylines
 from placement.search.claims.scores import ATTRIBUTE
 from placement.search.claims.timetable import WindowTimetable
-from placement.search.host_filter import named_roots
-from placement.search.request import check_names
+from placement.search.request import check_names, named_roots
 from placement.store.preemptions import preemptible_claims
 from placement.store.time_profile import TimeWindow, overlaps_sentence
 from placement.store.time_schedule import TimeSchedule, read_schedule
@@ -35,31 +34,20 @@ again.
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimLimits:
-    """Limits of one call that places and writes claims.
-
-    ``searching`` is the limit of CPU time for all searches, and ``explaining`` the limit for the reasons of a
-    refusal. The unit of both limits is seconds. ``retries`` is the maximum number of further attempts after
-    lost races.
-    """
-
-    searching: float
-    explaining: float
-    retries: int
-
-
-@dataclass(frozen=True, slots=True)
 class ClaimContext:
-    """The objects of the service that the searches of one call use.
+    """The objects of the service that the searches of one call use, and the limits of the call.
 
-    :ivar check_awaited: a function that is called regularly during long searches. An exception of this
-        function ends the call.
+    ``search_seconds`` is the limit of CPU time for all searches, and ``reason_seconds`` the limit for the
+    reasons of a refusal. ``retries`` is the maximum number of further attempts after lost races. The function
+    ``check_awaited`` is called regularly during long searches; its exception ends the call.
     """
 
     model: ReadModel
     database: ServiceDatabase
     timetable: WindowTimetable
-    limits: ClaimLimits
+    search_seconds: float
+    reason_seconds: float
+    retries: int
     check_awaited: Callable[[], None]
     # each call has its own seed, because workers with equal random numbers would compete for the same hosts
     rng: random.Random = field(default_factory=random.Random)
@@ -70,10 +58,7 @@ class ClaimContext:
 
 
 def check_claim_names(view: ModelView, wanted: Sequence[WantedClaim]) -> None:
-    """Check that all names in the claims exist.
-
-    :raises InvalidRequest: a resource class, trait, root or attribute does not exist.
-    """
+    """Raise InvalidRequest for a class, trait, root or attribute that does not exist."""
     snapshot = view.snapshot
     for each in wanted:
         check_names(each.request, view.names.classes, view.names.traits)

@@ -139,12 +139,7 @@ def _widest_gap(parts: Sequence[int]) -> int:
 def _most_even(
     amount: int, values: Sequence[Sequence[int]], most: Sequence[int], unit: int, budget: SearchBudget
 ) -> Division | None:
-    """Return the division with the least sum of squares of which all parts differ by at most ``unit``.
-
-    Among equally even divisions, the largest parts come from the zones that can give most.
-
-    :param most: the largest amount that each zone can give.
-    """
+    """Return the least sum of squares with parts within ``unit``, the largest where ``most`` is highest."""
     if not _is_possible(amount, values, budget):
         return None
     found = _least_squares(amount, values, most, budget)
@@ -184,11 +179,7 @@ def _is_possible(amount: int, values: Sequence[Sequence[int]], budget: SearchBud
 def _least_squares(
     amount: int, values: Sequence[Sequence[int]], most: Sequence[int], budget: SearchBudget
 ) -> Division | None:
-    """Return one value of each zone, with the given sum and the least sum of squares.
-
-    The search tries values near the mean first. After a division is found, parts that are too far from
-    the mean for a better division are not tried.
-    """
+    """Return a value of each zone, with the given sum and least squares, from the mean outwards."""
     number = len(values)
     # deviations from the mean are multiplied by the number of zones, so that they are integers
     far = [sorted((abs(value * number - amount), value) for value in each) for each in values]

@@ -123,10 +123,7 @@ class _EndsAhead:
 
 @dataclass(slots=True)
 class _ClaimHosts:
-    """The hosts of equal claims; only hosts in ``ready`` may have room before their times.
-
-    ``count`` is the minimum number of hosts that the claims need.
-    """
+    """The hosts of ``count`` equal claims; before their times, only hosts in ``ready`` may have room."""
 
     times: Sequence[HostTimes]
     count: int

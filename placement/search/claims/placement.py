@@ -150,10 +150,7 @@ class _ClaimPlacing:
     def place_from(
         self, world: ClaimScenario, number: int, taken: Mapping[tuple[int, str], int]
     ) -> list[PlacedClaim] | None:
-        """Place the claims from this index on; return their choices, or None if they cannot all be placed.
-
-        :param taken: the amounts that earlier claims take, by provider id and class.
-        """
+        """Place the claims from this index on beside ``taken`` amounts; None if not all can be placed."""
         # the state contains the amounts that are taken, not the choices, because several choices may take the
         # same amounts
         state = (number, frozenset(taken.items()), self._member_counts(world))
@@ -254,10 +251,7 @@ def _all_choices(
     *,
     distinct_only: bool = False,
 ) -> Iterator[HostChoice]:
-    """Yield all choices of a wanted claim: first those of its request, then those of its fallback.
-
-    :param distinct_only: whether to leave out choices that differ from another choice only in equal devices.
-    """
+    """Yield all choices of a claim (one of equal devices if ``distinct_only``), its fallback's last."""
     for request in wanted.all_requests:
         yield from _choices_as_asked(
             world, replace(wanted, request=request), budget, rng, distinct_only=distinct_only

@@ -170,10 +170,7 @@ def explain_topology(
 def _count_fitting(
     world: ClaimScenario, wanted: WantedClaim, hosts: int, budget: SearchBudget
 ) -> TopologyFit:
-    """Return the number of hosts on which the claim fits, or bounds of this number if the budget is spent.
-
-    :param hosts: the number of all hosts of the cloud.
-    """
+    """Return on how many of all ``hosts`` the claim fits, or bounds if the budget is spent."""
     fitting, left = 0, hosts
     with suppress(BudgetExhausted):  # hosts that were not tried may have a place
         roots, at = choices_at_hosts(world, wanted, budget, random.Random(0))

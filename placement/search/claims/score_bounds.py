@@ -216,10 +216,7 @@ class ScoreUpperBounds:
         return [known.get(root, nobody) for root in self._roots]
 
     def _standing_bounds(self, name: str, *, low: bool) -> Iterable[float]:
-        """Return for each host its best relative position for an attribute, within the range of all numbers.
-
-        The numbers of sharing providers count for each host.
-        """
+        """Return each host's best position in an attribute's range, sharing providers included."""
         whole = self._snapshot.attribute_range(name)
         of_trees = self._snapshot.attribute_ranges(name)
         numbers = [
@@ -257,11 +254,7 @@ def _pool_sums(pools: Iterable[Provider], name: str) -> Sequence[tuple[int, int]
 def _beside_pools(
     own: tuple[int, int], pools: Sequence[tuple[int, int]], amount: int, *, is_apart: bool
 ) -> tuple[float, float]:
-    """Return bounds of the used share of a class, at a host and the sharing providers that serve it.
-
-    :param is_apart: whether several needs ask for the class, so that more than one of these providers may be
-        used.
-    """
+    """Bound a class's used share at a host with its sharing providers, one of them unless ``is_apart``."""
     used, capacity = own
     found = [used_share(used, capacity, amount)] if capacity > 0 else []
     if not is_apart:

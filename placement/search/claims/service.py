@@ -91,12 +91,12 @@ class ClaimService:
         :raises Unavailable: every attempt lost a race.
         """
         # the code uses one budget for all attempts, because the client waits for all of them
-        end = thread_time() + self._context.limits.searching
+        end = thread_time() + self._context.search_seconds
         at_once = not dry_run and reservation is None and all(map(_takes_any_place, wanted))
         makes_room, was_repeated = not dry_run and _is_booking(wanted), False
         # attempt 0 uses a recent snapshot; its failure only shows that the snapshot was outdated, so it is no
         # retry
-        for attempt in range(0 if at_once else 1, self._context.limits.retries + 2):
+        for attempt in range(0 if at_once else 1, self._context.retries + 2):
             placed = self._place_at_once(wanted, end - thread_time()) if at_once else None
             if at_once and placed is None:
                 # the generation is checked before the next search, because a wrong generation explains a
@@ -156,7 +156,7 @@ class ClaimService:
             skylines = skylines_in(view.snapshot, by_uuid)
             roots = {view.snapshot.providers[each].root_id for each in skylines}
             empty = snapshot_during(view.snapshot, roots, skylines, NEVER)
-            budget = self._context.make_budget(view, self._context.limits.explaining)
+            budget = self._context.make_budget(view, self._context.reason_seconds)
             with suppress(BudgetExhausted):
                 world = ClaimScenario.from_members(empty, members, wanted)
                 if isinstance(place_claims(world, wanted, budget, self._context.rng), UnplacedClaim):
@@ -182,11 +182,7 @@ class ClaimService:
         also: Callable[[WriteTransaction], None] | None,
         moved: MovedPlaces | None = None,
     ) -> list[PlacedClaim]:
-        """Write the claims in one transaction; return them with their expiry times.
-
-        :param moved: the moves of windows that make room.
-        :raises LostRace: another write has made a choice invalid.
-        """
+        """Write the claims, and the moves that make room, in one transaction, or raise LostRace."""
         claims = _consumer_claims(placed)
         # the transaction checks all providers of a choice, because a provider without amounts may have lost a
         # required trait
@@ -318,7 +314,7 @@ class ClaimService:
                 return prolong_stay(untimed, skylines, members, placed, span, budget, self._context.rng)
             if reserved is not None:
                 raise reservation_refusal(wanted, placed, reserved)
-            budget = self._context.make_budget(view, self._context.limits.explaining)
+            budget = self._context.make_budget(view, self._context.reason_seconds)
             refusal = claim_refusal(wanted, placed, budget)
             some = [] if window is None else overlapping_providers(snapshot, skylines, wanted, window)
         if loses_end and own != self._skylines_without(wanted, held):
@@ -336,10 +332,7 @@ class ClaimService:
     def _make_room(
         self, wanted: Sequence[WantedClaim], seconds: float
     ) -> tuple[list[PlacedClaim], MovedPlaces | None]:
-        """Return places for which windows move or preemptible claims end, and the moves; empty if none fit.
-
-        :raises InvalidRequest: the search takes too long.
-        """
+        """Return places for which windows move or preemptible claims end, and the moves; empty if none."""
         # a booking has a time
         (one, *others), span, end = wanted, self._span_ahead(wanted), thread_time() + seconds
         if span is None:
@@ -385,12 +378,7 @@ class ClaimService:
         span: StaySpan,
         seconds: float,
     ) -> list[PlacedClaim]:
-        """Return a place for a claim, or for a reservation's claims, on any host with room at that time.
-
-        The result is empty if the caller has to compare hosts.
-
-        :raises InvalidRequest: the search takes too long.
-        """
+        """Return places on any host with room at that time; empty if the caller has to compare hosts."""
         (one, *others) = wanted
         if others and _is_reservation(one):
             window = span.shortest_window
@@ -429,20 +417,14 @@ class ClaimService:
         wanted: Sequence[WantedClaim],
         seconds: float,
     ) -> list[PlacedClaim] | UnplacedClaim:
-        """Place the claims in the given snapshot; return their choices.
-
-        :raises InvalidRequest: the search takes too long.
-        """
+        """Place the claims in the given snapshot; return their choices."""
         world = ClaimScenario.from_members(snapshot, members, wanted)
         return self._within_budget(
             view, seconds, lambda budget: place_claims(world, wanted, budget, self._context.rng)
         )
 
     def _within_budget(self, view: ModelView, seconds: float, place: Callable[[SearchBudget], T]) -> T:
-        """Return the result of a search for choices, which runs within the budget.
-
-        :raises InvalidRequest: the search takes too long.
-        """
+        """Return the result of a search within a budget, or raise InvalidRequest if it takes too long."""
         try:
             return place(self._context.make_budget(view, seconds))
         except BudgetExhausted:
@@ -451,7 +433,7 @@ class ClaimService:
     def _too_long(self) -> InvalidRequest:
         return InvalidRequest.too_long(
             "No place was found",
-            self._context.limits.searching,
+            self._context.search_seconds,
             "candidates_deadline",
             ": ask for fewer groups, or for fewer claims at once.",
         )
@@ -459,10 +441,7 @@ class ClaimService:
     def _reserved_amounts(
         self, reservation: str, wanted: Sequence[WantedClaim]
     ) -> tuple[reservations.CapacityReservation, list[allocations.Allocation]]:
-        """Return the reservation from which the claims take their amounts, and these amounts.
-
-        :raises Conflict: the reservation is not for all owners and groups of the claims.
-        """
+        """Return the reservation and its amounts, or raise Conflict if it is not for all claims."""
         found, held = self._find_reserved(reservation, wanted, may_be_window=False)
         if found is not None and found.starts_at is not None:
             # a claim from the window may have ended without a release, and a window may begin just now
@@ -493,10 +472,7 @@ class ClaimService:
             return found, reservations.amounts_for_claims(conn, found, known)
 
     def _held_amounts(self, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
-        """Return the current allocations of the claims' consumers, which the new claims may use again.
-
-        :raises ConcurrentUpdate: the generation of a consumer is not the given generation.
-        """
+        """Return the allocations that the new claims may use again; refuse a wrong generation."""
         # a new consumer holds nothing, so there is nothing to read
         known = {each.consumer: each.generation for each in wanted if each.generation is not None}
         if not known:

@@ -356,10 +356,7 @@ class _SplitSearch:
                     yield name, at, tree.kind.shape.slots[at, name]
 
     def _rooms_now(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice | None) -> list[Zone]:
-        """Return the rooms of each zone after a choice for the other resources.
-
-        If ``others`` is None, return the rooms of the host without any usage.
-        """
+        """Return the rooms of each zone after a choice for other resources, or without any usage for None."""
         taken = {provider.id: amounts for provider, amounts in others.resources} if others else {}
         zones: list[Zone] = []
         for places in layout.rooms:

@@ -193,10 +193,7 @@ class WindowTimetable:
 
 
 def _check_time(end: float) -> None:
-    """Check whether a request may go on waiting for amounts.
-
-    :raises Unavailable: the time is over.
-    """
+    """Raise Unavailable if a request may not go on waiting for amounts."""
     if time.monotonic() > end:
         raise Unavailable(
             "This worker is still reading the windows of all hosts, which takes seconds after its start."

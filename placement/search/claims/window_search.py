@@ -118,7 +118,7 @@ class WindowSearch:
                 view, skylines = timed.view, timed.skylines
                 check_claim_names(view, wanted)
                 snapshot = view.snapshot
-                budget = self._context.make_budget(view, self._context.limits.searching)
+                budget = self._context.make_budget(view, self._context.search_seconds)
                 ways = (
                     times_by_way(snapshot, skylines, wanted[0], span.duration, budget)
                     if len(wanted) == 1
@@ -138,7 +138,7 @@ class WindowSearch:
             if not found:
                 raise InvalidRequest.too_long(
                     "No window was found",
-                    self._context.limits.searching,
+                    self._context.search_seconds,
                     "candidates_deadline",
                     ": name hosts in allowed_hosts, or ask for fewer claims or groups, or a nearer deadline.",
                 ) from None
@@ -166,7 +166,7 @@ class WindowSearch:
 
         :param ways: the host times of a single claim.
         """
-        budget = self._context.make_budget(view, self._context.limits.explaining)
+        budget = self._context.make_budget(view, self._context.reason_seconds)
         # timed amounts leave the most room when none of them is used; without a place in time, the windows
         # remain as the likely reason
         with suppress(BudgetExhausted):

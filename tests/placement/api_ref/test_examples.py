@@ -13,10 +13,10 @@ from werkzeug.test import TestResponse
 from placement import microversion
 from placement.schemas import (
     allocation,
-    changes,
     claim,
     explanation,
     inventory,
+    query_candidates,
     reservation,
     resource_provider,
     time_events,
@@ -68,13 +68,13 @@ SCHEMAS = {
 PARSERS = {
     "listResourceProviders": queries.parse_provider_filter,
     "listTraits": queries.parse_traits,
-    "listAllocationCandidates": queries.parse_candidates,
+    "listAllocationCandidates": query_candidates.parse_candidates,
     "showUsages": queries.parse_usages,
     "listReservations": reservation.parse_list,
     "showReservationLimits": reservation.parse_limits,
     "listClaims": claim.parse_ending,
     "listTimeEvents": time_events.parse_events,
-    "listChanges": changes.parse_following,
+    "listChanges": queries.parse_following,
     "showTree": tree.parse_show,
 }
 

@@ -1,12 +1,16 @@
 """Searches a snapshot with a query string, and shows the candidates in a short form."""
 
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
+from placement.microversion import Microversion
 from placement.read_model.snapshot import ModelSnapshot
-from placement.schemas.query import parse_candidates
+from placement.schemas.query_candidates import parse_candidates
+from placement.search.budget import SearchBudget
 from placement.search.candidate_search import find_candidates
-from placement.search.candidates import AllocationCandidate, candidates_of
+from placement.search.candidates import AllocationCandidate, Offer, candidates_of
+from placement.search.rendering import ProviderSummaries, render_pieces
 from placement.search.request import CandidatesRequest
 from tests.placement.search.brute import Found
 from tests.placement.search.snapshots import name_to_uuid
@@ -64,3 +68,14 @@ def comparable(candidate: AllocationCandidate) -> Found:
             for provider_id in provider_ids
         ),
     )
+
+
+def render(
+    snapshot: ModelSnapshot,
+    offers: Sequence[Offer],
+    version: Microversion,
+    kept: ProviderSummaries | None = None,
+) -> bytes:
+    """Return the whole answer with these candidates, without a limit of time."""
+    summaries = ProviderSummaries() if kept is None else kept
+    return b"".join(render_pieces(snapshot, offers, version, summaries, SearchBudget()))

@@ -21,10 +21,9 @@ from placement.search import budget as module_of_budget
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import find_candidates
 from placement.search.candidates import AllocationCandidate, candidates_of
-from placement.search.rendering import render
 from placement.search.request import CandidatesRequest
 from tests.examples import examples
-from tests.placement.search.asking import comparable, find
+from tests.placement.search.asking import comparable, find, render
 from tests.placement.search.brute import all_candidates
 from tests.placement.search.strategies import (
     crowded_hosts,

@@ -16,10 +16,11 @@ from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.candidate_search import find_candidates
 from placement.search.candidates import candidates_of, topology_first
 from placement.search.conditions import needs_of
-from placement.search.rendering import ProviderSummaries, render, render_pieces
+from placement.search.rendering import ProviderSummaries, render_pieces
 from placement.search.request import CandidatesRequest, RequestGroup
 from placement.search.roots import SharingProviders, possible_roots
 from placement.search.rules import NeedAssignment, RequestRules, fits_at_all
+from tests.placement.search.asking import render
 from tests.placement.search.packing import asked, hard_question, host
 from tests.placement.search.snapshots import Spec, build, name_to_uuid
 

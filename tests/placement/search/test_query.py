@@ -8,11 +8,11 @@ from placement.exceptions import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, UNDEFI
 from placement.schemas.query import (
     TraitsFilter,
     UsagesFilter,
-    parse_candidates,
     parse_provider_filter,
     parse_traits,
     parse_usages,
 )
+from placement.schemas.query_candidates import parse_candidates
 from placement.search.request import CandidatesRequest, ProviderFilter, RequestGroup, check_names
 
 A = "0dd4ca4e-7a1e-4c5f-9d4f-3a4b6a1c9b6a"

@@ -9,10 +9,12 @@ import pytest
 
 from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
-from placement.schemas.query import parse_candidates
+from placement.schemas.query_candidates import parse_candidates
+from placement.search.budget import SearchBudget
 from placement.search.candidate_search import find_candidates
-from placement.search.rendering import ProviderSummaries, SummaryShape, render
+from placement.search.rendering import ProviderSummaries, SummaryShape
 from placement.search.request import CandidatesRequest, RequestGroup
+from tests.placement.search.asking import render
 from tests.placement.search.snapshots import Spec, build, inventory, name_to_uuid
 
 CN, NUMA, SS = map(name_to_uuid, ("cn", "numa", "ss"))
@@ -124,12 +126,12 @@ def test_summaries_are_made_once_and_dropped_with_their_trees(
 ) -> None:
     kept, shape = ProviderSummaries(), SummaryShape(traits=True, nested=True)
     other = snapshot.whole_trees()[4]
-    (first,) = kept.of_trees(snapshot, [other], shape)
+    (first,) = kept.of_trees(snapshot, [other], shape, SearchBudget())
     for used in range(50):
         snapshot.put(replace(snapshot.providers[2], used={"VCPU": used % 8}))
         trees = list(snapshot.whole_trees().values())
         assert other in trees
-        summaries = kept.of_trees(snapshot, trees, shape)
+        summaries = kept.of_trees(snapshot, trees, shape, SearchBudget())
         assert summaries[trees.index(other)] is first
         assert len(kept) <= 1.1 * len(trees)
 

@@ -21,7 +21,7 @@ from placement.search.request import CandidatesRequest
 from placement.store.consumers import ConsumerOwnership
 from placement_extras.flavors.flavor import ImageProperties, NovaFlavor, PciAlias, TranslationRules
 from placement_extras.flavors.form import configured_rules
-from placement_extras.flavors.options import register_opts
+from placement_extras.flavors.options import GROUP, OPTIONS
 from placement_extras.flavors.translation import FlavorTranslation, translate_flavor
 from tests.examples import examples
 from tests.placement.search.snapshots import Spec, build
@@ -169,7 +169,7 @@ def test_memory_that_is_no_multiple_of_its_pages_is_refused() -> None:
 
 def test_options_are_read() -> None:
     conf = cfg.ConfigOpts()
-    register_opts(conf)
+    conf.register_opts(OPTIONS, group=GROUP.name)
     conf.register_opt(cfg.ListOpt("additional_resource_classes", default=[]), group="placement")
     conf([])
     conf.set_override("numa_affinity", True, group="flavors")

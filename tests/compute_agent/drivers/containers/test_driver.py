@@ -25,6 +25,7 @@ from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.containers import driver as driver_module
 from compute_agent.drivers.containers import engine as engine_module
 from compute_agent.drivers.containers import table
+from compute_agent.drivers.foreign import driver as foreign_driver
 from compute_agent.drivers.foreign import editor
 from compute_agent.drivers.foreign.declared import made_uuid
 from compute_agent.drivers.foreign.kernel_values import FILES, IDLE_FILE
@@ -95,6 +96,25 @@ class TestFinding:
         engine.calls.clear()
         wait_for(lambda: len(engine.calls) >= 10)
         assert set(engine.calls) == {"GET /containers/json"}
+
+    def test_a_flood_of_events_of_one_container_is_read_seldom(self, engine, open_driver):
+        noisy = engine.start(DB)
+        driver = open_driver(engine)
+        wait_for(engine.stream_count)
+        path = f"GET /libpod/containers/{noisy.key}/json"
+        before, began = engine.calls.count(path), time.monotonic()
+        for number in range(500):
+            engine.emit(noisy, "rename")
+            if number == 250:
+                engine.start("other")
+            time.sleep(0.002)
+        wait_for(lambda: {guest.name for guest in driver.guests()} == {DB, "other"})
+        reads = engine.calls.count(path) - before
+        assert reads <= foreign_driver.MAX_LOOKS + (time.monotonic() - began) + 1
+        # The last change is not lost.
+        noisy.name = "later"
+        engine.emit(noisy, "rename")
+        wait_for(lambda: {guest.name for guest in driver.guests()} == {"later", "other"})
 
     def test_another_name_changes_the_guest(self, engine, open_driver):
         container = engine.start(DB, {**GUEST, "compute-agent.uuid": UUID})
