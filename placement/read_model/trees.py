@@ -401,7 +401,11 @@ class HostTree(ProviderSet):
         free: tuple[int, ...],
         max_free: Mapping[str, int],
     ) -> None:
-        super().__init__(members, kind.shape)
+        # the attributes of the base class are set here, because a call would take time for each tree of the
+        # cloud
+        self.members = members
+        self.shape = kind.shape
+        self._uuids = None
         self.root = root
         self.kind = kind
         self.aggregates = aggregates
@@ -478,29 +482,19 @@ class TreeClasses:
         self._aggregates: dict[tuple[frozenset[str], ...], tuple[frozenset[str], ...]] = {}
 
     def make_trees(
-        self, roots: Sequence[Provider], families: Sequence[tuple[Provider, ...]]
+        self,
+        roots: Sequence[Provider],
+        families: Sequence[tuple[Provider, ...]],
+        keys: Sequence[Hashable],
     ) -> list[HostTree]:
-        """Make the trees with these roots and members."""
-        # the keys are identities of objects that exist during this method, because hashing their values would
-        # take longer
+        """Make the trees with these roots and members.
+
+        :param keys: a key for each tree. Trees with equal keys have their providers at the same places, and
+            the same objects as inventories, traits and aggregates.
+        """
         found: dict[Hashable, _EqualObjects] = {}
         made = []
-        for root, members in zip(roots, families, strict=True):
-            first = root.id
-            key = tuple(
-                [
-                    (
-                        # ids minus the first id, which are equal for hosts with providers that were created
-                        # in the same order
-                        each.id - first,
-                        None if each.parent_id is None else each.parent_id - first,
-                        id(each.inventories),
-                        id(each.traits),
-                        id(each.aggregates),
-                    )
-                    for each in members
-                ]
-            )
+        for root, members, key in zip(roots, families, keys, strict=True):
             like = found.get(key)
             if like is None:
                 like = found[key] = self._equal_objects_of(members)
@@ -541,3 +535,25 @@ class TreeClasses:
                 known, found = self.bounds.get(name), shape.find_bounds(name)
                 self.bounds[name] = found if known is None else known.joined_with(found)
         return shape
+
+
+def family_key(members: Sequence[Provider]) -> Hashable:
+    """Return a key of a tree for :meth:`TreeClasses.make_trees`, valid while these providers exist.
+
+    The key has identities of objects, because hashing their values would take longer.
+    """
+    # ids are relative to the lowest id, so that hosts with providers that were created in the same order have
+    # equal keys
+    first = members[0].id
+    return tuple(
+        [
+            (
+                each.id - first,
+                None if each.parent_id is None else each.parent_id - first,
+                id(each.inventories),
+                id(each.traits),
+                id(each.aggregates),
+            )
+            for each in members
+        ]
+    )
