@@ -1,21 +1,23 @@
 """What it takes to start from a file of the read model: ``python -m benchmarks.model_file``.
 
 The model of a `numa` world is written as the service does, and read in a process of its own, which answers
-questions then. Times are CPU seconds of that process, and the clock.
+questions then. Times are CPU seconds of that process, and the clock. With `--before FOLDER`, the source code
+of another version in this folder does the same in turns, so that both versions share the load of the machine.
 """
 
 import argparse
-import multiprocessing
+import os
 import random
 import resource
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 from urllib.parse import parse_qsl
 
 from benchmarks.models import Inventories, snapshot_of
@@ -29,8 +31,6 @@ from placement.read_model.rows import NameTable
 from placement.schemas.query_candidates import parse_candidates
 from placement.search.candidate_search import find_candidates
 
-T = TypeVar("T")
-
 _QUESTIONS: Final = 30
 _PER_HOST: Final = 5
 
@@ -43,23 +43,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--repeats", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--used", type=float, default=0.0, help="share of inventories in use; default: none")
+    parser.add_argument("--before", type=Path, help="folder with the source code of another version")
     options = parser.parse_args(arguments)
-    print("| providers | file, MB | read: CPU s | by the clock, s | at most, MB | a question: CPU ms |")
-    print("| ---: | ---: | ---: | ---: | ---: | ---: |")
+    versions = {"this": Path(__file__).parents[1]}
+    if options.before is not None:
+        versions = {"before": options.before.resolve(), **versions}
+    print(
+        "| version | providers | file, MB | read: CPU s | by the clock, s | at most, MB | question: CPU ms |"
+    )
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     with tempfile.TemporaryDirectory(prefix="placement-model-") as folder:
         for providers in options.providers:
-            path = Path(folder) / "model"
-            _in_process(write, path, providers, options.used)
-            rows = [_in_process(read, path) for _ in range(options.repeats)]
-            cells = [_shown(column) for column in zip(*rows, strict=True)]
-            print(f"| {providers:,} | {path.stat().st_size / 1e6:.1f} | " + " | ".join(cells) + " |")
+            paths = {name: Path(folder) / name for name in versions}
+            for name, version in versions.items():
+                _run(version, f"write(Path({str(paths[name])!r}), {providers}, {options.used})")
+            rows: dict[str, list[list[float]]] = {name: [] for name in versions}
+            for _ in range(options.repeats):
+                for name, version in versions.items():
+                    output = _run(version, f"print(*read(Path({str(paths[name])!r})))")
+                    rows[name].append([float(each) for each in output.split()])
+            for name, measured in rows.items():
+                cells = [_shown(column) for column in zip(*measured, strict=True)]
+                size = f"{paths[name].stat().st_size / 1e6:.1f}"
+                print(f"| {name} | {providers:,} | {size} | " + " | ".join(cells) + " |")
+            _print_ratios(rows)
     return 0
 
 
-def _in_process(work: Callable[..., T], *arguments: object) -> T:
-    """``work`` in a process that has done nothing else."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(work, *arguments).result()
+def _run(version: Path, statement: str) -> str:
+    """Run a statement with the functions of a version, in a process that has done nothing else."""
+    code = f"from pathlib import Path; from benchmarks.model_file import read, write; {statement}"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=version,
+        env={**os.environ, "PYTHONPATH": str(version)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def _print_ratios(rows: Mapping[str, Sequence[Sequence[float]]]) -> None:
+    """Print by how much this version's times are shorter, as medians over pairs of turns."""
+    if "before" not in rows:
+        return
+    for column, name in enumerate(("CPU", "clock")):
+        pairs = zip(rows["this"], rows["before"], strict=True)
+        ratios = [this[column] / before[column] for this, before in pairs]
+        print(f"this / before, {name}: {_shown(ratios)}")
 
 
 def _shown(column: Sequence[float]) -> str:

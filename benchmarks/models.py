@@ -45,7 +45,7 @@ def snapshot_of(
             yield model.Provider(
                 provider_id, each.uuid, each.name, 0, parent, roots[each.uuid], 0.0, inventories,
                 used(each, inventories) or NOTHING, shared(frozenset(each.traits)),
-                shared(frozenset(each.aggregates)), inventory_times=(0.0,) if inventories else (),
+                shared(frozenset(each.aggregates)), NOTHING, inventory_times=(0.0,) if inventories else (),
             )  # fmt: skip
 
     snapshot = ModelSnapshot(providers())

@@ -8,6 +8,11 @@ The format has five parts:
 - the columns, one after the other;
 - the SHA-256 of the first four parts.
 
+Providers are in ascending order of their ids, and their numbers start at one. The *pattern* of a provider
+consists of its inventories, traits and aggregates, and of the distances from the numbers of its parent and
+of its root to its own number. A large cloud has few patterns, because its hosts are alike. So the reader
+makes the indexes and trees from patterns.
+
 The reader checks everything: it looks up numbers in lists of known length, and verifies the types of texts
 and the shapes of trees. So a file written by another program may contain wrong data, but cannot execute code.
 The reader refuses inconsistent content.
@@ -21,13 +26,12 @@ from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice, repeat
-from operator import attrgetter
+from operator import attrgetter, gt, is_, lt, sub
 from typing import Any, Final, TypeVar
-from zlib import crc32
 
 import orjson
 
-from placement.db.buckets import PROVIDER_BUCKETS
+from placement.db.buckets import PROVIDER_BUCKETS, bucket_of
 from placement.read_model.follower import ModelState
 from placement.read_model.provider import Inventory, Provider, capacity
 from placement.read_model.rows import NOTHING, NameRow, NameTable
@@ -37,7 +41,7 @@ T = TypeVar("T")
 
 # This number increases with each change of the format. A worker that finds another number in the file reads
 # the database instead.
-_MAGIC: Final = b"placement read model 2\n"
+_MAGIC: Final = b"placement read model 3\n"
 _LENGTH: Final = 8
 # the digest detects a truncated or damaged file; checks of the file's owner and mode prevent forgery
 _DIGEST: Final = hashlib.sha256
@@ -48,6 +52,12 @@ _CHUNK: Final = 2_000
 _TEXT: Final = "text"
 _PLAIN: Final = ("total", "reserved", "min_unit", "max_unit", "step_size")
 _SETS: Final = ("inventories", "inventory_times", "used", "traits", "aggregates", "attributes")
+_SHARED: Final = ("inventories", "traits", "aggregates")
+"""The fields in the pattern of a provider."""
+_TIMED: Final = ("inventories", "inventory_times")
+_OWN: Final = tuple(name for name in _SETS if name not in _SHARED)
+_PATTERN: Final = {"parent": "q", "root": "q", **dict.fromkeys(_SHARED, "I")}
+"""The columns of the patterns, with their types."""
 
 
 class DamagedFile(Exception):
@@ -120,26 +130,37 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
         _NumberedValues(),
         _NumberedValues(id),
     )
-    # providers are numbered from one, because zero means that there is no parent
-    at = {each.id: number for number, each in enumerate(model.providers, start=1)}
+    patterns = _NumberedValues()
+    providers = _in_id_order(model.providers, pause)
+    at = {each.id: number for number, each in enumerate(providers)}
     numbers = {name: array("q") for name in ("id", "generation", "described_seq")}
-    lists = {name: array("I") for name in ("parent", "root", "updated_at", *_SETS)}
-    for some in _pausing_chunks(model.providers, pause):
+    lists = {name: array("I") for name in ("pattern", "updated_at", *_OWN)}
+    in_bucket = array("H")
+    for some in _pausing_chunks(providers, pause):
         for name, column in numbers.items():
             column.extend(map(attrgetter(name), some))
-        lists["parent"].extend([0 if each.parent_id is None else at[each.parent_id] for each in some])
-        lists["root"].extend([at[each.root_id] for each in some])
         # times are stored as numbers of distinct times, because providers that were created together have
         # equal times
         lists["updated_at"].extend([times.number_of(each.updated_at) for each in some])
-        for name, those in distinct.items():
-            lists[name].extend(map(those.number_of, map(attrgetter(name), some)))
+        found = {name: map(those.number_of, map(attrgetter(name), some)) for name, those in distinct.items()}
+        for name in _OWN:
+            lists[name].extend(found[name])
+        in_bucket.extend(map(bucket_of, map(attrgetter("uuid"), some)))
+        here = [at[each.id] for each in some]
+        # a parent has another number than its child, so zero means that there is no parent
+        parents = [number - at[each.parent_id or each.id] for number, each in zip(here, some, strict=True)]
+        roots = [number - at[each.root_id] for number, each in zip(here, some, strict=True)]
+        shared = [found[name] for name in _SHARED]
+        lists["pattern"].extend(map(patterns.number_of, zip(parents, roots, *shared, strict=True)))
     for name, column in numbers.items():
         columns.add(name, "q", column)
     for name, column in lists.items():
         columns.add(name, "I", column)
-    columns.add_texts("uuid", map(attrgetter("uuid"), model.providers), pause)
-    columns.add_texts("name", map(attrgetter("name"), model.providers), pause)
+    columns.add("bucket", "H", in_bucket)
+    for column_at, (name, kind) in enumerate(_PATTERN.items()):
+        columns.add(f"pattern.{name}", kind, [each[column_at] for each in patterns.values])
+    columns.add_texts("uuid", map(attrgetter("uuid"), providers), pause)
+    columns.add_texts("name", map(attrgetter("name"), providers), pause)
     columns.add_sets("inventory_times", distinct["inventory_times"].values, times.number_of)
     columns.add("times", "d", times.values)
     for name in ("inventories", "used"):
@@ -160,7 +181,7 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
     # only stamps that differ from described_seq are listed: most providers have no later change of usage
     later = [
         (number, model.stamps[each.id])
-        for number, each in enumerate(model.providers)
+        for number, each in enumerate(providers)
         if model.stamps[each.id] != each.described_seq
     ]
     columns.add("later", "I", [number for number, _ in later])
@@ -200,6 +221,18 @@ def _frame_columns(
         pause()
     # the digest comes last, so that the columns are hashed while they are written
     yield digest.digest()
+
+
+def _in_id_order(providers: Sequence[Provider], pause: Callable[[], None]) -> Sequence[Provider]:
+    """Return the providers in ascending order of their ids.
+
+    Only one pause precedes a sort of all ids, which takes little time, because most ids are in order.
+    """
+    by_id: dict[int, Provider] = {}
+    for some in _pausing_chunks(providers, pause):
+        by_id.update(zip(map(attrgetter("id"), some), some, strict=True))
+    ids = sorted(by_id)
+    return [by_id[each] for chunk in _pausing_chunks(ids, pause) for each in chunk]
 
 
 def _pausing_chunks(values: Iterable[T], pause: Callable[[], None]) -> Iterator[list[T]]:
@@ -283,54 +316,55 @@ def _decode_checked(content: memoryview) -> tuple[str, ModelState]:
     if header["byteorder"] != sys.byteorder:
         raise DamagedFile("it was written on a machine with another byte order")
     columns = _ReadColumns(header, content[end:-_DIGEST_SIZE])
-    providers, stamps = _providers(columns)
+    providers, patterns, stamps = _providers(columns)
     names = NameTable(
         *([NameRow(int(a), str(b), float(c)) for a, b, c in header[each]] for each in ("classes", "traits"))
     )
     state = ModelState(
         names,
-        ModelSnapshot(providers),
+        ModelSnapshot(providers, patterns),
         # numbers are converted here, so that a value of a wrong type does not fail later in a search
         {int(bucket): int(counter) for bucket, counter in header["counters"]},
         {int(bucket): int(count) for bucket, count in header["deletions"]},
         stamps,
         math.inf if header["next_expiry"] is None else float(header["next_expiry"]),
     )
-    snapshot = state.snapshot
-    # if two providers had one name or uuid, the indexes would lose one of them without an error
-    if not len(snapshot.providers) == len(snapshot.by_uuid) == len(snapshot.by_name) == len(providers):
-        raise DamagedFile("two of its providers have the same id, uuid or name")
+    # if two providers had one uuid, the index would lose one of them without an error
+    if len(state.snapshot.by_uuid) != len(providers):
+        raise DamagedFile("two of its providers have the same uuid")
     # trees are made now, so that parents in a circle are found before a request searches the model
-    snapshot.whole_trees()
+    state.snapshot.whole_trees()
     return str(header["history"]), state
 
 
-def _providers(columns: _ReadColumns) -> tuple[list[Provider], dict[int, dict[int, int]]]:
-    """Make the providers, and also the numbers of their last changes, by bucket and id."""
+def _providers(columns: _ReadColumns) -> tuple[list[Provider], list[int], dict[int, dict[int, int]]]:
+    """Make the providers, their patterns, and the numbers of their last changes, by bucket and id."""
     ids = columns.read_numbers("id", "q")
+    if not all(map(lt, ids, islice(ids, 1, None))):
+        raise DamagedFile("its providers are not in the order of their ids")
     uuids = columns.read_texts("uuid")
     described = columns.read_numbers("described_seq", "q")
-    parents, roots = columns.read_numbers("parent"), columns.read_numbers("root")
-    _check_trees(parents, roots)
+    patterns = columns.read_numbers("pattern")
+    parents, roots = _family_ids(columns, patterns, ids)
     times = columns.read_numbers("times", "d")
-    # zero means that there is no parent
-    numbered = [None, *ids]
     found = {
         "id": ids,
         "uuid": uuids,
         "name": columns.read_texts("name"),
         "generation": columns.read_numbers("generation", "q"),
-        "parent_id": [numbered[each] for each in parents],
-        "root_id": [numbered[each] for each in roots],
+        "parent_id": parents,
+        "root_id": roots,
         "described_seq": described,
-        "updated_at": _looked_up(columns, "updated_at", times),
+        "updated_at": _looked_up(columns.read_numbers("updated_at"), times),
     }
     for name, values in _distinct_parts(columns, times).items():
-        found[name] = _looked_up(columns, name, values)
-    for inventories, written in zip(found["inventories"], found["inventory_times"], strict=True):
+        if name in _SHARED:
+            values = _looked_up(columns.read_numbers(f"pattern.{name}"), values)
+        found[name] = _looked_up(patterns if name in _SHARED else columns.read_numbers(name), values)
+    for inventories, written in {*zip(*(map(len, found[each]) for each in _TIMED), strict=True)}:
         # times have the short form of Provider.inventory_times: one time for each inventory, or one time for
         # all
-        if len(written) not in (len(inventories), min(1, len(inventories))):
+        if written not in (inventories, min(1, inventories)):
             raise DamagedFile("inventories lack the time of their last write")
     seqs = described.copy()
     for number, stamp in zip(
@@ -338,14 +372,39 @@ def _providers(columns: _ReadColumns) -> tuple[list[Provider], dict[int, dict[in
     ):
         seqs[number] = stamp
     stamps: list[dict[int, int]] = [{} for _ in range(PROVIDER_BUCKETS)]
-    of_provider = map(stamps.__getitem__, [crc32(each) % PROVIDER_BUCKETS for each in map(str.encode, uuids)])
+    of_provider = map(stamps.__getitem__, columns.read_numbers("bucket", "H"))
     # map() assigns a million values in C, and the deque of length 0 only runs the iterator
     deque(map(dict.__setitem__, of_provider, ids, seqs), maxlen=0)
-    return _make_objects(Provider, found), dict(enumerate(stamps))
+    made = list(map(Provider, *(found[each.name] for each in fields(Provider))))
+    return made, patterns, dict(enumerate(stamps))
 
 
-def _looked_up(columns: _ReadColumns, name: str, values: Sequence[Any]) -> list[Any]:
-    return [values[each] for each in columns.read_numbers(name)]
+def _looked_up(numbers: Iterable[int], values: Sequence[Any]) -> list[Any]:
+    # map() calls this method in C; no number is negative, which would count from the end
+    return list(map(values.__getitem__, numbers))
+
+
+def _family_ids(
+    columns: _ReadColumns, patterns: Sequence[int], ids: Sequence[int]
+) -> tuple[list[int | None], list[int]]:
+    """Return the ids of the parent (None if there is none) and of the root of each provider."""
+    steps = {name: columns.read_numbers(f"pattern.{name}", _PATTERN[name]) for name in ("parent", "root")}
+
+    def steps_of(name: str) -> Iterator[int]:
+        return map(steps[name].__getitem__, patterns)
+
+    here = range(len(ids))
+    # a negative index would count from the end of the list without an error
+    if any(any(map(gt, steps_of(name), here)) for name in steps):
+        raise DamagedFile("a provider has a parent or a root that does not exist")
+    # iterators instead of lists of positions, because a million integers would take time and memory
+    roots = list(map(ids.__getitem__, map(sub, here, steps_of("root"))))
+    above = list(map(ids.__getitem__, map(sub, here, steps_of("parent"))))
+    # a provider without a parent is above itself; circles of parents are found when trees are made
+    of_parents = map(roots.__getitem__, map(sub, here, steps_of("parent")))
+    if [*map(bool, steps["parent"])] != [*map(bool, steps["root"])] or not all(map(is_, of_parents, roots)):
+        raise DamagedFile("a provider and its parent are in different trees")
+    return [None if each is own else each for each, own in zip(above, ids, strict=True)], roots
 
 
 def _distinct_parts(columns: _ReadColumns, times: Sequence[float]) -> dict[str, list[Any]]:
@@ -383,16 +442,6 @@ def _distinct_parts(columns: _ReadColumns, times: Sequence[float]) -> dict[str, 
             name, frozenset, [words[each] for each in columns.read_numbers(f"{name}.members")]
         )
     return parts
-
-
-def _check_trees(parents: Sequence[int], roots: Sequence[int]) -> None:
-    """Check that each parent is in its child's tree, and that each provider without a parent is a root."""
-    # parents are numbered from one; circles of parents are found when trees are made
-    root_of = [0, *roots]
-    # Index 0 stands for "no parent"
-    for number, (parent, root) in enumerate(zip(parents, roots, strict=True), start=1):
-        if root != (root_of[parent] or number):
-            raise DamagedFile("a provider and its parent are in different trees")
 
 
 def _make_objects(kind: type[T], values: Mapping[str, Sequence[Any]]) -> list[T]:

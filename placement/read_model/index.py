@@ -161,14 +161,13 @@ class FreeIndexes:
 
     def fill_from(self, trees: Mapping[int, HostTree]) -> None:
         """Replace all content with the indexes of these trees; the keys are their roots."""
-        kept: dict[int, Mapping[str, int]] = {}
         # trees are grouped by the identity of their free amounts, which are mostly one object if they are
         # equal
         alike: defaultdict[int, list[int]] = defaultdict(list)
-        for root, tree in trees.items():
-            most = tree.max_free
-            kept[id(most)] = most
-            alike[id(most)].append(root)
+        most = [tree.max_free for tree in trees.values()]
+        kept = dict(zip(map(id, most), most, strict=True))
+        for key, root in zip(map(id, most), trees, strict=True):
+            alike[key].append(root)
         rows: defaultdict[str, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
         for same, roots in alike.items():
             for name, amount in kept[same].items():

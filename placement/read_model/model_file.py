@@ -54,9 +54,7 @@ class ModelFile:
                 raise DamagedFile(f"it is larger than {_MAX_SIZE} bytes")
             # the file is read and not mapped into memory, because this process would crash if another one
             # truncated a mapped file
-            content = bytearray(found.st_size)
-            length = file.readinto(content)
-        return bytes(content) if length == len(content) else bytes(content[:length])
+            return file.read(found.st_size)
 
     def write(self, parts: Iterable[bytes]) -> int:
         """Replace the file; return the new size in bytes.

@@ -219,7 +219,7 @@ def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuck
         buckets, counters = zip(*pad_values(chunk), strict=True)
         values = {**bind_values("bucket", buckets), **bind_values("counter", counters)}
         # all chunks are queued before an answer is read, so that they are sent together
-        answers.append([batch.add(statement, values) for statement in _stamped_statements(len(chunk))])
+        answers.append([batch.add(statement, values) for statement in _stamped_statements(len(buckets))])
     return ChangedBuckets(
         [ProviderVersion._make(row) for providers, _, _ in answers for row in providers.rows],
         [row for _, used, _ in answers for row in used.rows],

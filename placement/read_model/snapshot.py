@@ -5,10 +5,11 @@ and :mod:`placement.search` searches it.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import copy as shallow_copy
 from dataclasses import replace
-from operator import attrgetter
+from itertools import compress, islice
+from operator import attrgetter, lt, ne
 from typing import Any, Final
 
 from placement.read_model.index import (
@@ -22,7 +23,7 @@ from placement.read_model.index import (
     SumsByClass,
 )
 from placement.read_model.provider import Attribute, Provider
-from placement.read_model.trees import HostTree, TreeClasses
+from placement.read_model.trees import HostTree, PortionBounds, TreeClasses, family_key
 
 DISTANCE: Final = "numa_distance."
 """Prefix of attributes that state the distance of a NUMA node to another node. The uuid of the other node's
@@ -43,12 +44,17 @@ class ModelSnapshot:
     """All resource providers of the cloud, and the indexes with which searches begin.
 
     While a long search still reads a snapshot, other requests change a :meth:`copy` of it.
+
+    :param patterns: the pattern of each provider, if it is known. Providers have the same pattern if they
+        have the same objects as inventories, traits and aggregates, and if their parents and roots are at the
+        same distances in ``providers``. Then the providers must be in ascending order of their ids.
     """
 
-    def __init__(self, providers: Iterable[Provider] = ()) -> None:
+    def __init__(self, providers: Iterable[Provider] = (), patterns: Sequence[int] | None = None) -> None:
         self.providers: dict[int, Provider] = {}
         self.by_uuid: dict[str, int] = {}
-        self.by_name: dict[str, int] = {}
+        #: computed on demand, because few requests name a provider
+        self._by_name: dict[str, int] | None = None
         # members are ids, so that replacing a provider does not change this index
         self.trees = FamilyIndex()
         #: the ids of all roots in ascending order; computed on demand
@@ -73,27 +79,53 @@ class ModelSnapshot:
         #: one new tree
         self._stale: set[int] = set()
         # the providers are sorted by id, so that the members of trees and the roots are sorted, too
-        self._fill_indexes(sorted(providers, key=attrgetter("id")))
+        self._fill_indexes(sorted(providers, key=attrgetter("id")), patterns)
 
-    def _fill_indexes(self, providers: list[Provider]) -> None:
+    def _fill_indexes(self, providers: list[Provider], patterns: Sequence[int] | None) -> None:
         """Fill the empty indexes with providers, ascending by id; faster than many calls of :meth:`put`."""
         ids = [each.id for each in providers]
         self.providers.update(zip(ids, providers, strict=True))
         self.by_uuid.update(zip(map(attrgetter("uuid"), providers), ids, strict=True))
-        self.by_name.update(zip(map(attrgetter("name"), providers), ids, strict=True))
-        self.trees.fill_from(map(attrgetter("root_id"), providers), ids)
+        root_ids = list(map(attrgetter("root_id"), providers))
+        starts = (
+            [0, *compress(range(1, len(ids)), map(ne, root_ids, islice(root_ids, 1, None)))] if ids else []
+        )
+        families = list(map(slice, starts, [*starts[1:], len(ids)]))
+        roots = [root_ids[each] for each in starts]
+        # mostly the members of a tree have successive ids, so that each tree is a slice of all providers
+        are_slices = all(map(lt, roots, islice(roots, 1, None)))
+        if are_slices:
+            self.trees.update(zip(roots, map(ids.__getitem__, families), strict=True))
+        else:
+            self.trees.fill_from(root_ids, ids)
         # an index gets all providers with the same set of names at once, because there are few different sets
-        alike: defaultdict[tuple[Iterable[str], ...], list[int]] = defaultdict(list)
-        for provider_id, each in zip(ids, providers, strict=True):
-            key = tuple(each.inventories), each.traits, each.aggregates, tuple(each.attributes)
+        alike: defaultdict[Hashable, list[int]] = defaultdict(list)
+        keys: Iterable[Hashable] = patterns or [
+            (tuple(each.inventories), each.traits, each.aggregates) for each in providers
+        ]
+        for key, provider_id in zip(keys, ids, strict=True):
             alike[key].append(provider_id)
-        for members in alike.values():
-            first = self.providers[members[0]]
-            for index, names, _ in self._index_keys(first, None):
-                if isinstance(index, ProviderIndex):
-                    for name in names:
-                        index.add_all(name, members)
+        for each_alike in alike.values():
+            first = self.providers[each_alike[0]]
+            # a set, because an empty set takes over another set faster than a list
+            members = set(each_alike)
+            for index, names in (
+                (self.by_class, first.inventories),
+                (self.by_trait, first.traits),
+                (self.by_aggregate, first.aggregates),
+            ):
+                for name in names:
+                    index.add_all(name, members)
+        attributed: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+        for each in compress(providers, map(attrgetter("attributes"), providers)):
+            attributed[tuple(each.attributes)].append(each.id)
+        for attributes, having in attributed.items():
+            for name in attributes:
+                self.by_attribute.add_all(name, having)
         self._stale.update(self.trees)
+        if patterns is not None and are_slices:
+            families_of = [tuple(providers[each]) for each in families]
+            self._make_trees(roots, families_of, [tuple(patterns[each]) for each in families])
 
     def copy(self) -> "ModelSnapshot":
         """Return a copy for changes; the original must not change afterwards.
@@ -103,7 +135,7 @@ class ModelSnapshot:
         new = ModelSnapshot()
         new.providers = self.providers.copy()
         new.by_uuid = self.by_uuid.copy()
-        new.by_name = self.by_name.copy()
+        new._by_name = None if self._by_name is None else self._by_name.copy()
         new.trees = self.trees.copy()
         new._roots = self._roots
         new.by_class = self.by_class.copy()
@@ -154,6 +186,16 @@ class ModelSnapshot:
         provider_id = self.by_uuid.get(uuid)
         return None if provider_id is None else self.providers[provider_id]
 
+    @property
+    def by_name(self) -> Mapping[str, int]:
+        """The ids of all providers by name."""
+        found = self._by_name
+        if found is None:
+            ids = self.providers.keys()
+            found = dict(zip(map(attrgetter("name"), self.providers.values()), ids, strict=True))
+            self._by_name = found
+        return found
+
     def roots(self) -> tuple[int, ...]:
         """Return the ids of all roots, in ascending order."""
         # the list is cached until a root is added or removed, because most changes concern usage
@@ -163,12 +205,23 @@ class ModelSnapshot:
 
     def whole_trees(self) -> Mapping[int, HostTree]:
         """Return every tree by the id of its root; a tree is the same object until it changes."""
-        if not self._stale:
-            return self._whole
+        if self._stale:
+            present = sorted([root for root in self._stale if root in self.trees])
+            members = [tuple([self.providers[each] for each in self.trees[root]]) for root in present]
+            self._make_trees(present, members, list(map(family_key, members)))
+        return self._whole
+
+    def _make_trees(
+        self, present: Sequence[int], members: Sequence[tuple[Provider, ...]], keys: Sequence[Hashable]
+    ) -> None:
+        """Make the changed trees, and remove those that no longer exist.
+
+        :param present: the roots of the changed trees that exist.
+        :param members: the members of each of these trees.
+        :param keys: see :meth:`~placement.read_model.trees.TreeClasses.make_trees`.
+        """
         anew = len(self._stale) > len(self._whole) * _ANEW_SHARE
-        present = sorted([root for root in self._stale if root in self.trees])
-        members = [tuple([self.providers[each] for each in self.trees[root]]) for root in present]
-        made = self._kinds.make_trees([self.providers[root] for root in present], members)
+        made = self._kinds.make_trees([self.providers[root] for root in present], members, keys)
         # indexes are updated first, because their update needs the old trees
         if not anew:
             new = dict(zip(present, made, strict=True))
@@ -181,7 +234,6 @@ class ModelSnapshot:
         if anew:
             self._free_indexes.fill_from(self._whole)
         self._stale.clear()
-        return self._whole
 
     def lineage_of(self, provider: Provider) -> Iterator[Provider]:
         """Yield a provider, then its parent and its further ancestors up to the root."""
@@ -194,6 +246,11 @@ class ModelSnapshot:
         """Return the index of trees by free amounts of a resource class."""
         self.whole_trees()
         return self._free_indexes.index_of(name)
+
+    def portion_bounds(self, name: str) -> PortionBounds | None:
+        """Return bounds of a resource class for all its providers; None for an unknown class."""
+        self.whole_trees()
+        return self._kinds.bounds.get(name)
 
     def sums_of(self, name: str) -> Sums:
         """Return the used amount and the capacity of a resource class by tree; keys are the roots."""
@@ -317,7 +374,8 @@ class ModelSnapshot:
         provider_id = provider.id
         self.providers[provider_id] = provider
         self.by_uuid[provider.uuid] = provider_id
-        self.by_name[provider.name] = provider_id
+        if self._by_name is not None:
+            self._by_name[provider.name] = provider_id
         for index, names, before in self._index_keys(provider, old):
             for name in names:
                 if name not in before:
@@ -328,7 +386,7 @@ class ModelSnapshot:
         # a replaced provider stays in ``providers`` until put() stores the new one
         if new is None:
             del self.providers[provider_id]
-        for unique, key in ((self.by_uuid, old.uuid), (self.by_name, old.name)):
+        for unique, key in ((self.by_uuid, old.uuid), (self._by_name or {}, old.name)):
             # the entry is checked, because two providers may have swapped their names since the last update
             if unique.get(key) == provider_id:
                 del unique[key]

@@ -59,9 +59,9 @@ def arrange_tree(
 ) -> TreeLayout:
     """Return the layout of a tree for these classes; with ``whole``, it contains all providers.
 
-    :param lineages: for each position, the positions of its ancestors, as in :attr:`TreeStructure.lineages`.
+    :param lineages: for each position, the positions of its ancestors, as in :attr:`TreeFrame.lineages`.
     :param having: for each resource class, the positions and slots that have it, as in
-        :attr:`TreeStructure.having`.
+        :attr:`TreeFrame.having`.
     """
     of: dict[int, list[tuple[int, int]]] = {}
     for rank, name in enumerate(names):
@@ -116,43 +116,66 @@ _MAX_AGGREGATES: Final = 1024
 When there are more, the cache is emptied.
 """
 _MAX_KEPT: Final = 16
-"""Maximum number of combinations of classes, and of free amounts, that each structure caches."""
+"""Maximum number of combinations of classes that each frame caches, and of free amounts of each structure."""
 _MAX_LAYOUTS: Final = 4
-"""Maximum number of layouts that each structure caches, which suffices because most requests repeat."""
+"""Maximum number of layouts that each frame caches, which suffices because most requests repeat."""
 
 
-class TreeStructure:
-    """The parents, resource classes and portions that several trees have in common.
+class PortionBounds(NamedTuple):
+    """The bounds of one resource class at several providers: which amounts one allocation may have.
 
-    Traits and amounts may differ.
-
-    A structure identifies a provider by its position in the tree, and an inventory by its *slot*: the index
-    of the free amount in :attr:`HostTree.free`.
+    The fields are the lowest and the highest ``min_unit``, the lowest and the highest ``max_unit``, and the
+    common ``step_size``, or 0 if these differ.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_giving",
-        "_layouts",
-        "_portions_of",
-        "_with_most",
-        "branches",
-        "capacities",
-        "classes",
-        "having",
-        "lineages",
-        "portions",
-        "slots",
-    )
+    least: int
+    lowest: int
+    common: int
+    most: int
+    step: int
 
-    def __init__(self, members: Sequence[Provider]) -> None:
-        positions: dict[int | None, int] = {each.id: at for at, each in enumerate(members)}
-        parents = [positions.get(each.parent_id) for each in members]
+    def joined_with(self, other: PortionBounds) -> PortionBounds:
+        """Return the bounds of all providers that these and the other bounds describe."""
+        return PortionBounds(
+            min(self.least, other.least),
+            max(self.lowest, other.lowest),
+            min(self.common, other.common),
+            max(self.most, other.most),
+            self.step if self.step == other.step else 0,
+        )
+
+    def give_verdict(self, amount: int) -> bool | None:
+        """Return True if each provider allows the amount, and False if it exceeds each ``max_unit``.
+
+        The result is None if the providers differ, or if another bound may forbid the amount.
+        """
+        # the result is None for other step sizes, where each multiple would have to be tested
+        if self.step != 1 or amount < self.lowest:
+            return None
+        return True if amount <= self.common else False if amount > self.most else None
+
+    @property
+    def common_unit(self) -> tuple[int, int] | None:
+        """The ``min_unit`` and the ``step_size`` of all providers; None if these differ."""
+        return (self.least, self.step) if self.step and self.least == self.lowest else None
+
+
+class TreeFrame:
+    """The parents and resource classes that several structures have in common; their portions may differ.
+
+    In a cloud of hosts of all sizes, each host may have a structure of its own, but few frames exist. A frame
+    identifies a provider by its position in the tree, and an inventory by its *slot*: the index of the free
+    amount in :attr:`HostTree.free`.
+    """
+
+    __slots__ = ("__weakref__", "_giving", "_layouts", "branches", "classes", "having", "lineages", "slots")
+
+    def __init__(self, parents: Sequence[int | None], names: Sequence[Sequence[str]]) -> None:
         #: for each position, the positions of the provider and its ancestors, the root last
-        self.lineages = tuple([_lineage_of(at, parents) for at in range(len(members))])
+        self.lineages = tuple([_lineage_of(at, parents) for at in range(len(parents))])
         #: for each position, the topmost ancestor below the root; None for the root
         self.branches = tuple([each[-2] if len(each) > 1 else None for each in self.lineages])
-        inventories = [(at, name) for at, each in enumerate(members) for name in sorted(each.inventories)]
+        inventories = [(at, name) for at, own in enumerate(names) for name in own]
         self.slots = {inventory: slot for slot, inventory in enumerate(inventories)}
         #: for each class, the positions and slots of the providers that have it
         self.having: dict[str, list[tuple[int, int]]] = {}
@@ -160,15 +183,9 @@ class TreeStructure:
             self.having.setdefault(name, []).append((at, slot))
         #: the classes of all providers of the tree
         self.classes = frozenset(self.having)
-        #: for each slot, the largest capacity that any tree of this structure has had so far
-        self.capacities = [0] * len(inventories)
-        #: for each slot, an inventory with the portions of the slot
-        self.portions = [members[at].inventories[name] for at, name in inventories]
+        # these caches are in the frame, so that they are dropped with its last tree
         self._giving: dict[tuple[str, ...], Sequence[Places]] = {}
-        # these caches are in the structure, so that they are dropped with its last tree
         self._layouts: dict[Where, TreeLayout] = {}
-        self._portions_of: dict[str, tuple[int, int]] = {}
-        self._with_most: dict[tuple[int, ...], tuple[tuple[int, ...], Mapping[str, int]]] = {}
 
     def places_giving(self, names: tuple[str, ...]) -> Sequence[Places]:
         """Return the position and the slots of each provider that has all these resource classes."""
@@ -197,6 +214,44 @@ class TreeStructure:
             self._layouts[where] = found
         return found
 
+
+class TreeStructure:
+    """The parents, resource classes and portions that several trees have in common.
+
+    Traits and amounts may differ. Positions and slots are those of the :class:`TreeFrame`.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_bounds",
+        "_with_most",
+        "branches",
+        "capacities",
+        "classes",
+        "frame",
+        "having",
+        "lineages",
+        "portions",
+        "slots",
+    )
+
+    def __init__(self, frame: TreeFrame, members: Sequence[Provider]) -> None:
+        self.frame = frame
+        # the structure refers to the values of its frame, because searches read them for each tree
+        self.lineages, self.branches = frame.lineages, frame.branches
+        self.slots, self.having, self.classes = frame.slots, frame.having, frame.classes
+        #: for each slot, the largest capacity that any tree of this structure has had so far
+        self.capacities = [0] * len(self.slots)
+        #: for each slot, an inventory with the portions of the slot
+        self.portions = [members[at].inventories[name] for at, name in self.slots]
+        # these caches are in the structure, so that they are dropped with its last tree
+        self._bounds: dict[str, PortionBounds] = {}
+        self._with_most: dict[tuple[int, ...], tuple[tuple[int, ...], Mapping[str, int]]] = {}
+
+    def places_giving(self, names: tuple[str, ...]) -> Sequence[Places]:
+        """Return the position and the slots of each provider that has all these resource classes."""
+        return self.frame.places_giving(names)
+
     def with_most(self, free: tuple[int, ...]) -> tuple[tuple[int, ...], Mapping[str, int]]:
         """Return the free amounts, and by class the largest at one provider; equal amounts share objects."""
         found = self._with_most.get(free)
@@ -212,17 +267,25 @@ class TreeStructure:
             found = self._with_most[free] = free, most
         return found
 
+    def find_bounds(self, name: str) -> PortionBounds:
+        """Return the bounds of the providers of a class that the structure has."""
+        portions = [self.portions[slot] for _, slot in self.having[name]]
+        lows = [each.min_unit for each in portions]
+        highs = [each.max_unit for each in portions]
+        steps = {each.step_size for each in portions}
+        step = steps.pop() if len(steps) == 1 else 0
+        return PortionBounds(min(lows), max(lows), min(highs), max(highs), step)
+
+    def bounds_of(self, name: str) -> PortionBounds:
+        """Return the bounds of the providers of a class that the structure has; computed on demand."""
+        found = self._bounds.get(name)
+        if found is None:
+            found = self._bounds[name] = self.find_bounds(name)
+        return found
+
     def any_gives(self, name: str, amount: int) -> bool:
         """Return whether every provider with the class is known to allow this amount in one allocation."""
-        bounds = self._portions_of.get(name)
-        if bounds is None:
-            if name not in self.having:
-                return False
-            portions = [self.portions[slot] for _, slot in self.having[name]]
-            # the result is False for other step sizes, where each multiple would have to be tested
-            highest = min([each.max_unit if each.step_size == 1 else 0 for each in portions])
-            bounds = self._portions_of[name] = max([each.min_unit for each in portions]), highest
-        return bounds[0] <= amount <= bounds[1]
+        return name in self.having and self.bounds_of(name).give_verdict(amount) is True
 
     def note_capacities(self, members: Sequence[Provider]) -> None:
         """Raise the capacities that the structure remembers to at least those of this tree."""
@@ -338,7 +401,11 @@ class HostTree(ProviderSet):
         free: tuple[int, ...],
         max_free: Mapping[str, int],
     ) -> None:
-        super().__init__(members, kind.shape)
+        # the attributes of the base class are set here, because a call would take time for each tree of the
+        # cloud
+        self.members = members
+        self.shape = kind.shape
+        self._uuids = None
         self.root = root
         self.kind = kind
         self.aggregates = aggregates
@@ -402,39 +469,32 @@ class _EqualObjects:
 
 
 class TreeClasses:
-    """All structures and classes of current trees."""
+    """All frames, structures and classes of current trees."""
 
     def __init__(self) -> None:
         # the references are weak, so that the structure disappears with its last tree
+        self._frames: WeakValueDictionary[Hashable, TreeFrame] = WeakValueDictionary()
         self._shapes: WeakValueDictionary[Hashable, TreeStructure] = WeakValueDictionary()
         self._kinds: WeakValueDictionary[Hashable, TreeClass] = WeakValueDictionary()
+        #: for each class, the bounds of all structures so far, also of those that have disappeared
+        self.bounds: dict[str, PortionBounds] = {}
         #: tuples of aggregates; trees with equal aggregates share one tuple
         self._aggregates: dict[tuple[frozenset[str], ...], tuple[frozenset[str], ...]] = {}
 
     def make_trees(
-        self, roots: Sequence[Provider], families: Sequence[tuple[Provider, ...]]
+        self,
+        roots: Sequence[Provider],
+        families: Sequence[tuple[Provider, ...]],
+        keys: Sequence[Hashable],
     ) -> list[HostTree]:
-        """Make the trees with these roots and members."""
-        # the keys are identities of objects that exist during this method, because hashing their values would
-        # take longer
+        """Make the trees with these roots and members.
+
+        :param keys: a key for each tree. Trees with equal keys have their providers at the same places, and
+            the same objects as inventories, traits and aggregates.
+        """
         found: dict[Hashable, _EqualObjects] = {}
         made = []
-        for root, members in zip(roots, families, strict=True):
-            first = root.id
-            key = tuple(
-                [
-                    (
-                        # ids minus the first id, which are equal for hosts with providers that were created
-                        # in the same order
-                        each.id - first,
-                        None if each.parent_id is None else each.parent_id - first,
-                        id(each.inventories),
-                        id(each.traits),
-                        id(each.aggregates),
-                    )
-                    for each in members
-                ]
-            )
+        for root, members, key in zip(roots, families, keys, strict=True):
             like = found.get(key)
             if like is None:
                 like = found[key] = self._equal_objects_of(members)
@@ -445,10 +505,7 @@ class TreeClasses:
         return made
 
     def _equal_objects_of(self, members: tuple[Provider, ...]) -> _EqualObjects:
-        features = tuple(_structure_features(members))
-        shape = self._shapes.get(features)
-        if shape is None:
-            shape = self._shapes[features] = TreeStructure(members)
+        shape = self._structure_of(members)
         traits = tuple([each.traits for each in members])
         # the structure itself is in the key: it is compared by identity, so its features are not hashed again
         kind = self._kinds.get((shape, traits))
@@ -461,11 +518,42 @@ class TreeClasses:
             self._aggregates.clear()
         return _EqualObjects(kind, members, self._aggregates.setdefault(aggregates, aggregates))
 
+    def _structure_of(self, members: tuple[Provider, ...]) -> TreeStructure:
+        positions: dict[int | None, int] = {each.id: at for at, each in enumerate(members)}
+        parents = tuple([positions.get(each.parent_id) for each in members])
+        names = tuple([tuple(sorted(each.inventories)) for each in members])
+        frame = self._frames.get((parents, names))
+        if frame is None:
+            frame = self._frames[parents, names] = TreeFrame(parents, names)
+        inventories = [members[at].inventories[name] for at, name in frame.slots]
+        portions = tuple([(each.min_unit, each.max_unit, each.step_size) for each in inventories])
+        # the frame itself is in the key: it is compared by identity, so its names are not hashed again
+        shape = self._shapes.get((frame, portions))
+        if shape is None:
+            shape = self._shapes[frame, portions] = TreeStructure(frame, members)
+            for name in shape.having:
+                known, found = self.bounds.get(name), shape.find_bounds(name)
+                self.bounds[name] = found if known is None else known.joined_with(found)
+        return shape
 
-def _structure_features(members: Sequence[Provider]) -> Iterator[Hashable]:
-    """Yield the features of a tree that determine its structure."""
-    positions: dict[int | None, int] = {each.id: at for at, each in enumerate(members)}
-    for each in members:
-        yield positions.get(each.parent_id)
-        for name, inventory in sorted(each.inventories.items()):
-            yield name, inventory.min_unit, inventory.max_unit, inventory.step_size
+
+def family_key(members: Sequence[Provider]) -> Hashable:
+    """Return a key of a tree for :meth:`TreeClasses.make_trees`, valid while these providers exist.
+
+    The key has identities of objects, because hashing their values would take longer.
+    """
+    # ids are relative to the lowest id, so that hosts with providers that were created in the same order have
+    # equal keys
+    first = members[0].id
+    return tuple(
+        [
+            (
+                each.id - first,
+                None if each.parent_id is None else each.parent_id - first,
+                id(each.inventories),
+                id(each.traits),
+                id(each.aggregates),
+            )
+            for each in members
+        ]
+    )

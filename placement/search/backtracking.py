@@ -17,8 +17,9 @@ for each tree of each request. A journal of changes, which the planner uses, wou
 every choice. The two loops are generators, so that they search for a candidate only when the caller asks for
 it.
 
-Only :mod:`placement.search.compiled_request` uses this module, and tests compare it with brute force. The
-module knows providers and rules, but neither patterns nor caches.
+:mod:`placement.search.compiled_request` uses this module for candidates, and explanations ask it whether
+positions fit. Tests compare it with brute force. The module knows providers and rules, but neither patterns
+nor caches.
 """
 
 from __future__ import annotations
@@ -243,6 +244,26 @@ def pairwise_assignments(
         if choices_left < 0:
             choices_before_rest = choices_left = 2 * choices_before_rest
             yield None
+
+
+def pairs_fit(
+    rules: RequestRules, options: Sequence[Sequence[int]], lineages: Sequence[Sequence[int]]
+) -> bool | None:
+    """Return whether there is an assignment, found only by positions; None if this would not be correct.
+
+    :param options: for each need the positions of its options, which are not empty.
+    :param lineages: for each position of the tree, the positions of the provider and its ancestors. Positions
+        of sharing providers follow.
+    """
+    if not rules.pairwise or count_ways(options, SMALL_IN_PAIRS) > SMALL_IN_PAIRS:
+        return None
+    if rules.independent:
+        return True
+    # the ancestors of sharing providers are in other trees
+    if any(max(options[index]) >= len(lineages) for rule in rules.subtrees for index in rule):
+        return None
+    found = pairwise_assignments(rules, OptionPlaces((), options, lineages))
+    return any(each is not None for each in found)
 
 
 def _equal_before(kinds: AssignmentKinds | None, order: Sequence[int]) -> list[int]:

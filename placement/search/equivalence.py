@@ -17,7 +17,7 @@ All keys of equivalence classes consist of the attributes that conditions read (
 without an entry in ``_OF_TREES`` makes each tree different from all others, which is correct but slow.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter, le
 from typing import Any, Final
@@ -34,6 +34,9 @@ from placement.search.rules import RequestRules
 _TREES: Final = 64
 # making and looking up the key of a tree takes a few microseconds, about one step
 """Number of trees between two checks of the budget."""
+# each sum is compared with the free amount of each provider
+_MAX_SUMS: Final = 16
+"""Maximum number of sums of amounts of one class with which free amounts are compared."""
 _OF_TREES: Final = {
     "traits": "kind",
     "above.traits": "kind",
@@ -46,25 +49,38 @@ A missing attribute counts as different in any two trees.
 """
 
 
-def tree_reader(conditions: Iterable[ProviderCondition]) -> Callable[[HostTree], Any]:
-    """Return a function for a tree's key: structure, and positions that meet the conditions of a request."""
+def tree_reader(
+    conditions: Iterable[ProviderCondition], structure: str = "shape"
+) -> Callable[[HostTree], Any]:
+    """Return a function that computes a key of a tree for one request.
+
+    Trees with equal keys have one structure and meet the conditions at the same positions.
+
+    :param structure: the attribute that stands for the structure.
+    """
     # "root.id" stands for unknown attributes: it differs in each tree, which makes the search slow but never
     # wrong
     reads = {_OF_TREES.get(name, "root.id") for each in conditions for name in each.reads}
-    # a class of trees has only one structure, so "shape" is unnecessary beside "kind"; a shorter key is
+    # a class of trees has only one structure, so the structure is unnecessary beside "kind"; a shorter key is
     # faster
-    return attrgetter(*sorted(reads if "kind" in reads else {"shape", *reads}))
+    return attrgetter(*sorted(reads if "kind" in reads else {structure, *reads}))
 
 
 def root_reader(conditions: Iterable[ProviderCondition]) -> Callable[[Provider], Any]:
-    """Return a function for a root's key; roots with equal keys meet the same conditions of a request."""
+    """Return a function that computes a key of a root.
+
+    Roots with equal keys meet the same conditions of a request.
+    """
     # attrgetter runs in C, which matters because the search calls this for each tree
     reads = {name.removeprefix("root.") for each in conditions for name in each.reads}
     return attrgetter(*sorted(reads)) if reads else _read_nothing
 
 
 def provider_reader(conditions: Iterable[ProviderCondition]) -> Callable[[Provider, Provider], Hashable]:
-    """Return a function for the key of a provider and its root: the conditions that they meet."""
+    """Return a function that computes a key of a provider and its root for one request.
+
+    Providers with equal keys meet the same conditions.
+    """
     reads = {name for each in conditions for name in each.reads}
     of_root = sorted([name.removeprefix("root.") for name in reads if name.startswith("root.")])
     # if a condition reads ancestors, each provider counts as different, because few providers have the same
@@ -102,29 +118,55 @@ class AskedAmounts:
         self.amounts = tuple(dict.fromkeys(asked for need in needs for asked in need.resources))
         self.where = where or (tuple(dict.fromkeys(name for name, _ in self.amounts)), _is_about_all(request))
         self._ranks = {name: rank for rank, name in enumerate(self.where[0])}
+        #: by class, the amounts with which free amounts are compared; a class with too many sums is missing
+        self.sums: dict[str, tuple[int, ...]] = {
+            name: (amount,) for name, amount in self.amounts if name not in self.rules.contested
+        }
+        for name in self.rules.contested:
+            sums = _sums_of([amount for need in needs for each, amount in need.resources if each == name])
+            if sums:
+                self.sums[name] = sums
+        #: the amounts and sums that some providers may not be able to give, and whether each is a sum
+        self._doubtful = [
+            (name, amount, is_sum)
+            for is_sum, asked in enumerate((self.amounts, self.rules.contested.items()))
+            for name, amount in asked
+            # one verdict for the whole cloud spares a look at each structure
+            if (bounds := snapshot.portion_bounds(name)) is not None
+            and ((found := bounds.give_verdict(amount)) is None or (is_sum and not found))
+        ]
         self._portions: dict[TreeStructure, Hashable] = {}
 
-    def portions_key(self, shape: TreeStructure, layout: TreeLayout) -> Hashable:
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether structures may differ in the requested amounts that they can give."""
+        return bool(self._doubtful)
+
+    def portions_key(self, shape: TreeStructure) -> Hashable:
         """Return a key; trees of structures with equal keys can give the same requested amounts and sums."""
+        if not self._doubtful:
+            return ()
         # the portions are cached by structure, because the computation reads each inventory, and thousands of
         # trees share a structure
         found = self._portions.get(shape)
         if found is None:
-            given = [
-                # the value True stands for "each inventory can give this amount", so that structures with
-                # different inventories can have equal keys
-                shape.any_gives(name, amount) or self._portions_given(shape, layout, name, amount)
-                for name, amount in self.amounts
-            ]
-            summed = [
-                # if all inventories can give each amount and the sum of all amounts, their bounds do not
-                # matter
-                (given.count(True) == len(given) and shape.any_gives(name, asked))
-                or self._portions_summed(shape, layout, name, asked)
-                for name, asked in self.rules.contested.items()
-            ]
-            found = self._portions[shape] = (*given, *summed)
+            found = self._portions[shape] = tuple(
+                [
+                    name in shape.having and self._portion_key(shape, name, amount, is_sum)
+                    for name, amount, is_sum in self._doubtful
+                ]
+            )
         return found
+
+    def _portion_key(self, shape: TreeStructure, name: str, amount: int, is_sum: int) -> Hashable:
+        # a verdict stands for all inventories, so that structures with different inventories can have equal
+        # keys
+        verdict = shape.bounds_of(name).give_verdict(amount)
+        if verdict is not None and not (is_sum and not verdict):
+            return verdict
+        layout = shape.frame.layout_of(self.where)
+        portions = self._portions_summed if is_sum else self._portions_given
+        return portions(shape, layout, name, amount)
 
     def _portions_given(self, shape: TreeStructure, layout: TreeLayout, name: str, amount: int) -> Hashable:
         # the key only tells whether each bound is met, so that hosts of all sizes have the same key for a
@@ -149,6 +191,16 @@ class AskedAmounts:
         return [shape.portions[slot] for slot in layout.slots_of(self._ranks[name])]
 
 
+def _sums_of(amounts: Iterable[int]) -> tuple[int, ...]:
+    """Return the sums of each choice of some of these amounts; no sums if there are too many."""
+    sums = {0}
+    for amount in amounts:
+        sums |= {each + amount for each in sums}
+        if len(sums) > _MAX_SUMS:
+            return ()
+    return tuple(sorted(sums - {0}))
+
+
 def _is_about_all(request: CandidatesRequest) -> bool:
     """Return whether providers without any of the requested classes can change the result.
 
@@ -170,20 +222,39 @@ def _is_about_all(request: CandidatesRequest) -> bool:
 class TreeKin:
     """Trees that, for one request, differ only in their free amounts.
 
-    :meth:`like_trees` divides these trees into groups: by whether each slot has enough free for each
-    requested amount. If several needs ask for a class, the division compares the free amounts themselves, up
-    to the sum of these needs.
+    :meth:`add_trees` divides these trees into groups: by whether each slot has enough free for each requested
+    amount. If several needs ask for a class, each sum of some of their amounts counts as an amount. If there
+    are too many such sums, the division compares the free amounts themselves, up to the sum of all needs.
 
     Positions and slots are those of a :class:`~placement.read_model.trees.TreeLayout`.
 
-    :param layout: the layout of one of these trees, which is the same for all of them.
+    :param layout: the layout of one of these trees; the layouts of all of them have the same places.
     :param shared: the sharing providers of each of these trees.
     """
 
-    __slots__ = ("_amounts", "_contested", "_pick", "alike", "having", "own", "shared", "slots", "where")
+    __slots__ = (
+        "_amounts",
+        "_contested",
+        "_pick",
+        "alike",
+        "having",
+        "lineages",
+        "own",
+        "shared",
+        "slots",
+        "where",
+    )
 
     def __init__(self, layout: TreeLayout, shared: tuple[Provider, ...], request: "AskedAmounts") -> None:
         self.where = request.where
+        #: for each position, the positions of the provider and its ancestors
+        self.lineages: list[tuple[int, ...]] = []
+        for at, (above, _) in enumerate(layout.places):
+            lineage = [at]
+            while above >= 0:
+                lineage.append(above)
+                above = layout.places[above][0]
+            self.lineages.append(tuple(lineage))
         names = self.where[0]
         #: the number of providers that belong to the tree itself
         self.own = len(layout.positions)
@@ -194,50 +265,50 @@ class TreeKin:
             for rank in ranks:
                 slot = self.slots[at, names[rank]] = len(self.slots)
                 self.having.setdefault(names[rank], []).append((at, slot))
-        # contested classes are compared by their free amount, other classes only by whether this amount is
-        # enough
-        contested = request.rules.contested
-        asked = sorted(
+        compared = sorted(
             (slot, amount)
-            for name, amount in request.amounts
-            if name not in contested
+            for name, amounts in request.sums.items()
+            for amount in amounts
             for _, slot in self.having.get(name, ())
         )
         self.shared = shared
         #: the groups of trees, by the relevant part of their free amounts
         self.alike: dict[Hashable, LikeTrees] = {}
         # with one amount for each slot, in the order of slots, no slots have to be picked
-        slots = [slot for slot, _ in asked]
+        slots = [slot for slot, _ in compared]
         #: picks the compared free amounts of a tree; None if each slot has exactly one amount
         self._pick = None if slots == [*range(len(self.slots))] else slot_picker(slots)
-        self._amounts = tuple([amount for _, amount in asked])
+        self._amounts = tuple([amount for _, amount in compared])
         self._contested = [
-            (slot, sum_) for name, sum_ in contested.items() for _, slot in self.having.get(name, ())
+            (slot, request.rules.contested[name])
+            for name in request.rules.contested
+            if name not in request.sums
+            for _, slot in self.having.get(name, ())
         ]
-
-    def free(self, tree: HostTree) -> tuple[int, ...]:
-        """The free amounts of a tree, by slot of the layout."""
-        return tree.shape.layout_of(self.where).pick(tree.free)
 
     def providers(self, tree: HostTree) -> tuple[Provider, ...]:
         """The providers of a tree, then its sharing providers, by position of the layout."""
         members = tree.members
-        return *[members[at] for at in tree.shape.layout_of(self.where).positions], *self.shared
+        return *[members[at] for at in tree.shape.frame.layout_of(self.where).positions], *self.shared
 
-    def like_trees(self, tree: HostTree, layout: TreeLayout) -> "LikeTrees":
-        """Return the group of trees with this tree's relevant free amounts; the first tree creates it."""
-        free = layout.pick(tree.free)
-        pick = self._pick
-        # le() and map() run in C, because this is the inner loop of explanations
-        key: Hashable = tuple(map(le, self._amounts, free if pick is None else pick(free)))
-        if self._contested:
-            # an amount below 0 counts as 0, and an amount above the sum of all needs counts as this sum
-            found = [(free[slot], asked) for slot, asked in self._contested]
-            key = (key, *[asked if here >= asked else here if here > 0 else 0 for here, asked in found])
-        alike = self.alike.get(key)
-        if alike is None:
-            alike = self.alike[key] = LikeTrees(self, tree)
-        return alike
+    def add_trees(self, trees: Iterable[HostTree], frees: Iterable[tuple[int, ...]]) -> None:
+        """Add each tree to the group of trees with the same relevant free amounts.
+
+        :param frees: the free amounts of each tree, by slot of the layout.
+        """
+        pick, amounts, alike = self._pick, self._amounts, self.alike
+        for tree, free in zip(trees, frees, strict=True):
+            # le() and map() run in C, because this is the inner loop of explanations
+            key: Hashable = tuple(map(le, amounts, free if pick is None else pick(free)))
+            if self._contested:
+                # an amount below 0 counts as 0, and an amount above the sum of all needs counts as this sum
+                found = [(free[slot], asked) for slot, asked in self._contested]
+                key = (key, *[asked if here >= asked else here if here > 0 else 0 for here, asked in found])
+            group = alike.get(key)
+            if group is None:
+                group = alike[key] = LikeTrees(self)
+            group.trees.append(tree)
+            group.frees.append(free)
 
 
 @dataclass(eq=False, slots=True)
@@ -245,9 +316,14 @@ class LikeTrees:
     """Trees of one kin that have the same candidates for a request, or fail it for the same reasons."""
 
     kin: TreeKin
-    tree: HostTree
-    """One of the trees, which represents all of them."""
     trees: list[HostTree] = field(default_factory=list)
+    frees: list[tuple[int, ...]] = field(default_factory=list)
+    """For each tree, its free amounts by slot of the layout."""
+
+    @property
+    def first_tree(self) -> HostTree:
+        """One of the trees, which represents all of them."""
+        return self.trees[0]
 
     @property
     def shared_providers(self) -> tuple[Provider, ...]:
@@ -255,37 +331,52 @@ class LikeTrees:
         return self.kin.shared
 
 
+_Members = tuple[TreeKin, list[HostTree], list[tuple[int, ...]]]
+"""A kin, with its trees and their free amounts before these are divided into groups."""
+
+
 def regroup_trees(
     snapshot: ModelSnapshot, request: CandidatesRequest, groups: Iterable[LikeTrees], budget: SearchBudget
-) -> list[LikeTrees]:
-    """Group trees again for a weaker request, which may split or join the groups of the whole request.
+) -> Iterator[LikeTrees]:
+    """Yield groups of trees for a weaker request, which may split or join the groups of the whole request.
 
     :param groups: the groups of equivalent trees for the whole request.
+    :raises placement.search.budget.BudgetExhausted: the grouping takes too long.
     """
-    groups = list(groups)
-    if not groups:
-        return []
-    where = groups[0].kin.where
-    # the layouts of the whole request are kept, because positions in the survey's results refer to them
-    asked = AskedAmounts(snapshot, request, budget, where)
-    kins: dict[Hashable, TreeKin] = {}
+    by_kin: dict[TreeKin, list[LikeTrees]] = {}
     for group in groups:
-        budget.spend(1 + len(group.trees) // 8)
-        for tree in group.trees:
-            # all weaker requests use this layout, so that their results can be compared by position
-            layout = tree.shape.layout_of(where)
-            key = (group.kin, asked.portions_key(tree.shape, layout))
-            kin = kins.get(key)
-            if kin is None:
-                kin = kins[key] = TreeKin(layout, group.shared_providers, asked)
-            kin.like_trees(tree, layout).trees.append(tree)
-    return [alike for kin in kins.values() for alike in kin.alike.values()]
+        by_kin.setdefault(group.kin, []).append(group)
+    if not by_kin:
+        return
+    # the layouts of the whole request are kept, because positions in the survey's results refer to them
+    where = next(iter(by_kin)).where
+    asked = AskedAmounts(snapshot, request, budget, where)
+    # the trees of one kin are grouped at a time, because the caller often needs only one group that fits
+    for kin, alike in by_kin.items():
+        kins: dict[Hashable, _Members] = {}
+        for group in alike:
+            budget.spend(1 + len(group.trees) // 8)
+            for tree, free in zip(group.trees, group.frees, strict=True):
+                key = asked.portions_key(tree.shape)
+                found = kins.get(key)
+                if found is None:
+                    # all weaker requests use this layout, so that their results can be compared by position
+                    layout = tree.shape.frame.layout_of(where)
+                    found = kins[key] = (TreeKin(layout, kin.shared, asked), [], [])
+                found[1].append(tree)
+                found[2].append(free)
+        for each, trees, frees in kins.values():
+            each.add_trees(trees, frees)
+            yield from each.alike.values()
 
 
 def group_trees(
     snapshot: ModelSnapshot, request: CandidatesRequest, trees: Iterable[HostTree], budget: SearchBudget
 ) -> list[LikeTrees]:
-    """Group the trees that serve a request with the same assignments, or fail it for the same reasons."""
+    """Group the trees that serve a request with the same assignments, or do not fit it for the same reasons.
+
+    :raises placement.search.budget.BudgetExhausted: the grouping takes too long.
+    """
     asked = AskedAmounts(snapshot, request, budget)
     sharing = SharingProviders(snapshot, budget)
     named: set[int] = set()
@@ -301,50 +392,69 @@ def group_trees(
     met_in = [each.met_in(snapshot) for each in conditions]
     telling = _roots_telling(snapshot, conditions)
     budget.spend(len(telling) // 16)
-    read = tree_reader(conditions)
-    #: a number for each combination of all compared features except free amounts
-    numbers: dict[Hashable, int] = {}
-    #: by the key of a tree: a number for the attributes that conditions read, and the layout
-    met: dict[Hashable, tuple[int, TreeLayout]] = {}
-    kins: dict[Hashable, TreeKin] = {}
-    shared: tuple[Provider, ...] = ()
+    read = tree_reader(conditions, "shape.frame")
+    # sharing providers of a tree depend on its aggregates, unless the tree has some of these providers itself
+    via: Mapping[int, Hashable] = {}
+    if sharing.providers:
+        via = {**sharing.by_root(), **{root: _shared_ids(sharing, root) for root in sharing.roots}}
+    apart = telling | named | via.keys()
+    portions_key = asked.portions_key if asked.is_doubtful else None
+    #: the sharing providers, by the values of ``via``
+    shared_of: dict[Hashable, tuple[Provider, ...]] = {None: ()}
+    kins: dict[Hashable, _Members] = {}
+    #: by the frame and other features of a tree: an entry of ``kins``, and the picker of the layout
+    heads: dict[Hashable, tuple[list[HostTree], list[tuple[int, ...]], Callable[[Any], tuple[int, ...]]]] = {}
     for number, tree in enumerate(trees):
         if number % _TREES == 0:
-            budget.spend(_TREES)
-        tells = tree.root.id in telling
-        # outside of ``telling`` each condition has one result for all providers of a tree, so only the
-        # structure matters
-        looked_at = read(tree) if tells else tree.shape
-        known = met.get(looked_at)
-        if known is None:
-            layout = tree.shape.layout_of(asked.where)
+            budget.spend(_TREES // 4)
+        shape, root = tree.shape, tree.root.id
+        key: Hashable = (shape.frame, portions_key(shape)) if portions_key else shape.frame
+        if root in apart:
+            # outside of ``telling`` each condition has one result for all providers of a tree, so only the
+            # frame matters
+            key = (
+                key,
+                read(tree) if root in telling else None,
+                via.get(root),
+                root if root in named else None,
+            )
+        head = heads.get(key)
+        if head is None:
+            layout = shape.frame.layout_of(asked.where)
             budget.spend(1 + len(tree.members) // 8)
-            features = [layout.places, asked.portions_key(tree.shape, layout)]
-            if tells:
+            beside = via.get(root)
+            if beside not in shared_of:
+                shared_of[beside] = tuple(sharing.with_tree(root)[0])
+            shared = shared_of[beside]
+            ids = tuple([each.id for each in shared])
+            features = [layout.places, asked.portions_key(shape), ids, root if root in named else None]
+            if root in telling:
                 budget.spend(1 + len(conditions) * len(tree.members) // 4)
                 for met_at in met_in:
                     found = met_at(tree)
                     features.append(tuple([found[at] for at in layout.positions]))
-            # a number replaces the long tuple, which would be hashed again for each tree
-            known = met[looked_at] = numbers.setdefault(tuple(features), len(numbers)), layout
-        key: Hashable
-        key, layout = known
-        # sharing providers and trees named by conditions are not part of the number, so they are added to the
-        # key
-        if sharing.providers or named:
-            if sharing.providers:
-                shared = tuple(sharing.with_tree(tree.root.id)[0])
-            in_named = tree.root.id if tree.root.id in named else None
-            key = (key, in_named, *[each.id for each in shared])
-        kin = kins.get(key)
-        if kin is None:
-            kin = kins[key] = TreeKin(layout, shared, asked)
-        kin.like_trees(tree, layout).trees.append(tree)
-    return [alike for kin in kins.values() for alike in kin.alike.values()]
+            features_key = tuple(features)
+            if features_key not in kins:
+                kins[features_key] = TreeKin(layout, shared, asked), [], []
+            head = heads[key] = (*kins[features_key][1:], layout.pick)
+        alike, frees, pick = head
+        alike.append(tree)
+        frees.append(pick(tree.free))
+    for kin, members_of, frees in kins.values():
+        budget.spend(len(members_of) // 4)
+        kin.add_trees(members_of, frees)
+    return [group for kin, *_ in kins.values() for group in kin.alike.values()]
+
+
+def _shared_ids(sharing: SharingProviders, root: int) -> Hashable:
+    return tuple([each.id for each in sharing.with_tree(root)[0]])
 
 
 def _roots_telling(snapshot: ModelSnapshot, conditions: Iterable[ProviderCondition]) -> set[int]:
-    """Return the roots of trees in which only some providers may meet a condition, by its names."""
+    """Return the roots of trees with a provider that has one of the names in a condition, such as a trait.
+
+    In any other tree, either all providers meet the condition or none does.
+    """
     found: set[int] = set()
     for each in conditions:
         # the filter takes all roots, because without an index any tree may have a provider with one of the

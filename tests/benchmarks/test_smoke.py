@@ -124,11 +124,21 @@ def test_every_large_question_is_answered_and_its_slices_are_measured() -> None:
 
 
 @pytest.mark.slow
+def test_a_worker_follows_each_number_of_changes() -> None:
+    arguments = ["--database", "sqlite", "--hosts", "5", "--repeats", "1"]
+    command = [sys.executable, "-m", "benchmarks.following", *arguments]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    counts = [line.split("|")[1].strip() for line in done.stdout.splitlines()[2:]]
+    assert counts == ["0", "1", "5", "10", "50", "100", "500"]
+
+
+@pytest.mark.slow
 def test_a_model_of_each_size_is_written_read_and_asked() -> None:
     command = [sys.executable, "-m", "benchmarks.model_file", "--providers", "50", "100", "--repeats", "1"]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    sizes = [line.split("|")[1].strip() for line in done.stdout.splitlines()[2:]]
+    sizes = [line.split("|")[2].strip() for line in done.stdout.splitlines()[2:]]
     assert sizes == ["50", "100"]
 
 

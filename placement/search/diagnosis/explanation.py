@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import islice
+from itertools import chain
 from typing import Final, NamedTuple, TypeVar
 
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
-from placement.read_model.trees import ZONE, HostTree, TreeStructure, slot_picker
+from placement.read_model.trees import ZONE, HostTree, slot_picker
+from placement.search.backtracking import pairs_fit
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.candidate_search import serving_check
 from placement.search.conditions import condition_class
 from placement.search.diagnosis.clauses import RequestClause, joint_clauses, resource_clause
 from placement.search.diagnosis.relaxations import RelaxationSearch, RequestRelaxation
 from placement.search.diagnosis.survey import HostDiagnosis, LikeHosts, survey_hosts
-from placement.search.equivalence import TreeKin
+from placement.search.equivalence import LikeTrees, TreeKin
 from placement.search.request import CandidatesRequest
+from placement.search.rules import RequestRules
 
 MAX_EXAMPLES: Final = 5
 """Maximum number of hosts that an explanation names for each reason."""
@@ -242,14 +244,14 @@ class _WholeFunnel:
         """Check each part alone, the conditions on roots, and the traits of the group without a suffix."""
         parts, droppable = self.found.parts, self.found.droppable
         for number, part in enumerate(parts):
-            kept = []
+            by_first: list[list[LikeHosts]] = [[] for _ in range(len(part.checks) + 1)]
             for host in self.left:
-                first = host.firsts[number]
-                if first == len(part.checks):
-                    kept.append(host)
-                else:
-                    self._note_failed(part.checks[first].clause, host, number)
-            self.left = kept
+                by_first[host.firsts[number]].append(host)
+            # hosts are noted check by check, so that reasons are in the documented order
+            for check, failed in zip(part.checks, by_first[:-1], strict=True):
+                for host in failed:
+                    self._note_failed(check.clause, host, number)
+            self.left = by_first[-1]
             self._add_step(
                 RequestClause("group", part.need.suffix, tuple(name for name, _ in part.need.resources))
             )
@@ -280,7 +282,22 @@ class _WholeFunnel:
     def _serving_function(self, request: CandidatesRequest) -> Callable[[LikeHosts], bool]:
         # the code uses one check function for all hosts of a step, so that the request is compiled once
         tell = serving_check(self.found.snapshot, request, self._budget)
-        return lambda host: tell(host.alike.tree, host.alike.shared_providers)
+        needs = [part.need for part in self.found.parts]
+        rules = RequestRules(self.found.snapshot, request, needs, self._budget)
+        known: dict[Hashable, bool | None] = {}
+
+        def serves_all(host: LikeHosts) -> bool:
+            # each part fits alone, so its closest providers are those that can serve it
+            options, kin = host.closest, host.alike.kin
+            key = options, kin if rules.subtrees else None
+            if key not in known:
+                known[key] = pairs_fit(rules, options, kin.lineages)
+            fits = known[key]
+            # hosts of many structures are compared by position; only if this does not suffice, the request is
+            # compiled for each structure
+            return tell(host.alike.first_tree, host.alike.shared_providers) if fits is None else fits
+
+        return serves_all
 
     def _keep_passing(self, clause: RequestClause, passes: list[bool]) -> None:
         kept = []
@@ -303,10 +320,9 @@ class _WholeFunnel:
         # a stable sort keeps reasons with equal numbers of hosts in the documented order
         by_count = sorted(self._failed.items(), key=lambda item: -_count_hosts(item[1][0]))
         for clause, (hosts, part) in by_count:
-            # each group of equivalent hosts has its five nearest misses in order; the five nearest of all
-            # hosts are needed
-            nearest = heapq.merge(*(self._nearest_misses(clause, part, host) for host in hosts))
-            examples = tuple([_nearest_miss(clause, *miss[-2:]) for miss in islice(nearest, MAX_EXAMPLES)])
+            examples = tuple(
+                [_nearest_miss(clause, *miss[-2:]) for miss in self._nearest_misses(clause, part, hosts)]
+            )
             places, portions = self._closest_places(clause, part, hosts)
             yield UnmetReason(
                 clause,
@@ -325,41 +341,67 @@ class _WholeFunnel:
         # places are collected only for conditions on amounts, because other sentences mention no places
         if part is None or clause.condition not in _AMOUNTS:
             return frozenset(), frozenset()
+        name = clause.names[0]
+        bounds = self.found.snapshot.portion_bounds(name)
+        # mostly all providers of the cloud have one step size, and trees are visited only for their places
+        step = bounds.step if bounds else 0
         for host in hosts:
-            kin, positions = host.alike.kin, host.closest[part]
+            kin = host.alike.kin
+            own = [at for at in host.closest[part] if at < kin.own]
+            for at in host.closest[part][len(own) :]:
+                places.add(ProviderPlace.POOL)
+                steps.add(kin.shared[at - kin.own].inventories[name].step_size)
+            if own and step:
+                steps.add(step)
+                # the root is at position 0
+                if own == [0]:
+                    places.add(ProviderPlace.ROOT)
+                    continue
             self._budget.spend(1 + len(host.alike.trees) // 8)
-            for tree in host.alike.trees:
-                providers = kin.providers(tree)
-                for at in positions:
-                    places.add(ProviderPlace.POOL if at >= kin.own else _place_of(providers[at]))
-                    steps.add(providers[at].inventories[clause.names[0]].step_size)
+            for tree in host.alike.trees if own else ():
                 # two values are enough, because sentences only distinguish one value from several
-                if len(places) > 1 and len(steps) > 1:
-                    return frozenset(places), frozenset(steps)
+                if len(places) > 1 and (step or len(steps) > 1):
+                    break
+                members, positions = tree.members, tree.shape.frame.layout_of(kin.where).positions
+                for at in own:
+                    provider = members[positions[at]]
+                    places.add(_place_of(provider))
+                    if not step:
+                        steps.add(provider.inventories[name].step_size)
         return frozenset(places), frozenset(steps)
 
-    def _nearest_misses(self, clause: RequestClause, part: int | None, host: LikeHosts) -> list[_Miss]:
-        """Return the nearest misses of equivalent hosts, nearest first."""
-        failed = sum(
-            first < len(each.checks) for first, each in zip(host.firsts, self.found.parts, strict=True)
-        )
+    def _nearest_misses(
+        self, clause: RequestClause, part: int | None, hosts: Sequence[LikeHosts]
+    ) -> list[_Miss]:
+        """Return the nearest misses of all hosts that fail a clause, nearest first."""
+        parts = self.found.parts
         about_amount = part is not None and clause.condition in _AMOUNTS
-        # for other conditions all hosts are equally near, and hosts are ordered by name
-        positions = host.closest[part] if part is not None and about_amount else ()
-        missing = _distance_function(clause, positions, host)
-        self._budget.spend(len(host.alike.trees) // 8)
-        at = _ClosestProviders(positions, host.alike.kin)
-        distances = list(map(missing, host.alike.trees))
-        # only hosts up to the distance of the fifth example are sorted by name
-        furthest = heapq.nsmallest(MAX_EXAMPLES, distances)[-1]
-        return heapq.nsmallest(
-            MAX_EXAMPLES,
-            [
-                (distance, failed, tree.root.name, tree.root.id, tree, at)
-                for distance, tree in zip(distances, host.alike.trees, strict=True)
-                if distance <= furthest
-            ],
-        )
+        # a rank has the distance and the number of unserved parts in one number, which is compared faster
+        scale = len(parts) + 1
+        ranks: list[Sequence[int]] = []
+        for host in hosts:
+            self._budget.spend(1 + len(host.alike.trees) // 8)
+            failed = sum(first < len(each.checks) for first, each in zip(host.firsts, parts, strict=True))
+            # for other conditions all hosts are equally near, and hosts are ordered by name
+            if part is None or not about_amount:
+                ranks.append([failed] * len(host.alike.trees))
+            else:
+                distances = _find_distances(clause, host.closest[part], host.alike)
+                ranks.append([distance * scale + failed for distance in distances])
+        # only hosts up to the rank of the fifth example are sorted by name
+        furthest = heapq.nsmallest(MAX_EXAMPLES, chain.from_iterable(ranks))[-1]
+        found = []
+        for host, each in zip(hosts, ranks, strict=True):
+            if min(each) <= furthest:
+                at = _ClosestProviders(
+                    host.closest[part] if part is not None and about_amount else (), host.alike.kin
+                )
+                found += [
+                    (rank, tree.root.name, tree.root.id, tree, at)
+                    for rank, tree in zip(each, host.alike.trees, strict=True)
+                    if rank <= furthest
+                ]
+        return heapq.nsmallest(MAX_EXAMPLES, found)
 
 
 def _place_of(provider: Provider) -> ProviderPlace:
@@ -386,45 +428,31 @@ class _ClosestProviders(NamedTuple):
     kin: TreeKin
 
 
-_Miss = tuple[int, int, str, int, HostTree, _ClosestProviders]
-"""A near miss as a sort key: distance, unserved parts, name and id; then its tree and its closest
-providers.
-"""
+_Miss = tuple[int, str, int, HostTree, _ClosestProviders]
+"""A near miss as a sort key: rank, name and id; then its tree and its closest providers."""
 
 _AMOUNTS: Final = ("capacity", "min_unit", "max_unit", "step_size")
 
 
-def _distance_function(
-    clause: RequestClause, positions: tuple[int, ...], host: LikeHosts
-) -> Callable[[HostTree], int]:
-    """Return a function that computes how much a host lacks of the amount in a clause."""
-    # for conditions without an amount, all providers are equally near
-    if not positions or clause.amount is None:
-        return lambda _: 0
-    amount, kin = clause.amount, host.alike.kin
+def _find_distances(clause: RequestClause, positions: tuple[int, ...], alike: LikeTrees) -> list[int]:
+    """Return for each tree how much the closest of its providers lacks of the amount in a clause."""
+    amount, kin = clause.amount or 0, alike.kin
     # each inventory is read, because hosts of a kin may differ in min_unit, max_unit and step_size
     if clause.condition != "capacity":
-
-        def missing_portion(tree: HostTree) -> int:
-            providers = kin.providers(tree)
-            return min([abs(_found_amount(clause, providers[at]) - amount) for at in positions])
-
-        return missing_portion
-    name, own = clause.names[0], kin.own
-    slots = [kin.slots[at, name] for at in positions if at < own]
+        return [
+            min([abs(_found_amount(clause, providers[at]) - amount) for at in positions])
+            for providers in map(kin.providers, alike.trees)
+        ]
+    slots = [kin.slots[at, clause.names[0]] for at in positions if at < kin.own]
     # the amount is read once, because all these hosts have the same sharing providers
-    most = max((_found_amount(clause, kin.shared[at - own]) for at in positions if at >= own), default=0)
-    pickers: dict[TreeStructure, Callable[[tuple[int, ...]], tuple[int, ...]]] = {}
-
-    def missing_of_capacity(tree: HostTree) -> int:
-        # each structure has a picker, because thousands of trees have the same slots
-        pick = pickers.get(tree.shape)
-        if pick is None:
-            within = tree.shape.layout_of(kin.where).slots
-            pick = pickers[tree.shape] = slot_picker([within[slot] for slot in slots])
-        return amount - max(most, max(pick(tree.free), default=0))
-
-    return missing_of_capacity
+    most = max(
+        [_found_amount(clause, kin.shared[at - kin.own]) for at in positions if at >= kin.own], default=0
+    )
+    if not slots:
+        return [amount - most] * len(alike.trees)
+    return [
+        amount - (most if most > free else free) for free in map(max, map(slot_picker(slots), alike.frees))
+    ]
 
 
 def _nearest_miss(clause: RequestClause, tree: HostTree, at: _ClosestProviders) -> NearestMiss:

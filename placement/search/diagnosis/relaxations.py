@@ -176,7 +176,11 @@ class RelaxationSearch:
         """Return the smallest amounts of a class that providers can give, below the requested amount."""
         name = clause.names[0]
         # the amounts are cached, because each set of clauses with this class needs them
-        if name not in self._smallest_of:
+        bounds = self._found.snapshot.portion_bounds(name)
+        if name not in self._smallest_of and bounds is not None and bounds.common_unit is not None:
+            # mostly all providers of the cloud have one min_unit and one step size
+            self._smallest_of[name] = [smallest_amount(*bounds.common_unit)]
+        elif name not in self._smallest_of:
             # the loop is over structures instead of trees, because thousands of trees have the same structure
             shapes = {tree.shape for host in self._found.hosts for tree in host.alike.trees}
             self._budget.spend(1 + len(shapes) // 4)
@@ -201,12 +205,14 @@ class RelaxationSearch:
         if request is None:
             return
         tell = serving_check(self._found.snapshot, request, self._budget)
-        groups = [host.alike for host in self._able_hosts(bits, self._found.clause_bits(amounts))]
+        groups: Iterable[LikeTrees] = [
+            host.alike for host in self._able_hosts(bits, self._found.clause_bits(amounts))
+        ]
         # with changed amounts, hosts of one group may no longer be equivalent
         if amounts:
             groups = regroup_trees(self._found.snapshot, request, groups, self._budget)
         for alike in groups:
-            if tell(alike.tree, alike.shared_providers):
+            if tell(alike.first_tree, alike.shared_providers):
                 yield len(alike.trees)
 
     def _able_hosts(self, changed: Bits, lessened: Bits) -> Iterator[LikeHosts]:
@@ -284,7 +290,11 @@ class RelaxationSearch:
 
     @cached_property
     def _host_by_root(self) -> Mapping[int, LikeHosts]:
-        return {tree.root.id: host for host in self._found.hosts for tree in host.alike.trees}
+        found: dict[int, LikeHosts] = {}
+        for host in self._found.hosts:
+            # fromkeys() runs in C, because this loop runs for each tree of the cloud
+            found.update(dict.fromkeys([tree.root.id for tree in host.alike.trees], host))
+        return found
 
     def _most_first(self, name: str) -> Iterator[tuple[int, int]]:
         """Yield the root of each host, with the largest amount of a class that one of its providers can give.
@@ -294,20 +304,25 @@ class RelaxationSearch:
         # the index has only the providers of each tree, so amounts of sharing providers are added for the
         # hosts that they serve
         if name not in self._most_shared:
-            found = []
-            for host in self._found.hosts:
-                shared = max(
-                    (
-                        available_amount(each, name)
-                        for each in host.alike.shared_providers
-                        if name in each.inventories
-                    ),
+            by_amount: dict[int, list[int]] = {}
+            # all hosts of a kin have the same sharing providers
+            most_of = {
+                kin: max(
+                    [available_amount(each, name) for each in kin.shared if name in each.inventories],
                     default=0,
                 )
+                for kin in self._found.standings
+            }
+            for host in self._found.hosts:
+                shared = most_of[host.alike.kin]
                 if shared > 0:
                     self._budget.spend(1 + len(host.alike.trees) // 16)
-                    found += [(shared, tree.root.id) for tree in host.alike.trees]
-            self._most_shared[name] = sorted(found, reverse=True)
+                    by_amount.setdefault(shared, []).extend([tree.root.id for tree in host.alike.trees])
+            self._most_shared[name] = [
+                (shared, root)
+                for shared in sorted(by_amount, reverse=True)
+                for root in sorted(by_amount[shared], reverse=True)
+            ]
         own = self._found.snapshot.free_index(name).descending_rows()
         trees, roots = self._found.snapshot.whole_trees(), self._host_by_root
         # if the request names few hosts, the index has mostly other hosts

@@ -2,11 +2,12 @@
 
 from collections.abc import Container, Hashable, Iterable
 from dataclasses import dataclass, field
+from operator import gt
 from typing import NamedTuple
 
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
-from placement.read_model.trees import HostTree
+from placement.read_model.trees import HostTree, slot_picker
 from placement.search.budget import SearchBudget
 from placement.search.diagnosis import clauses
 from placement.search.diagnosis.clauses import ClauseCheck, RequestClause, RequestPart
@@ -154,6 +155,45 @@ def survey_hosts(
     return found
 
 
+class _PartSurvey:
+    """The results of one part at the trees of a kin, by the demands for which these have too little free."""
+
+    __slots__ = ("amounts", "known", "number", "pick", "results")
+
+    def __init__(self, number: int, results: TreeResults) -> None:
+        demands = [demand for _, each in results.giving for demand in each.demands]
+        self.number = number
+        self.results = results
+        #: picks the free amounts that the demands concern; ``amounts`` has the demanded amounts
+        self.pick = slot_picker([slot for slot, *_ in demands])
+        self.amounts = tuple([amount for _, amount, *_ in demands])
+        # groups of trees mostly differ in the free amounts of other parts, so they share results
+        self.known: dict[tuple[bool, ...], _PartResult] = {}
+
+
+@dataclass(eq=False, slots=True)
+class _PartResult:
+    """The result of a part at some trees: see :class:`LikeHosts`.
+
+    ``counts`` has pairs of the first check that providers of a tree fail, and the number of these providers.
+    ``trees`` is the number of trees with this result.
+    """
+
+    first: int
+    closest: tuple[int, ...]
+    options: frozenset[Bits]
+    counts: list[tuple[int, int]]
+    trees: int = 0
+
+
+class _KinSurvey(NamedTuple):
+    """The results that all trees of a kin have in common."""
+
+    parts: list[_PartSurvey]
+    traits: tuple[frozenset[Bits], ...]
+    root: Bits
+
+
 class _HostSurveyor:
     """Runs all checks at all hosts; equivalent hosts share results."""
 
@@ -176,14 +216,21 @@ class _HostSurveyor:
         self._sharing: dict[tuple[int, int], FilterResult] = {}
         #: for each part, a function that reads the attributes of a provider that the part's conditions need
         self._read_provider = [provider_reader(part.need.conditions) for part in found.parts]
-        self._passing = [[0] * (len(part.checks) + 1) for part in found.parts]
+        self._kins: dict[TreeKin, _KinSurvey] = {}
+        #: cached alternative sets of clauses to leave out, by part and by the clauses that providers fail
+        self._options: dict[Hashable, frozenset[Bits]] = {}
 
     def survey_trees(self, trees: Iterable[HostTree]) -> None:
         """Add these hosts to the diagnosis, and count the providers that pass each check."""
         found = self._found
         for alike in group_trees(found.snapshot, found.request, trees, self._budget):
             found.hosts.append(self._survey_alike(alike))
-        for counts in self._passing:
+        passing = [[0] * (len(part.checks) + 1) for part in found.parts]
+        for part in [part for kin in self._kins.values() for part in kin.parts]:
+            for result in part.known.values():
+                for first, providers in result.counts:
+                    passing[part.number][first] += providers * result.trees
+        for counts in passing:
             # ``left`` has the number of providers that fail each check; this turns it into the number that
             # remain
             left, total = [], sum(counts)
@@ -193,65 +240,83 @@ class _HostSurveyor:
             found.left.append(left)
 
     def _survey_alike(self, alike: LikeTrees) -> LikeHosts:
-        parts = self._found.parts
-        standings = self._found.standings.get(alike.kin)
         # results are kept for each kin: for hosts that differ only in free amounts, only the demands are
         # checked again
-        if standings is None:
-            standings = self._found.standings[alike.kin] = [
-                self._results_of_tree(number, alike) for number in range(len(parts))
-            ]
+        found = self._kins.get(alike.kin)
+        if found is None:
+            found = self._kins[alike.kin] = self._survey_kin(alike)
         # free amounts are checked here, for each group of like trees, because results of a kin ignore them
-        free, count = alike.kin.free(alike.tree), len(alike.trees)
-        firsts, options, closest = [], [], []
-        for number, (bare, giving) in enumerate(standings):
-            self._budget.spend(1 + (len(bare) + len(giving)) // 8)
-            counts = self._passing[number]
-            # the host also fits if the whole part is left out
-            furthest, sets = -1, {*self._gone[number]}
-            nearest: list[int] = []
-            for each, positions, own in bare:
-                first = each.first
-                counts[first] += own * count
-                if first > furthest:
-                    furthest, nearest = first, []
-                if first == furthest:
-                    nearest += positions
-                # the code uses one loop for both results, because this code runs for each provider of each
-                # group
-                sets |= each.spared
-            for at, each in giving:
-                first, lacking = each.first, 0
-                for slot, amount, index, bit in each.demands:
-                    if free[slot] < amount:
-                        lacking |= bit
-                        first = min(first, index)
-                counts[first] += count
-                if first > furthest:
-                    furthest, nearest = first, []
-                if first == furthest:
-                    nearest.append(at)
-                if lacking:
-                    sets.update([spared | lacking for spared in each.spared])
-                else:
-                    sets |= each.spared
-            firsts.append(furthest)
-            closest.append(tuple(sorted(nearest)))
-            options.append(minimal_sets(sets))
-        root = alike.tree.root
-        lacking_root = sum(self._bit[check.drop] for check in self._found.on_roots if not check.met_by(root))
+        free, count = alike.frees[0], len(alike.trees)
+        self._budget.spend(len(found.parts))
+        results = []
+        for part in found.parts:
+            lacking = tuple(map(gt, part.amounts, part.pick(free)))
+            result = part.known.get(lacking)
+            if result is None:
+                result = part.known[lacking] = self._result_of_part(part, lacking)
+            result.trees += count
+            results.append(result)
         return LikeHosts(
             alike,
-            tuple(firsts),
-            tuple(closest),
-            tuple(options),
-            tuple(self._lacking_together(alike)),
-            lacking_root,
+            tuple([each.first for each in results]),
+            tuple([each.closest for each in results]),
+            tuple([each.options for each in results]),
+            found.traits,
+            found.root,
         )
+
+    def _survey_kin(self, alike: LikeTrees) -> "_KinSurvey":
+        found = self._found
+        standings = [self._results_of_tree(number, alike) for number in range(len(found.parts))]
+        found.standings[alike.kin] = standings
+        # all trees of a kin meet the same conditions on roots, and on the group without a suffix together
+        root = alike.first_tree.root
+        lacking_root = sum(self._bit[check.drop] for check in found.on_roots if not check.met_by(root))
+        parts = [_PartSurvey(number, each) for number, each in enumerate(standings)]
+        return _KinSurvey(parts, tuple(self._lacking_together(alike)), lacking_root)
+
+    def _result_of_part(self, part: "_PartSurvey", lacking: tuple[bool, ...]) -> "_PartResult":
+        """Return the result of a part at trees with too little free for some of its demands."""
+        bare, giving = part.results
+        self._budget.spend(1 + (len(bare) + len(giving)) // 8)
+        furthest = -1
+        nearest: list[int] = []
+        counts: list[tuple[int, int]] = []
+        #: the clauses that providers fail, each pair once, as most providers fail the same
+        failing: set[tuple[frozenset[Bits], Bits]] = set()
+        for each, positions, own in bare:
+            first = each.first
+            counts.append((first, own))
+            failing.add((each.spared, 0))
+            if first > furthest:
+                furthest, nearest = first, []
+            if first == furthest:
+                nearest += positions
+        lacks = iter(lacking)
+        for at, each in giving:
+            first, failed = each.first, 0
+            for (_, _, index, bit), is_lacking in zip(each.demands, lacks, strict=False):
+                if is_lacking:
+                    failed |= bit
+                    if index < first:
+                        first = index
+            counts.append((first, 1))
+            failing.add((each.spared, failed))
+            if first > furthest:
+                furthest, nearest = first, []
+            if first == furthest:
+                nearest.append(at)
+        key = part.number, frozenset(failing)
+        options = self._options.get(key)
+        if options is None:
+            # the host also fits if the whole part is left out
+            sets = {spared | failed for each, failed in failing for spared in each}
+            options = self._options[key] = minimal_sets(sets.union(self._gone[part.number]))
+        return _PartResult(furthest, tuple(sorted(nearest)), options, counts)
 
     def _results_of_tree(self, number: int, alike: LikeTrees) -> TreeResults:
         """Return the results of the providers of a tree, and of its sharing providers."""
-        part, tree, kin = self._found.parts[number], alike.tree, alike.kin
+        part, tree, kin = self._found.parts[number], alike.first_tree, alike.kin
         names, own, providers = part.need.resources, kin.own, kin.providers(tree)
         having = {at for name, _ in names for at, _ in kin.having.get(name, ())}
         # the code uses one entry for all providers without any of the classes, because they have equal
@@ -344,7 +409,7 @@ class _HostSurveyor:
         for sets, part in zip(self._gone, self._found.parts, strict=True):
             gone |= sets[0] if part.need.unsuffixed else 0
         serving = [
-            each for each in alike.kin.providers(alike.tree) if not classes.isdisjoint(each.inventories)
+            each for each in alike.kin.providers(alike.first_tree) if not classes.isdisjoint(each.inventories)
         ]
         self._budget.spend(1 + len(serving) // 4)
         for check in self._found.together:

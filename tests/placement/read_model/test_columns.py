@@ -5,6 +5,7 @@ refused.
 import hashlib
 import json
 import math
+from array import array
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,16 +16,19 @@ from hypothesis import strategies as st
 
 from placement.db.buckets import bucket_of
 from placement.read_model.columns import DamagedFile, WritableModel, decode_model, encode_model
+from placement.read_model.snapshot import ModelSnapshot
 from tests.examples import examples
 from tests.placement.read_model.builders import EXAMPLE, NAMES, content, providers
 
-_HEADER = len(b"placement read model 2\n")
+_HEADER = len(b"placement read model 3\n")
 
 
 @st.composite
 def models(draw: st.DrawFn) -> WritableModel:
     """A strategy for models with up to nine providers."""
     found = []
+    # the ids of a tree follow one another, or those of other trees lie between them
+    adjacent = draw(st.booleans())
     for provider_id in (1, 2, 3, *draw(st.sets(st.integers(4, 9)))):
         provider = draw(providers(provider_id))
         attributes = draw(st.dictionaries(st.sampled_from(("rack", "weight")), st.text() | st.floats(-9, 9)))
@@ -32,6 +36,14 @@ def models(draw: st.DrawFn) -> WritableModel:
         seq = draw(st.integers(1, 1 << 62))
         count = draw(st.sampled_from(sorted({min(1, len(provider.inventories)), len(provider.inventories)})))
         times = tuple(draw(st.lists(st.floats(0, 9), min_size=count, max_size=count)))
+        if adjacent:
+            root = provider.root_id
+            provider = replace(
+                provider,
+                id=10 * root + (provider_id - root) // 3,
+                root_id=10 * root,
+                parent_id=None if provider.parent_id is None else 10 * root,
+            )
         changed = replace(
             provider, attributes=attributes, name=name, described_seq=seq, inventory_times=times
         )
@@ -52,7 +64,7 @@ def test_a_written_model_is_read_unchanged(model: WritableModel) -> None:
     history, state = decode_model(written(model))
     assert history == model.history
     assert {each.id: each for each in state.snapshot} == {each.id: each for each in model.providers}
-    assert content(state.snapshot)[-1] is not None  # with all its indexes
+    assert content(state.snapshot) == content(ModelSnapshot(model.providers))  # with all its indexes
     assert {id_: seq for some in state.stamps.values() for id_, seq in some.items()} == model.stamps
     for bucket, stamps in state.stamps.items():
         assert {bucket_of(state.snapshot.providers[each].uuid) for each in stamps} <= {bucket}
@@ -76,7 +88,7 @@ def test_truncated_or_changed_content_is_damaged(data: st.DataObject) -> None:
 def signed(header: Any, columns: bytes) -> bytes:
     """Content with a correct format and digest, and with wrong values."""
     encoded = json.dumps(header).encode()
-    content = b"placement read model 2\n" + len(encoded).to_bytes(8, "big") + encoded + columns
+    content = b"placement read model 3\n" + len(encoded).to_bytes(8, "big") + encoded + columns
     return content + hashlib.sha256(content).digest()
 
 
@@ -108,13 +120,13 @@ def test_content_with_a_right_checksum_does_no_harm(data: st.DataObject) -> None
 
 
 def column(name: str, *values: int) -> Callable[[Any, bytes], bytes]:
-    """Overwrite the first values of a column of 32-bit numbers."""
+    """Overwrite the first values of a column of numbers."""
 
     def change(header: Any, columns: bytes) -> bytes:
         start = 0
-        for each, _, length in header["columns"]:
+        for each, kind, length in header["columns"]:
             if each == name:
-                new = b"".join(value.to_bytes(4, header["byteorder"]) for value in values)
+                new = array(kind, values).tobytes()
                 return columns[:start] + new + columns[start + len(new) :]
             start += length
         raise KeyError(name)
@@ -125,11 +137,15 @@ def column(name: str, *values: int) -> Callable[[Any, bytes], bytes]:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (column("parent", 2, 1), "its own ancestor"),
-        (column("parent", 0, 2), "its own ancestor"),
-        (column("root", 1, 2), "in different trees"),
-        (column("parent", 0, 99), "IndexError"),
-        (column("traits", 99), "IndexError"),
+        (column("id", 2, 1), "order of their ids"),
+        (column("pattern.root", 0, 0), "in different trees"),
+        (column("pattern.parent", -1, 1), "in different trees"),
+        (column("pattern.parent", 0, 2), "does not exist"),
+        (column("pattern.root", 0, 2), "does not exist"),
+        (column("pattern.parent", 0, -99), "IndexError"),
+        (column("pattern.traits", 99), "IndexError"),
+        (column("pattern", 99), "IndexError"),
+        (column("bucket", 256), "IndexError"),
         (column("used.sizes", 5), "wrong number of members"),
     ],
 )
@@ -139,6 +155,20 @@ def test_the_error_names_the_inconsistency(change: Callable[[Any, bytes], bytes]
         decode_model(signed(header, change(header, columns)))
 
 
+@pytest.mark.parametrize("ids", [(1, 2, 3), (2, 1, 3)])
+def test_parents_in_a_circle_are_refused(ids: tuple[int, int, int]) -> None:
+    root, one, other = ids
+    example = EXAMPLE.providers[0]
+    circle = [
+        replace(example, id=root, root_id=root),
+        replace(example, id=one, root_id=root, parent_id=other, uuid="u2"),
+        replace(example, id=other, root_id=root, parent_id=one, uuid="u3"),
+    ]
+    stamps = dict.fromkeys(ids, 4)
+    with pytest.raises(DamagedFile, match="its own ancestor"):
+        decode_model(written(replace(EXAMPLE, providers=circle, stamps=stamps)))
+
+
 def test_another_version_is_refused() -> None:
     with pytest.raises(DamagedFile, match="another version"):
-        decode_model(written(EXAMPLE).replace(b"model 2", b"model 3"))
+        decode_model(written(EXAMPLE).replace(b"model 3", b"model 4"))

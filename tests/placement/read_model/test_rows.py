@@ -1,12 +1,14 @@
 """Tests of reading providers from the database."""
 
+from collections.abc import Mapping
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
 from placement.read_model import rows as module
 from placement.read_model.provider import Inventory
-from placement.read_model.rows import INVENTORY_COLUMNS, SharedValues, fingerprint_summand
+from placement.read_model.rows import INVENTORY_COLUMNS, SharedValues, fingerprint_summand, read_changed
 
 
 def inventory(total: int) -> Inventory:
@@ -41,3 +43,26 @@ def test_values_without_providers_are_not_kept_for_good(monkeypatch: pytest.Monk
         found = shared.shared_inventories(("VCPU", inventory(total), "DISK_GB", inventory(total)))
         assert found == {"VCPU": inventory(total), "DISK_GB": inventory(total)}
         assert len(shared) <= 200
+
+
+class RecordingBatch:
+    """A batch that sends nothing, and keeps what it was given."""
+
+    rows = ()
+
+    def __init__(self) -> None:
+        self.added: list[tuple[Any, Mapping[str, Any]]] = []
+
+    def add(self, statement: Any, values: Mapping[str, Any]) -> "RecordingBatch":
+        self.added.append((statement, values))
+        return self
+
+
+def test_numbers_of_changed_buckets_up_to_a_power_of_two_share_their_statements() -> None:
+    found = set()
+    for count in range(33, 65):
+        batch = RecordingBatch()
+        read_changed(batch, dict.fromkeys(range(count), 7))  # type: ignore[arg-type]  # the same methods
+        assert [len(values) for _, values in batch.added] == [128] * 3
+        found.update([statement for statement, _ in batch.added])
+    assert len(found) == 3

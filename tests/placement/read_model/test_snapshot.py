@@ -104,3 +104,19 @@ def test_names_without_providers_are_not_remembered() -> None:
     for provider_id in range(100):
         assert snapshot.roots_having(snapshot.by_aggregate, f"made-up-{provider_id}").ids == ()
     assert not snapshot.by_aggregate.roots
+
+
+def test_names_that_were_read_follow_new_renamed_and_removed_providers() -> None:
+    def named(provider_id: int, name: str) -> Provider:
+        uuid = f"uuid-{provider_id}"
+        return Provider(provider_id, uuid, name, 0, None, provider_id, 0.0, {}, {}, frozenset(), frozenset())
+
+    snapshot = ModelSnapshot([named(1, "one"), named(2, "two"), named(3, "three")])
+    assert snapshot.by_name == {"one": 1, "two": 2, "three": 3}
+    changed = snapshot.copy()
+    changed.put(named(1, "two"))
+    changed.put(named(2, "one"))
+    changed.put(named(4, "four"))
+    changed.remove(3)
+    assert changed.by_name == {"one": 2, "two": 1, "four": 4}
+    assert snapshot.by_name == {"one": 1, "two": 2, "three": 3}

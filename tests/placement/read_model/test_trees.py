@@ -2,7 +2,13 @@
 
 from dataclasses import replace
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placement.read_model.provider import Inventory
 from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.trees import PortionBounds
+from tests.examples import examples
 from tests.placement.search.snapshots import Spec, build, inventory
 
 
@@ -72,3 +78,50 @@ def test_a_provider_that_moves_leaves_its_old_tree() -> None:
     snapshot.put(replace(snapshot.providers[2], parent_id=3, root_id=3))
     trees = {root: [member.name for member in tree.members] for root, tree in snapshot.whole_trees().items()}
     assert trees == {1: ["cn1"], 3: ["numa1", "cn2", "numa2"]}
+
+
+def test_structures_that_differ_only_in_portions_share_a_frame() -> None:
+    snapshot = hosts()
+    snapshot.put(
+        replace(
+            snapshot.providers[2], inventories={"VCPU": inventory(4, step_size=2), "CUSTOM_A": inventory(1)}
+        )
+    )
+    one, two = snapshot.whole_trees().values()
+    assert one.shape is not two.shape
+    assert one.shape.frame is two.shape.frame
+
+
+portions = st.fixed_dictionaries(
+    {"min_unit": st.integers(1, 4), "max_unit": st.integers(3, 9), "step_size": st.sampled_from((1, 1, 1, 2))}
+)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.lists(st.lists(portions, min_size=1, max_size=3), min_size=1, max_size=4), st.integers(1, 10))
+def test_bounds_never_contradict_the_inventories(trees: list[list[dict[str, int]]], amount: int) -> None:
+    specs = [Spec(f"h{number}") for number in range(len(trees))] + [
+        Spec(f"h{number}-{at}", f"h{number}", {"VCPU": inventory(9, **each)})
+        for number, children in enumerate(trees)
+        for at, each in enumerate(children)
+    ]
+    snapshot = build(*specs)
+    offered = {
+        root: [each.inventories["VCPU"] for each in tree.members[1:]]
+        for root, tree in snapshot.whole_trees().items()
+    }
+    for root, tree in snapshot.whole_trees().items():
+        check_verdict(tree.shape.bounds_of("VCPU"), offered[root], amount)
+    bounds = snapshot.portion_bounds("VCPU")
+    assert bounds is not None
+    everything = [each for some in offered.values() for each in some]
+    check_verdict(bounds, everything, amount)
+    units = {(each.min_unit, each.step_size) for each in everything}
+    assert bounds.common_unit == (units.pop() if len(units) == 1 else None)
+
+
+def check_verdict(bounds: PortionBounds, offered: list[Inventory], amount: int) -> None:
+    verdict = bounds.give_verdict(amount)
+    if verdict is not None:
+        assert {each.is_portion(amount) for each in offered} == {verdict}
+        assert verdict or all(each.max_unit < amount for each in offered)

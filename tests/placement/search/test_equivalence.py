@@ -14,7 +14,7 @@ def asking(**resources: int) -> CandidatesRequest:
 def names(snapshot: ModelSnapshot, request: CandidatesRequest) -> list[list[str]]:
     trees = snapshot.whole_trees().values()
     alike = group_trees(snapshot, request, trees, SearchBudget())
-    assert sorted(_names(regroup_trees(snapshot, request, alike, SearchBudget()))) == sorted(_names(alike))
+    assert sorted(_names([*regroup_trees(snapshot, request, alike, SearchBudget())])) == sorted(_names(alike))
     return sorted(_names(alike))
 
 
@@ -40,7 +40,7 @@ def test_other_amounts_distinguish_other_hosts() -> None:
     )
     alike = group_trees(snapshot, asking(VCPU=4), snapshot.whole_trees().values(), SearchBudget())
     assert _names(alike) == [["a", "b"]]
-    assert _names(regroup_trees(snapshot, asking(VCPU=6), alike, SearchBudget())) == [["a"], ["b"]]
+    assert _names([*regroup_trees(snapshot, asking(VCPU=6), alike, SearchBudget())]) == [["a"], ["b"]]
 
 
 def test_the_order_of_branches_and_providers_without_the_classes_do_not_distinguish_hosts() -> None:
@@ -64,7 +64,7 @@ def test_the_order_of_branches_and_providers_without_the_classes_do_not_distingu
         ["a", "a1", "a0"],
         ["b", "b0", "b1"],
     ]
-    assert [first.kin.free(tree) for tree in first.trees] == [(0, 8, 8), (3, 8, 8)]
+    assert first.frees == [(0, 8, 8), (3, 8, 8)]
 
 
 def test_providers_without_the_classes_matter_to_subtree_groups_with_conditions() -> None:
@@ -79,3 +79,20 @@ def test_providers_without_the_classes_matter_to_subtree_groups_with_conditions(
     assert names(snapshot, CandidatesRequest(groups, same_subtrees=subtrees)) == [["a", "b"]]
     groups = groups[0], RequestGroup("_2", {"VCPU": 2}, required=(frozenset({"T1"}),))
     assert names(snapshot, CandidatesRequest(groups, same_subtrees=subtrees)) == [["a"], ["b"]]
+
+
+def test_amounts_between_two_sums_do_not_distinguish_hosts() -> None:
+    snapshot = build(
+        *(Spec(f"h{free}", None, {"VCPU": inventory(12)}, used={"VCPU": 12 - free}) for free in range(1, 11))
+    )
+    groups = RequestGroup("_1", {"VCPU": 3}), RequestGroup("_2", {"VCPU": 5})
+    alike = names(snapshot, CandidatesRequest(groups, group_policy="none"))
+    assert sorted(map(sorted, alike)) == [["h1", "h2"], ["h10", "h8", "h9"], ["h3", "h4"], ["h5", "h6", "h7"]]
+
+
+def test_with_too_many_sums_each_amount_distinguishes_hosts() -> None:
+    snapshot = build(
+        *(Spec(f"h{free}", None, {"VCPU": inventory(99)}, used={"VCPU": 99 - free}) for free in range(40, 44))
+    )
+    groups = tuple([RequestGroup(f"_{amount}", {"VCPU": amount}) for amount in (10, 21, 43, 87, 175)])
+    assert len(names(snapshot, CandidatesRequest(groups, group_policy="none"))) == 4
