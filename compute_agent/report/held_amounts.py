@@ -15,11 +15,12 @@ Each reason has a pure function:
 Each inventory is sent with the generation of its provider. If another program has claimed an amount
 meanwhile, Placement refuses the inventory, and the agent reads the amounts again.
 
-Further pure functions decide which PCI devices the agent reports. They are given devices of other programs,
-missing and used devices. nova-compute reports its devices (``[pci] report_in_placement``) below its root
-provider. nova-compute marks their providers with the trait ``COMPUTE_MANAGED_PCI_DEVICE``, and names
-providers as the agent does. Names are unique in Placement, so a device never has two providers. nova-compute
-takes over a provider that has the name of its device (nova/compute/pci_placement_translator.py).
+Further pure functions decide which PCI devices the agent reports, from the devices of other programs, the
+missing devices and the used devices. The service nova-compute reports its devices (``[pci]
+report_in_placement``) below its root provider. It marks their providers with the trait
+``COMPUTE_MANAGED_PCI_DEVICE``, and names providers as the agent does. Names are unique in Placement, so a
+device never has two providers. If a provider has the name of its device, nova-compute takes it over
+(nova/compute/pci_placement_translator.py).
 """
 
 from __future__ import annotations

@@ -130,11 +130,11 @@ ABOVE_LINES = rules(line("full", "memory_usage", evict=100))
 def test_guests_are_needed_from_half_of_the_lowest_threshold_on_for_rates():
     assert [len(find_near_watermarks(NEAR_LINES, one)) for one in host(0.0, 2.0, 2.1, 5.0)] == [0, 0, 1, 1]
     assert [lacks_rates(NEAR_LINES, one, frozenset()) for one in host(2.1, 4.0, 4.1)] == [0, 0, 1]
-    assert not lacks_rates(NEAR_LINES, *host(4.1), {"cpu_usage", "memory_usage"})
+    assert not lacks_rates(NEAR_LINES, host(4.1)[0], {"cpu_usage", "memory_usage"})
 
 
 def test_rates_of_other_metrics_do_not_help():
-    assert lacks_rates(NEAR_LINES, *host(4.1), {"memory_usage"})
+    assert lacks_rates(NEAR_LINES, host(4.1)[0], {"memory_usage"})
 
 
 def test_rates_of_the_metric_that_the_lever_limits_are_needed():
