@@ -1,8 +1,8 @@
 """HTTP in the form that nearly all clients and handlers use, without the general code of gunicorn.
 
-For a small request, gunicorn's code would take a fifth of the time. Its work is to read the request, to make
-the WSGI environment, and to check the headers of the answer. gunicorn still reads all other requests, and
-checks all other headers of answers. The results are equal.
+For a small request, gunicorn's code would take a fifth of the time: it reads the request, makes the WSGI
+environment, and checks the headers of the answer. All other requests, and all other headers of answers, still
+go through the code of gunicorn. The results are equal.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def content(snapshot: ModelSnapshot) -> Any:
     return (
         dict(snapshot.providers),
         snapshot.by_uuid.copy(),
-        snapshot.by_name.copy(),
+        dict(snapshot.by_name),
         [{key: frozenset(members) for key, members in index.items()} for index in _indexes(snapshot)],
         {root: (tree.members, tree.free, tree.max_free) for root, tree in snapshot.whole_trees().items()},
         {

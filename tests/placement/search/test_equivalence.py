@@ -90,7 +90,7 @@ def test_amounts_between_two_sums_do_not_distinguish_hosts() -> None:
     assert sorted(map(sorted, alike)) == [["h1", "h2"], ["h10", "h8", "h9"], ["h3", "h4"], ["h5", "h6", "h7"]]
 
 
-def test_with_too_many_sums_each_amount_distinguishes_hosts() -> None:
+def test_each_amount_distinguishes_hosts_if_there_are_too_many_sums() -> None:
     snapshot = build(
         *(Spec(f"h{free}", None, {"VCPU": inventory(99)}, used={"VCPU": 99 - free}) for free in range(40, 44))
     )
