@@ -58,7 +58,7 @@ class FakeCgroups:
 
     def _method(self, name):
         fake = getattr(self, f"_{name.lstrip('_')}")
-        return lambda *arguments: fake(*arguments)
+        return lambda *arguments, **options: fake(*arguments)
 
     def make(self, path):
         """Make a group, as a program other than the agent does."""

@@ -131,7 +131,7 @@ class ContainerTable(GuestTable):
             if is_guest:
                 if container.is_infra:
                     return subject
-                return container if not container.pid or self._is_outside(container) else None
+                return None if container.pid and self._is_inside(container) else container
         if not container.is_infra:
             return container
         if GUEST in container.labels and not self._whole_pods:
@@ -143,10 +143,15 @@ class ContainerTable(GuestTable):
             )
         return None
 
+    def _is_inside(self, container: ContainerState) -> bool:
+        """Whether a running container is in the group of its pod."""
+        # The path is empty if the process has ended, and the engine has not noticed it yet.
+        path = self._group_path(container.pid)
+        return bool(path and own_group(path, container.pod))
+
     def _is_outside(self, container: ContainerState) -> bool:
         """Whether a running container is outside of the group of its pod."""
         path = self._group_path(container.pid)
-        # The path is empty if the process has ended.
         return bool(path) and not own_group(path, container.pod)
 
     def _find_outsiders(self, pod: ContainerState) -> list[str]:

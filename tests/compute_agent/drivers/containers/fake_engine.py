@@ -229,9 +229,9 @@ class FakeEngine:
         return self.folders.groups / container.group.strip("/")
 
     def group_path(self, pid):
-        """The path of the group of a process, as /proc/PID/cgroup has it."""
-        found = (one.group for one in self.containers.values() for it in one.processes if it.pid == pid)
-        return next(found, "")
+        """The path of the group of a process, as /proc/PID/cgroup has it; empty if the process has ended."""
+        running = ((one, it) for one in self.containers.values() for it in one.processes if it.poll() is None)
+        return next((one.group for one, it in running if it.pid == pid), "")
 
     def group_file(self, name, file):
         return (self.folder_of(self.named(name)) / file).read_text().strip()

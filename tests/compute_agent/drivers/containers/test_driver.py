@@ -646,6 +646,20 @@ class TestPods:
         engine.stop("side")
         wait_for(lambda: guests()["web"].declared_problems == ())
 
+    def test_a_container_that_the_engine_still_counts_as_running_may_return(self, engine, open_driver):
+        key = engine.start_pod("web")
+        driver = open_driver(engine, whole_pods=True, look_interval=0.1)
+        engine.group_format = "/system.slice/app.service/libpod-payload-{}"
+        engine.start("app", pod=key)
+        wait_for(lambda: {guest.name for guest in driver.guests()} == {"web", "app"})
+        (app,) = (guest for guest in driver.guests() if guest.name == "app")
+        for process in engine.named("app").processes:
+            process.kill()
+            process.wait()
+        engine.emit(engine.named("app"), "die")
+        wait_for(lambda: "app" not in {guest.name for guest in driver.guests()})
+        assert not driver.is_gone(engine.named("app").key, app.uuid)
+
     def test_a_container_in_the_group_of_a_foreign_pod_is_lost(self, engine, rig):
         driver, guest = rig
         engine.group_format = f"{engine.pods[engine.pod_key('web')][2]}/libpod-{{}}.scope"
