@@ -163,7 +163,7 @@ def fetch_text(url: str) -> str:
 
 
 def run_program(command: Sequence[str]) -> str:
-    """Return the output and the error output of a program, and at the end how it failed, if it did."""
+    """The output of a program with its errors, and after a failure the exit status or the error."""
     end = ""
     # this is a file, because the output has no limit
     with tempfile.TemporaryFile() as output:
