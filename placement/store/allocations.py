@@ -31,7 +31,6 @@ from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import (
     RESERVATION,
     WINDOW_HOLD,
-    ConsumerId,
     allocations,
     change_buckets,
     consumers,
@@ -105,10 +104,12 @@ def write_claims(
         claims, planned, locked = timed_write.claims, timed_write.planned, timed_write.locked
     # holdings are deleted before the supplies are read, so that supplies only include the usage of other
     # consumers
-    _remove(tx, [row.id for uuid, row in locked.consumers.items() if uuid not in locked.scopes])
+    consumer_store.remove_amounts(
+        tx, allocations, [row.id for uuid, row in locked.consumers.items() if uuid not in locked.scopes]
+    )
     for uuid in locked.scopes:
         here = {each.provider_id for each in locked.holdings if each.consumer == uuid}
-        _remove_there(tx, locked.consumers[uuid].id, here)
+        consumer_store.remove_amounts_at(tx, allocations, locked.consumers[uuid].id, here)
     touched = {uuid for claim in (*claims, *planned) for uuid in claim.resources}
     change = None if timed_write is None else timed_write.change
     # a window gets amounts back also where it holds nothing now
@@ -142,36 +143,6 @@ def write_claims(
     # without a hold nothing else tells other workers that the plans of a provider have changed
     before = locked.provider_ids | {each.provider_id for each in (*locked.planned, *locked.promised)}
     tx.note_changed(before - raised, generation=False, usage_only=True)
-
-
-def _remove(tx: WriteTransaction, consumer_ids: Sequence[int]) -> None:
-    # the function returns early, because a statement without consumers would be a useless round trip
-    if consumer_ids:
-        tx.queue(_allocation_removal(len(consumer_ids)), bind_values("id", consumer_ids))
-
-
-@lru_cache(KEPT_SIZES)
-def _allocation_removal(count: int) -> PreparedStatement:
-    # the condition uses the consumer's id, because this is the first column of the primary key
-    chosen = allocations.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
-    return PreparedStatement(sa.delete(allocations).where(chosen))
-
-
-def _remove_there(tx: WriteTransaction, consumer_id: int, providers: Collection[int]) -> None:
-    """Queue the removal of the allocations that a consumer has at some providers."""
-    if providers:
-        values = {"consumer": consumer_id, **bind_values("provider", sorted(providers))}
-        tx.queue(_partial_removal(len(providers)), values)
-
-
-@lru_cache(KEPT_SIZES)
-def _partial_removal(count: int) -> PreparedStatement:
-    return PreparedStatement(
-        sa.delete(allocations).where(
-            allocations.c.consumer_id == sa.bindparam("consumer", type_=ConsumerId),
-            allocations.c.provider_id.in_(bind_parameters("provider", count, sa.Integer)),
-        )
-    )
 
 
 # the condition is a correlated sub-query instead of a join with GROUP BY, so that only allocations of a
@@ -331,7 +302,7 @@ def _give_back(tx: WriteTransaction, locked: LockedConsumers) -> None:
         write_claims(tx, empty, locked, are_promised=True)
         return
     # the allocations are removed before the consumer, because they refer to it
-    _remove(tx, ids)
+    consumer_store.remove_amounts(tx, allocations, ids)
     consumer_store.remove(tx, ids)
     tx.note_changed(locked.provider_ids, generation=False, usage_only=True)
 
@@ -431,7 +402,7 @@ _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.released'
 
 
 def release(database: ServiceDatabase, consumer: str) -> None:
-    """Release all allocations of a consumer in a new transaction; NotFound: there are none."""
+    """Release all allocations of a consumer in a new transaction; raise NotFound if there are none."""
 
     def release_all(tx: WriteTransaction) -> StatementAnswer | None:
         if tx.sends_at_once:

@@ -208,6 +208,40 @@ def _consumer_removal(count: int) -> PreparedStatement:
     )
 
 
+def remove_amounts(tx: WriteTransaction, table: sa.Table, ids: Collection[int]) -> None:
+    """Queue the removal of all rows that consumers have in a table of amounts."""
+    # the function returns early, because a statement without consumers would be a useless round trip
+    if ids:
+        tx.queue(_amounts_removal(table, len(ids)), bind_values("id", ids))
+
+
+@lru_cache(KEPT_SIZES)
+def _amounts_removal(table: sa.Table, count: int) -> PreparedStatement:
+    # the condition uses the consumer's id, because this is the first column of the primary key
+    return PreparedStatement(
+        sa.delete(table).where(table.c.consumer_id.in_(bind_parameters("id", count, ConsumerId)))
+    )
+
+
+def remove_amounts_at(
+    tx: WriteTransaction, table: sa.Table, consumer_id: int, providers: Collection[int]
+) -> None:
+    """Queue the removal of the rows that a consumer has in a table of amounts, at some providers."""
+    if providers:
+        values = {"consumer": consumer_id, **bind_values("provider", sorted(providers))}
+        tx.queue(_partial_removal(table, len(providers)), values)
+
+
+@lru_cache(KEPT_SIZES)
+def _partial_removal(table: sa.Table, count: int) -> PreparedStatement:
+    return PreparedStatement(
+        sa.delete(table).where(
+            table.c.consumer_id == sa.bindparam("consumer", type_=ConsumerId),
+            table.c.provider_id.in_(bind_parameters("provider", count, sa.Integer)),
+        )
+    )
+
+
 def find_roots(conn: sa.Connection, uuids: Collection[str]) -> Mapping[str, Sequence[str]]:
     """Return the sorted uuids of the roots of all trees from which consumers have, or will have, amounts.
 

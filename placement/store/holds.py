@@ -30,7 +30,6 @@ from placement.db.batch import (
     PreparedStatement,
     bind_parameters,
     bind_rows,
-    bind_values,
     split_rows,
 )
 from placement.db.database import WriteTransaction
@@ -183,7 +182,7 @@ def plan_write(
     if locked.planned:
         # windows that begin now lose their plans, too: their amounts become allocations
         waiting = sorted({locked.consumers[each.consumer].id for each in locked.planned})
-        tx.queue(_plan_removal(len(waiting)), bind_values("id", waiting))
+        consumer_store.remove_amounts(tx, planned_allocations, waiting)
     new_promises = [each for each in rows.promises if each.window in claimants]
     old_promises = [each for each in state.rows.promises if each.window in claimants]
     # a claim divides the amounts of its window in another way, and mostly changes no promise
@@ -262,12 +261,11 @@ def _are_same_amounts(one: Iterable[WindowPromise], other: Iterable[WindowPromis
 def _remove_promises(tx: WriteTransaction, locked: LockedConsumers) -> None:
     """Queue the removal of the promises of locked windows, which are written again."""
     windows = {each.consumer for each in locked.promised}
-    if whole := sorted(locked.consumers[each].id for each in windows - locked.scopes.keys()):
-        tx.queue(_promise_removal(len(whole)), bind_values("id", whole))
+    whole = sorted(locked.consumers[each].id for each in windows - locked.scopes.keys())
+    consumer_store.remove_amounts(tx, window_promises, whole)
     for window in windows & locked.scopes.keys():
-        ids = sorted({each.provider_id for each in locked.promised if each.consumer == window})
-        values = {"consumer": locked.consumers[window].id, **bind_values("provider", ids)}
-        tx.queue(_partial_removal(len(ids)), values)
+        here = {each.provider_id for each in locked.promised if each.consumer == window}
+        consumer_store.remove_amounts_at(tx, window_promises, locked.consumers[window].id, here)
 
 
 def plan_repair(tx: WriteTransaction, providers: Sequence[str]) -> TimedWrite:
@@ -379,28 +377,6 @@ def insert_promises(tx: WriteTransaction, promises: Sequence[WindowPromise], loc
         tx.queue(_promise_insertion(len(chunk)), bind_rows(chunk))
     for window_id in sorted({each.window_id for each in promises if each.window in locked.scopes}):
         tx.queue(_REST_OF_PROMISES, {"consumer": window_id})
-
-
-@lru_cache(KEPT_SIZES)
-def _plan_removal(count: int) -> PreparedStatement:
-    chosen = planned_allocations.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
-    return PreparedStatement(sa.delete(planned_allocations).where(chosen))
-
-
-@lru_cache(KEPT_SIZES)
-def _promise_removal(count: int) -> PreparedStatement:
-    chosen = window_promises.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
-    return PreparedStatement(sa.delete(window_promises).where(chosen))
-
-
-@lru_cache(KEPT_SIZES)
-def _partial_removal(count: int) -> PreparedStatement:
-    return PreparedStatement(
-        sa.delete(window_promises).where(
-            window_promises.c.consumer_id == sa.bindparam("consumer", type_=ConsumerId),
-            window_promises.c.provider_id.in_(bind_parameters("provider", count, sa.Integer)),
-        )
-    )
 
 
 _KEY: Final = ("consumer_id", "provider_id", "resource_class_id")
