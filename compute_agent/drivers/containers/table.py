@@ -131,7 +131,7 @@ class ContainerTable(GuestTable):
             if is_guest:
                 if container.is_infra:
                     return subject
-                return None if container.pid and self._is_inside(container) else container
+                return None if self._is_inside(container) else container
         if not container.is_infra:
             return container
         if GUEST in container.labels and not self._whole_pods:
@@ -143,16 +143,11 @@ class ContainerTable(GuestTable):
             )
         return None
 
-    def _is_inside(self, container: ContainerState) -> bool:
-        """Whether a running container is in the group of its pod."""
+    def _is_inside(self, container: ContainerState) -> bool | None:
+        """Whether a container is in the group of its pod; None if it does not run."""
         # The path is empty if the process has ended, and the engine has not noticed it yet.
-        path = self._group_path(container.pid)
-        return bool(path and own_group(path, container.pod))
-
-    def _is_outside(self, container: ContainerState) -> bool:
-        """Whether a running container is outside of the group of its pod."""
-        path = self._group_path(container.pid)
-        return bool(path) and not own_group(path, container.pod)
+        path = self._group_path(container.pid) if container.pid else ""
+        return bool(own_group(path, container.pod)) if path else None
 
     def _find_outsiders(self, pod: ContainerState) -> list[str]:
         """The names of running containers outside of the group of their pod; new ones are logged."""
@@ -166,9 +161,8 @@ class ContainerTable(GuestTable):
             except (ValueError, EngineError):
                 # The container may no longer exist; the next round reads it again.
                 continue
-            # Without a path, the process has just ended.
-            if member is not None and member.pid and self._group_path(member.pid):
-                now[key] = member.name if self._is_outside(member) else ""
+            if member is not None and (is_inside := self._is_inside(member)) is not None:
+                now[key] = "" if is_inside else member.name
                 if now[key]:
                     LOG.warning(
                         "Container %s is not in the control group of its pod %s, so the pod's CPUs and"
