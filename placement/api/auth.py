@@ -34,7 +34,7 @@ _ADMIN_ROLES: Final = "admin,member,reader,service"
 
 
 def add_authentication(app: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
-    """Return ``app`` behind the strategy of ``[api] auth_strategy``; ValueError: its options are unusable."""
+    """Return ``app`` behind ``[api] auth_strategy``; raise ValueError if its options are unusable."""
     if conf.api.auth_strategy == "noauth2":
         LOG.warning("Requests are not authenticated: [api] auth_strategy is noauth2.")
         return NoAuth(app)

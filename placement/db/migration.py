@@ -49,13 +49,13 @@ class FoundDatabase:
 
 
 def find_database(url: str) -> FoundDatabase:
-    """Return the state of the database at a URL; Unavailable: it records several revisions."""
+    """Return the state of the database at a URL; raise Unavailable if it records several revisions."""
     with _own_connection(url, "AUTOCOMMIT", PoolOptions()) as conn:
         return state_of(conn)
 
 
 def state_of(conn: sa.Connection) -> FoundDatabase:
-    """Return the state of the database of a connection; Unavailable: it records several revisions."""
+    """Return the state of a connection's database; raise Unavailable if it records several revisions."""
     revisions = read_revisions(conn)
     if len(revisions) > 1:
         raise Unavailable(

@@ -14,7 +14,7 @@ from placement.db.tables import ExtensionTables
 
 
 def upgrade_tables(conn: sa.Connection, revision: str, branch: ExtensionTables | None = None) -> None:
-    """Migrate the tables of the core or of an extension; ValueError: there is no such revision."""
+    """Migrate the tables of the core or of an extension; raise ValueError without such a revision."""
     try:
         command.upgrade(_alembic_config(conn, branch), revision)
     except CommandError as error:
@@ -22,7 +22,7 @@ def upgrade_tables(conn: sa.Connection, revision: str, branch: ExtensionTables |
 
 
 def stamp_tables(conn: sa.Connection, revision: str) -> None:
-    """Record a revision of the core without migrations; ValueError: there is no such revision."""
+    """Record a revision of the core without migrations; raise ValueError without such a revision."""
     try:
         command.stamp(_alembic_config(conn), revision)
     except CommandError as error:

@@ -222,7 +222,7 @@ def remove_some(
 
 
 def remove_all(tx: WriteTransaction, uuid: str) -> None:
-    """Delete every inventory of a provider; Conflict: an inventory is in use."""
+    """Delete every inventory of a provider; raise Conflict if one is in use."""
     row, present, _ = _lock(tx, uuid, ())
     remove_some(tx, row, present)
     tx.note_changed([row.id], generation=True)

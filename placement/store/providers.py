@@ -307,7 +307,7 @@ def _set_roots(tx: WriteTransaction, row: ProviderRow, parent: ProviderRow | Non
 
 
 def delete(tx: WriteTransaction, uuid: str) -> None:
-    """Delete a provider with all its parts; Conflict: it has children or allocations."""
+    """Delete a provider with all its parts; raise Conflict if it has children or allocations."""
     tx.lock([uuid])
     row = find_providers(tx, [uuid]).get(uuid)
     if row is None:

@@ -305,7 +305,7 @@ def _latest_end(
 
 
 def delete_reservation(tx: WriteTransaction, uuid: str, may_change: ProjectCheck = any_project) -> None:
-    """Release what a reservation still has; NotFound: the caller may not change it."""
+    """Release what a reservation still has; raise NotFound if the caller may not change it."""
     # the consumer with this uuid may be no reservation any more
     _lock_reservation(tx, uuid, may_change)
     allocations.delete(tx, uuid)

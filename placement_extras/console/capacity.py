@@ -40,7 +40,7 @@ class CapacityQuestion:
     moves: bool = False
 
     def request_body(self, snapshot: ModelSnapshot) -> dict[str, Any]:
-        """Return the body of the REST request; InvalidRequest: a line or a host is wrong."""
+        """Return the body of the REST request; raise InvalidRequest if a line or a host is wrong."""
         flavors = [_parse_flavor(line) for line in _text_lines(self.flavors)]
         excluded = []
         for line in _text_lines(self.excluded_hosts):

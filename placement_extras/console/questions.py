@@ -99,7 +99,7 @@ def _of_curl(command: str) -> str:
 
 
 def words_of(text: str) -> list[str]:
-    """Split a command into words, as a shell does; InvalidRequest: a quote is not closed."""
+    """Split a command into words, as a shell does; raise InvalidRequest if a quote is not closed."""
     try:
         return shlex.split(text)
     except ValueError as error:

@@ -145,7 +145,7 @@ groups."""
 
 
 def pci_aliases(said: Sequence[Mapping[str, str]]) -> tuple[PciAlias, ...]:
-    """Convert Nova's ``[pci] alias`` to classes and traits; ValueError: a name occurs twice."""
+    """Convert Nova's ``[pci] alias`` to classes and traits; raise ValueError if a name occurs twice."""
     found = tuple(map(_pci_alias, said))
     names = Counter(each.name for each in found)
     if several := [name for name, number in names.items() if number > 1]:

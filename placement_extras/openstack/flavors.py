@@ -119,7 +119,7 @@ def flavor_of_options(parsed_args: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_flavor(path: str) -> dict[str, Any]:
-    """Read the flavor in a file; CommandError: it is unreadable, or no JSON object."""
+    """Read the flavor in a file; raise CommandError if it is unreadable, or no JSON object."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(_MAX_FILE + 1)
