@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from compute_agent.conf import host as host_options
 from compute_agent.conf import monitoring as monitoring_options
+from compute_agent.conf import register_module
 from compute_agent.fleet import revision
 from compute_agent.loops.monitoring import CacheMonitoring
 from compute_agent.model.resource import CPU_QUOTA, ThrottleControl
@@ -85,7 +86,7 @@ def counters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     folder = tmp_path_factory.mktemp("counters")
     conf = cfg.ConfigOpts()
     for module in (host_options, monitoring_options):
-        module.register_opts(conf)
+        register_module(conf, module)
     conf([], default_config_files=[])
     conf.set_override("state_path", str(folder))
     conf.set_override("interval", "0.1", "monitoring")

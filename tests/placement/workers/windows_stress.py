@@ -25,6 +25,10 @@ CAPACITY: Final = 8
 _FIXED_HOSTS: Final = 3
 _MIN_ACCEPTED: Final = 60
 """Minimum number of accepted requests of a run, however slow the machine is."""
+NEEDED: Final = ("book: 201", "claim: 201", "lend: 201", "draw: 201", "leave: 204", "release: 204")
+"""Answers that each run contains at least once."""
+_MAX_SECONDS: Final = 240
+"""Maximum duration of a run that still waits for one of ``NEEDED``."""
 _OUTCOMES: Final = {200, 201, 204, 404, 409, 503}
 """Statuses of the answers: 404 if the consumer has ended meanwhile, 503 if other clients were faster."""
 
@@ -185,9 +189,12 @@ def run(url: str, folder: Path, *, seconds: float, kills: int, workers: int = 3)
         for thread in load:
             thread.start()
         failures: list[str] = []
+        missing = True
         began, killed, looks, seen, all_accepted = time.monotonic(), 0, 0, 0, 0
-        while killed < kills or time.monotonic() - began < seconds or all_accepted < _MIN_ACCEPTED:
+        while killed < kills or time.monotonic() - began < seconds or all_accepted < _MIN_ACCEPTED or missing:
             time.sleep(random.uniform(0.05, 0.4))
+            is_in_time = time.monotonic() - began < _MAX_SECONDS
+            missing = is_in_time and any(not _count_answers(load)[each] for each in NEEDED)
             all_accepted = sum(client.accepted for client in load)
             # on a slow machine new workers need some time before they accept requests
             ready = len(candidates := running.workers()) == workers and all_accepted >= seen + 3
@@ -204,8 +211,12 @@ def run(url: str, folder: Path, *, seconds: float, kills: int, workers: int = 3)
         time.sleep(3)
         running.get("/ext/v1/reservations")
         failures += find_broken_promises(url, most)
-        answers = sum((client.answers for client in load), Counter())
-        return WindowsOutcome(answers, killed, looks, failures)
+        return WindowsOutcome(_count_answers(load), killed, looks, failures)
+
+
+def _count_answers(load: list[WindowClient]) -> Counter[str]:
+    # a copy, because the client may add an answer meanwhile
+    return sum((client.answers.copy() for client in load), Counter())
 
 
 def _make_host(running: RunningService, number: int) -> str:
