@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from oslo_config import cfg
@@ -13,6 +14,7 @@ from placement.cmd.common import check_bind
 from placement.conf import PROJECT, new_config
 from placement.conf.unknown import unknown_options
 from placement.db import engine
+from placement.read_model.preloading import preloaded_model
 from placement.server.worker import BufferingWorker, BundledServer
 
 if TYPE_CHECKING:
@@ -89,6 +91,12 @@ class ApiServer(BundledServer):
             "umask": _UMASK,
             "proc_name": "placement-api",
         }
+
+    def share_with_workers(self, count: int) -> AbstractContextManager[None]:
+        """Return a context in which several workers start with one read model, if it has a file."""
+        path = self._conf.placement.model_file
+        # a single worker reads the file itself, so that the server goes on watching the other workers
+        return preloaded_model(path) if path and count > 1 else nullcontext()
 
     def load(self) -> "WSGIApplication":
         """Return the application, which gunicorn loads in each worker."""

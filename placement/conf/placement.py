@@ -129,7 +129,9 @@ later changes from the database. With a million resource providers, the start
 takes seconds instead of half a minute. All workers of a machine use one
 file. The folder of the file has to be writable for the service alone, such
 as /var/lib/placement/model. One of the workers writes the file every five
-minutes if there were changes.
+minutes if there were changes. Workers that placement-api starts at the same
+time share the memory of what the file contains, as long as it does not
+change.
 
 A worker compares the file with the database before it uses the file. If the
 file is damaged, belongs to another database, or was written before a restore

@@ -23,7 +23,8 @@ Nouns
     it answers.
 
     The *file* of the model is a copy of the model on disk. A new worker starts with the model in this file,
-    and reads from the database only what has changed since.
+    and reads from the database only what has changed since. A server reads the file once for all workers that
+    it starts together, so that they share the memory of unchanged objects.
 
     Only one request at a time uses the model; the time in which a request may use it is its *turn*. Each
     request sees a *view* of the model. A long request *yields* from time to time: it lets other requests run,
@@ -31,11 +32,13 @@ Nouns
 
 Modules
     - ``provider`` and ``trees`` have classes for these nouns, and ``index`` has the indexes of the snapshot.
-      ``snapshot`` combines providers, trees and indexes.
+      ``snapshot`` combines providers, trees and indexes. ``layered`` has the dictionaries of a copy, which do
+      not copy unchanged entries.
     - ``rows`` reads providers from the database; ``follower`` decides which providers to read, and checks
       what it has read.
     - ``feed`` gives requests their turns and their views.
     - ``columns`` encodes and decodes a model; ``model_file`` decides when a worker writes and reads the file.
+      ``preloading`` has the model that a server reads before it forks workers.
     - ``metrics`` counts updates, and shows the inventories to Prometheus.
 
 The order of calls

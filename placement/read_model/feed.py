@@ -43,6 +43,7 @@ from placement.read_model.follower import (
     without_collection,
 )
 from placement.read_model.model_file import ModelFile, ModelFileWriter
+from placement.read_model.preloading import drop_preloaded, find_preloaded
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 
@@ -355,7 +356,9 @@ class ReadModel:
         # The value is None during the update, so that the next request tries again after a failure
         self._position = None
         if self._state is None and self.file is not None and not self.refreshed:
-            self._load_file(self.file)
+            self._take_preloaded(self.file, history)
+            if self._state is None:
+                self._load_file(self.file)
         with self._database.read() as conn:
             if self._state is not None:
                 anew = self._follow_database(conn, self._state, history)
@@ -375,6 +378,27 @@ class ReadModel:
         self.refreshed += 1
         if self._writer is not None:
             self._writer.start_if_due()
+
+    def _take_preloaded(self, file: ModelFile, history: str) -> None:
+        """Start with the model that the parent process has read, if it leads to the database's state."""
+        preloaded = find_preloaded(file.path)
+        if preloaded is None:
+            return
+        self._history, state = preloaded
+        # if the database fails here, the model stays for the next attempt
+        with self._database.read() as conn:
+            anew = self._follow_database(conn, state, history)
+        drop_preloaded(file.path)
+        if anew is None:
+            self._state = state
+            LOG.info(
+                "Took over the read model of %d resource providers from the parent process; only later"
+                " changes come from the database",
+                len(state.snapshot),
+            )
+        else:
+            # the file may be newer than the model of the parent process
+            LOG.info("The model of the parent process is not used: %s", anew.reason)
 
     def _load_file(self, file: ModelFile) -> None:
         """Start with the model in the file; a comparison with the database follows."""

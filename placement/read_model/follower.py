@@ -146,6 +146,8 @@ def follow_database(conn: sa.Connection, state: ModelState) -> FullReread | None
     # the update changes a copy if long requests still read the snapshot
     if state.snapshot.pin_count:
         state.snapshot = state.snapshot.copy()
+    else:
+        state.snapshot.merge_layers()
     try:
         return _apply_changes(conn, state)
     except exc.SQLAlchemyError:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
 from functools import cached_property
 from itertools import repeat
 from types import MappingProxyType
 from typing import Final, NamedTuple, Self, TypeVar, overload
 
+from placement.read_model.layered import LayeredDict, copy_for_changes
 from placement.read_model.trees import HostTree
 
 Sums = Mapping[int, tuple[int, int]]
@@ -27,14 +28,20 @@ class SumsByClass:
     """The used amount and capacity of each tree by class, computed when a search first needs a class."""
 
     def __init__(self) -> None:
-        self._by_class: dict[str, dict[int, tuple[int, int]]] = {}
+        self._by_class: dict[str, MutableMapping[int, tuple[int, int]]] = {}
 
     def copy(self) -> SumsByClass:
-        """Return an independent copy."""
+        """Return a copy for changes; the original must not change afterwards."""
         new = SumsByClass()
         # the outer copy() is one call of C code, during which no reader of this object can add a class
-        new._by_class = {name: column.copy() for name, column in self._by_class.copy().items()}
+        new._by_class = {name: copy_for_changes(each) for name, each in self._by_class.copy().items()}
         return new
+
+    def merge_layers(self) -> None:
+        """Use plain dictionaries again; no original of this copy may be in use any more."""
+        for name, column in self._by_class.items():
+            if isinstance(column, LayeredDict):
+                self._by_class[name] = column.merge_layers()
 
     def sums_of(self, name: str, trees: Mapping[int, HostTree]) -> Sums:
         """Return the sums of a resource class; ``trees`` are all current trees."""

@@ -5,7 +5,7 @@ and :mod:`placement.search` searches it.
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy as shallow_copy
 from dataclasses import replace
 from itertools import compress, islice
@@ -22,6 +22,7 @@ from placement.read_model.index import (
     Sums,
     SumsByClass,
 )
+from placement.read_model.layered import LayeredDict, copy_for_changes
 from placement.read_model.provider import Attribute, Provider
 from placement.read_model.trees import HostTree, PortionBounds, TreeClasses, family_key
 
@@ -51,7 +52,7 @@ class ModelSnapshot:
     """
 
     def __init__(self, providers: Iterable[Provider] = (), patterns: Sequence[int] | None = None) -> None:
-        self.providers: dict[int, Provider] = {}
+        self.providers: MutableMapping[int, Provider] = {}
         self.by_uuid: dict[str, int] = {}
         #: computed on demand, because few requests name a provider
         self._by_name: dict[str, int] | None = None
@@ -69,10 +70,14 @@ class ModelSnapshot:
         self._distances: Distances | None = None
         #: number of readers that have pinned this snapshot, which must not change for them
         self.pin_count = 0
+        #: pinned snapshots that may use the same base as a :class:`LayeredDict` of this snapshot
+        self._beside: list[ModelSnapshot] = []
+        #: whether an original of this copy has the same objects as ``by_uuid``, ``_by_name`` and ``trees``
+        self._shares_members = False
         # the classes are shared with copies of this snapshot, so that equal trees in both snapshots belong to
         # one class
         self._kinds = TreeClasses()
-        self._whole: dict[int, HostTree] = {}
+        self._whole: MutableMapping[int, HostTree] = {}
         self._free_indexes = FreeIndexes()
         self._sums = SumsByClass()
         #: roots of changed trees. New trees are made on demand, so that several changes of one tree need only
@@ -133,10 +138,10 @@ class ModelSnapshot:
         Both snapshots share providers, trees and sets as long as these do not change.
         """
         new = ModelSnapshot()
-        new.providers = self.providers.copy()
-        new.by_uuid = self.by_uuid.copy()
-        new._by_name = None if self._by_name is None else self._by_name.copy()
-        new.trees = self.trees.copy()
+        new.providers = copy_for_changes(self.providers)
+        new.by_uuid, new._by_name, new.trees = self.by_uuid, self._by_name, self.trees
+        new._shares_members = True
+        new._beside = [each for each in (self, *self._beside) if each.pin_count]
         new._roots = self._roots
         new.by_class = self.by_class.copy()
         new.by_trait = self.by_trait.copy()
@@ -147,11 +152,22 @@ class ModelSnapshot:
         new._distances = self._distances
         # the classes are shared, because structures and classes of trees are only added, never changed
         new._kinds = self._kinds
-        new._whole = self._whole.copy()
+        new._whole = copy_for_changes(self._whole)
         new._free_indexes = self._free_indexes.copy()
         new._sums = self._sums.copy()
         new._stale = self._stale.copy()
         return new
+
+    def merge_layers(self) -> None:
+        """Use plain dictionaries again, unless a pinned snapshot still needs their content before a copy."""
+        if any(each.pin_count for each in self._beside):
+            return
+        self._beside, self._shares_members = [], False
+        if isinstance(self.providers, LayeredDict):
+            self.providers = self.providers.merge_layers()
+        if isinstance(self._whole, LayeredDict):
+            self._whole = self._whole.merge_layers()
+        self._sums.merge_layers()
 
     def with_usage(self, used: Mapping[int, Mapping[str, int]]) -> "ModelSnapshot":
         """Return a read-only snapshot in which the providers with these ids have this usage.
@@ -163,8 +179,8 @@ class ModelSnapshot:
         # indexes by names are shared, because usage does not change them
         new = shallow_copy(self)
         new.pin_count = 0
-        new.providers = self.providers.copy()
-        new._whole = self._whole.copy()
+        new.providers = copy_for_changes(self.providers)
+        new._whole = copy_for_changes(self._whole)
         new._free_indexes = self._free_indexes.copy()
         new._sums = self._sums.copy()
         new._stale = set()
@@ -332,6 +348,8 @@ class ModelSnapshot:
             self._forget_attributes()
         elif provider.attributes is not old.attributes:
             self._forget_changed(old.attributes, provider.attributes)
+        if old is None or _identity(old) != _identity(provider):
+            self._own_members()
         # the old provider is removed before the new provider is added, because the two providers may have the
         # same name or uuid
         if old is not None:
@@ -351,10 +369,19 @@ class ModelSnapshot:
         """Remove a provider; a missing provider is not an error."""
         old = self.providers.get(provider_id)
         if old is not None:
+            self._own_members()
             self._unlink_provider(old, None)
             self._roots = None
             self._stale.add(old.root_id)
             self._forget_attributes()
+
+    def _own_members(self) -> None:
+        """Copy the indexes of uuids, names and members, if an original still has the same objects."""
+        if self._shares_members:
+            self.by_uuid = self.by_uuid.copy()
+            self._by_name = None if self._by_name is None else self._by_name.copy()
+            self.trees = self.trees.copy()
+            self._shares_members = False
 
     def _forget_changed(self, before: Mapping[str, Attribute], after: Mapping[str, Attribute]) -> None:
         # only changed names are updated, because agents often write measurements, which no search reads
@@ -373,9 +400,11 @@ class ModelSnapshot:
     def _link_provider(self, provider: Provider, old: Provider | None) -> None:
         provider_id = provider.id
         self.providers[provider_id] = provider
-        self.by_uuid[provider.uuid] = provider_id
-        if self._by_name is not None:
-            self._by_name[provider.name] = provider_id
+        # unchanged entries are not written, so that workers continue to share their memory
+        if old is None or _identity(old) != _identity(provider):
+            self.by_uuid[provider.uuid] = provider_id
+            if self._by_name is not None:
+                self._by_name[provider.name] = provider_id
         for index, names, before in self._index_keys(provider, old):
             for name in names:
                 if name not in before:
@@ -386,10 +415,12 @@ class ModelSnapshot:
         # a replaced provider stays in ``providers`` until put() stores the new one
         if new is None:
             del self.providers[provider_id]
-        for unique, key in ((self.by_uuid, old.uuid), (self._by_name or {}, old.name)):
-            # the entry is checked, because two providers may have swapped their names since the last update
-            if unique.get(key) == provider_id:
-                del unique[key]
+        if new is None or _identity(old) != _identity(new):
+            for unique, key in ((self.by_uuid, old.uuid), (self._by_name or {}, old.name)):
+                # the entry is checked, because two providers may have swapped their names since the last
+                # update
+                if unique.get(key) == provider_id:
+                    del unique[key]
         for index, names, after in self._index_keys(old, new):
             for name in names:
                 if name not in after:
@@ -404,3 +435,7 @@ class ModelSnapshot:
         yield self.by_trait, provider.traits, other.traits if other else ()
         yield self.by_aggregate, provider.aggregates, other.aggregates if other else ()
         yield self.by_attribute, provider.attributes, other.attributes if other else ()
+
+
+def _identity(provider: Provider) -> tuple[str, str, int]:
+    return provider.uuid, provider.name, provider.root_id

@@ -24,7 +24,20 @@ _DROP_SYN: Final = (
 
 
 class ServerArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
-    """Stops the server so that no accepted connection is left without a worker."""
+    """Stops the server so that no accepted connection is left without a worker.
+
+    Before several workers start, the application may read data that these workers share.
+    """
+
+    def spawn_workers(self) -> None:
+        """Start the missing workers. gunicorn calls this method."""
+        with self.app.share_with_workers(self.num_workers - len(self.WORKERS)):
+            super().spawn_workers()
+
+    def reload(self) -> None:
+        """Replace all workers. gunicorn calls this method on SIGHUP."""
+        with self.app.share_with_workers(self.num_workers):
+            super().reload()
 
     def stop(self, graceful: bool = True) -> None:
         """Stop the workers. gunicorn calls this method."""

@@ -8,6 +8,7 @@ If there are too many connections, the connection that has been idle for the lon
 
 from __future__ import annotations
 
+import gc
 import io
 import logging
 import os
@@ -21,7 +22,7 @@ import time
 from abc import abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Final
 
 from gunicorn import glogging, util
@@ -45,8 +46,16 @@ class BundledServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no t
     def settings(self) -> Mapping[str, Any]:
         """Return the settings of this server that other bundled servers do not have."""
 
+    def share_with_workers(self, count: int) -> AbstractContextManager[None]:
+        """Return a context in which the server starts this number of workers."""
+        return nullcontext()
+
     def run(self) -> None:
         """Serve requests until the server is stopped."""
+        # the garbage collector writes to each object that it visits, so workers would no longer share the
+        # memory of modules
+        gc.collect()
+        gc.freeze()
         try:
             ServerArbiter(self).run()
         except RuntimeError as error:

@@ -1,11 +1,14 @@
 """Tests of a snapshot of all providers, and of its copy, which other requests change meanwhile."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from unittest.mock import patch
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from placement.read_model import layered
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from tests.examples import examples
@@ -43,9 +46,22 @@ def test_a_snapshot_of_providers_equals_one_made_step_by_step(
     assert content(ModelSnapshot(some)) == content(one_by_one)
 
 
+@contextmanager
+def drawn_layers(data: st.DataObject) -> Iterator[None]:
+    """Copy in two layers, in one, or in two up to a number of changes."""
+    at_least, share = data.draw(st.sampled_from([(0, 9.0), (9, 9.0), (0, 0.4)]))
+    with patch.multiple(layered, _LAYERED_FROM=at_least, _MAX_SHARE=share):
+        yield
+
+
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_changes_of_a_copy_do_not_change_the_original(data: st.DataObject) -> None:
+    with drawn_layers(data):
+        _change_copies(data)
+
+
+def _change_copies(data: st.DataObject) -> None:
     first = [data.draw(providers(provider_id)) for provider_id in range(1, 7)]
     steps, more = data.draw(changes()), data.draw(changes())
     snapshot, expected = ModelSnapshot(first), ModelSnapshot(first)
@@ -53,6 +69,7 @@ def test_changes_of_a_copy_do_not_change_the_original(data: st.DataObject) -> No
     before = content(expected)
     if data.draw(st.booleans()):
         content(snapshot)  # reads the roots, so that they are remembered
+    snapshot.pin_count = 1
     copy = snapshot.copy()
     change(copy, steps)
     assert content(snapshot) == before
@@ -63,11 +80,26 @@ def test_changes_of_a_copy_do_not_change_the_original(data: st.DataObject) -> No
     assert (content(snapshot), content(copy)) == (before, content(expected))
     change(expected, more)
     assert content(last) == content(expected) == content(ModelSnapshot(expected))
+    # merging has to wait for the reader of the first snapshot
+    last.merge_layers()
+    assert content(snapshot) == before
+    snapshot.pin_count = 0
+    last.merge_layers()
+    assert content(last) == content(expected)
+    assert not isinstance(last.providers, layered.LayeredDict)
+    change(last, steps)
+    change(expected, steps)
+    assert content(last) == content(expected)
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_snapshot_with_more_usage_equals_one_made_with_it(data: st.DataObject) -> None:
+    with drawn_layers(data):
+        _add_usage(data)
+
+
+def _add_usage(data: st.DataObject) -> None:
     first = [data.draw(providers(provider_id)) for provider_id in range(1, 7)]
     snapshot = ModelSnapshot(first)
     before = content(ModelSnapshot(first))

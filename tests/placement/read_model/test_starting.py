@@ -17,6 +17,7 @@ from placement.exceptions import Unavailable
 from placement.read_model import rows
 from placement.read_model.feed import ReadModel
 from placement.read_model.model_file import ModelFile, ModelFileWriter
+from placement.read_model.preloading import find_preloaded, preloaded_model
 from placement.store import allocations, classes, inventories, providers, traits
 from tests.databases import DatabaseServer
 from tests.placement.read_model.builders import content
@@ -265,3 +266,89 @@ def test_a_state_that_the_database_did_not_confirm_is_in_no_view(
             pytest.fail("there was an answer")
     assert agrees(model, database_url)
     database.close()
+
+
+def test_a_worker_takes_the_model_that_its_parent_has_read(
+    written: None, start: Start, whole_readings: list[None], file: ModelFile, writer: ServiceDatabase,
+    database_url: str, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    with preloaded_model(file.path):
+        writer.write(change_much)
+        file.discard()
+        model = start()
+        assert not whole_readings
+        assert find_preloaded(file.path) is None
+    assert agrees(model, database_url)
+    assert "not used" not in caplog.text
+    writer.write(lambda tx: inventories.remove_all(tx, OTHER))
+    assert agrees(model, database_url)
+
+
+def test_a_worker_reads_a_newer_file_if_the_model_of_its_parent_is_of_no_use(
+    start: Start, whole_readings: list[None], file: ModelFile, writer: ServiceDatabase, database_url: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    caplog.set_level("INFO")
+    other = start()
+    write(other)
+    with preloaded_model(file.path):
+        writer.write(lambda tx: tx.renew_epoch())
+        with other.fresh_view():
+            os.utime(file.path, (0, 0))
+        write(other)
+        whole_readings.clear()
+        model = start()
+    assert not whole_readings
+    assert "The model of the parent process is not used: the database has a new epoch" in caplog.text
+    assert Path(file.path).exists()
+    assert (agrees(model, database_url), model.reread) == (True, 0)
+
+
+def test_the_model_of_the_parent_is_kept_until_the_database_answers(
+    written: None, start: Start, whole_readings: list[None], file: ModelFile, database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    with preloaded_model(file.path):
+        database = ServiceDatabase(database_url)
+        model = ReadModel(database, file=file)
+
+        def broken(*_: Any) -> Any:
+            raise sa.exc.OperationalError("", {}, Exception("gone"))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(database, "read", broken)
+            with pytest.raises(sa.exc.OperationalError), model.fresh_view():
+                pytest.fail("there was an answer")
+        file.discard()
+        with model.fresh_view():
+            pass
+    assert not whole_readings
+    assert agrees(model, database_url)
+    database.close()
+
+
+@pytest.mark.parametrize("damage", [None, b"nonsense"])
+def test_a_parent_leaves_a_file_that_it_cannot_use_to_the_workers(
+    start: Start, file: ModelFile, damage: bytes | None, whole_readings: list[None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    if damage is not None:
+        file.write([damage])
+    with preloaded_model(file.path):
+        assert find_preloaded(file.path) is None
+        assert Path(file.path).exists() == (damage is not None)
+        assert not caplog.text
+        start()
+    assert len(whole_readings) == 1
+    assert ("is not used" in caplog.text) == (damage is not None)
+
+
+def test_a_parent_drops_the_model_after_the_start_of_workers(written: None, file: ModelFile) -> None:
+    with preloaded_model(file.path):
+        found = find_preloaded(file.path)
+        assert found is not None
+        # a reload also starts missing workers
+        with preloaded_model(file.path):
+            assert find_preloaded(file.path) is found
+        assert find_preloaded(file.path) is found
+    assert find_preloaded(file.path) is None
