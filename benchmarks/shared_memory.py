@@ -1,0 +1,169 @@
+"""The memory of workers that share the read model: ``python -m benchmarks.shared_memory``.
+
+Two servers start from the same model file. One server starts all workers together, so that they share what
+the parent process has read. The other server starts its workers one by one, and each of these reads the file
+itself. Then each worker answers the same searches, and follows changes of the database. The memory of a
+server is the sum over all processes; a page that n processes share counts as 1/n for each process (PSS).
+
+All processes but one are stopped while this one answers, so that each worker gets its requests.
+"""
+
+import argparse
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from pathlib import Path
+from threading import Thread
+from typing import Final
+
+import psutil
+import sqlalchemy as sa
+
+from benchmarks.following import change_providers
+from benchmarks.http import Connection
+from benchmarks.loading import load_directly
+from benchmarks.queries import QUERIES
+from benchmarks.servers import Ours
+from benchmarks.windows import addition_seconds
+from benchmarks.worlds import WORLDS
+from placement.db import migration
+from placement.db.tables import resource_providers
+from tests.databases import KINDS, create
+
+_PER_HOST: Final = 5
+_THREADS: Final = 4
+_SEARCHES: Final = 30
+_CHANGES: Final = (300, 700, 2_000, 7_000)
+_ROUNDS: Final = 5
+_LIMITED: Final = next(each for each in QUERIES["numa"] if each.limited)
+_LONG: Final = _LIMITED.path().replace("limit=100", "limit=5000")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.shared_memory", description=__doc__)
+    parser.add_argument("--database", choices=KINDS, default="postgresql", help="default: %(default)s")
+    parser.add_argument("--providers", type=int, default=250_000, help="default: %(default)s")
+    parser.add_argument("--workers", type=int, default=16, help="default: %(default)s")
+    options = parser.parse_args(arguments)
+    print(f"five million additions take {addition_seconds():.2f} s", file=sys.stderr)
+    with ExitStack() as stack:
+        server = stack.enter_context(create(options.database))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="placement-shared-")))
+        url, file = server.fresh_database(), folder / "model"
+        migration.upgrade_schema(url)
+        load_directly(url, WORLDS["numa"], options.providers // _PER_HOST)
+        _write_file(url, folder, file)
+        measured = {
+            name: list(_measure(start, Ours(url, folder, workers, _THREADS, file), options.workers, url))
+            for name, start, workers in (("apart", _add_workers, 1), ("shared", _do_nothing, options.workers))
+        }
+    print(f"| {options.workers} workers, {options.providers:,} providers | apart, MB | shared, MB | ratio |")
+    print("| --- | ---: | ---: | ---: |")
+    for (step, apart), (_, shared) in zip(measured["apart"], measured["shared"], strict=True):
+        print(f"| {step} | {apart:,.0f} | {shared:,.0f} | {shared / apart:.2f} |")
+    return 0
+
+
+def _write_file(url: str, folder: Path, file: Path) -> None:
+    with Ours(url, folder, 1, _THREADS, file) as service, Connection(service.port) as connection:
+        connection.expect("GET", _LIMITED.path())
+        while not file.exists():
+            time.sleep(0.1)
+
+
+def _do_nothing(service: Ours, workers: int) -> None:
+    """The server has started with all workers."""
+
+
+def _add_workers(service: Ours, workers: int) -> None:
+    """Start workers one by one, as gunicorn does on SIGTTIN."""
+    for count in range(2, workers + 1):
+        _parent(service).send_signal(signal.SIGTTIN)
+        while len(service.worker_processes()) < count:
+            time.sleep(0.05)
+
+
+def _parent(service: Ours) -> psutil.Process:
+    return service.worker_processes()[0].parent()
+
+
+def _measure(
+    start: Callable[[Ours, int], None], service: Ours, workers: int, url: str
+) -> Iterator[tuple[str, float]]:
+    """Yield the name of each step, and the memory of the server after it."""
+    engine, rng = sa.create_engine(url), random.Random(5)
+    with engine.begin() as conn:
+        providers = [
+            (id_, uuid) for id_, uuid in conn.execute(sa.select(*resource_providers.c["id", "uuid"]))
+        ]
+    with service:
+        start(service, workers)
+        _ask_each(service, [_LIMITED.path()])
+        yield "first search of each", _memory(service)
+        _ask_each(service, list(islice(_LIMITED.paths(), _SEARCHES)))
+        yield f"{_SEARCHES} searches of each", _memory(service)
+        done = 0
+        for more in _CHANGES:
+            for _ in range(_ROUNDS):
+                change_providers(engine, rng.sample(providers, more // _ROUNDS))
+                _ask_each(service, [_LIMITED.path()])
+            done += more
+            yield f"{done:,} changed providers", _memory(service)
+            if done == _CHANGES[0]:
+                for worker in service.worker_processes():
+                    with _only(service, worker):
+                        _change_during_search(service, engine, rng.sample(providers, 2))
+                yield "a long search during a change", _memory(service)
+    engine.dispose()
+
+
+def _ask_each(service: Ours, paths: Sequence[str]) -> None:
+    for worker in service.worker_processes():
+        with _only(service, worker), Connection(service.port) as connection:
+            for path in paths:
+                connection.expect("GET", path)
+
+
+def _change_during_search(service: Ours, engine: sa.Engine, providers: Sequence[tuple[int, str]]) -> None:
+    with Connection(service.port) as long, Connection(service.port) as short:
+        searching = Thread(target=long.expect, args=("GET", _LONG))
+        searching.start()
+        for each in providers:
+            time.sleep(0.2)
+            change_providers(engine, [each])
+            short.expect("GET", _LIMITED.path())
+        searching.join()
+        short.expect("GET", _LIMITED.path())
+
+
+@contextmanager
+def _only(service: Ours, worker: psutil.Process) -> Iterator[None]:
+    """Stop the other workers, so that this one gets all connections."""
+    others = [each for each in service.worker_processes() if each != worker]
+    for each in others:
+        each.suspend()
+    try:
+        yield
+    finally:
+        for each in others:
+            each.resume()
+
+
+def _memory(service: Ours) -> float:
+    """Return the MB of the parent process and of all workers."""
+    return sum(_pss(each.pid) for each in (_parent(service), *service.worker_processes()))
+
+
+def _pss(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1000
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
