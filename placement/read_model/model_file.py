@@ -22,6 +22,10 @@ LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 300.0
 """Minimum seconds between two writes; a new worker reads later changes from the database."""
+# always the same worker should write the file, because Python counts references to each encoded object, so that
+# the worker no longer shares memory with other workers
+PRECEDENCE: Final = 60.0
+"""Seconds for which other workers leave a due write to the worker that has written the present file."""
 # the share is small, because the writer competes with requests for the interpreter
 _SHARE: Final = 4
 """Seconds that the thread of the writer sleeps for each second of its work."""
@@ -135,6 +139,8 @@ class ModelFileWriter:
         # the time is monotonic, so that a change of the system clock does not stop the writes for hours
         self._not_before = -math.inf
         self._busy = False
+        #: the time of the last write by this worker, by the file system
+        self._written_at = -math.inf
 
     def start_if_due(self) -> None:
         """Start a write if enough time has passed since the last one.
@@ -177,17 +183,20 @@ class ModelFileWriter:
         self._busy = False
 
     def write(self) -> None:
-        """Write the file, unless another worker writes it or wrote it less than :data:`INTERVAL` ago.
+        """Write the file, unless another worker writes it or has written it recently.
 
         :raises OSError: the file cannot be written.
         :raises placement.exceptions.Unavailable: the model is not up to date.
         """
         with self._file.try_lock() as alone:
+            written_at = self._file.written_at()
+            due = INTERVAL if written_at == self._written_at else INTERVAL + PRECEDENCE
             # a time in the future results from a wrong clock and is ignored
-            if not alone or 0 <= time.time() - self._file.written_at() < INTERVAL:
+            if not alone or 0 <= time.time() - written_at < due:
                 return
             pace = _WriterPace()
             size = self._file.write(encode_model(self._model(), pace.pause))
+            self._written_at = self._file.written_at()
         LOG.info("Wrote the model file %s: %d bytes, %.2f s of work", self._file.path, size, pace.worked)
 
 

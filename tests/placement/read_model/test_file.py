@@ -13,7 +13,7 @@ import pytest
 from placement.exceptions import Unavailable
 from placement.read_model import model_file as module
 from placement.read_model.columns import DamagedFile, WritableModel, decode_model
-from placement.read_model.model_file import INTERVAL, ModelFile, ModelFileWriter
+from placement.read_model.model_file import INTERVAL, PRECEDENCE, ModelFile, ModelFileWriter
 from tests.placement.read_model.builders import EXAMPLE
 
 
@@ -128,9 +128,37 @@ def test_one_of_two_workers_writes(file: ModelFile) -> None:
 def test_a_worker_does_not_rewrite_a_recent_file(file: ModelFile) -> None:
     ModelFileWriter(file, lambda: EXAMPLE).write()
     assert file.read() == b"old"
-    os.utime(file.path, (0, time.time() - INTERVAL - 1))
+    os.utime(file.path, (0, time.time() - INTERVAL - PRECEDENCE - 1))
     ModelFileWriter(file, lambda: EXAMPLE).write()
     assert decode_model(file.read())[0] == EXAMPLE.history
+
+
+def test_the_worker_of_the_last_write_comes_first(file: ModelFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+
+    def writer(name: str) -> ModelFileWriter:
+        def model() -> WritableModel:
+            written.append(name)
+            return EXAMPLE
+
+        return ModelFileWriter(file, model)
+
+    one, other = writer("one"), writer("other")
+    os.utime(file.path, (0, 0))
+    one.write()
+    for seconds, expected in (
+        (INTERVAL - 1, []),
+        (INTERVAL + 1, ["one"]),
+        (INTERVAL + PRECEDENCE + 1, ["other"]),
+    ):
+        written.clear()
+        now = file.written_at() + seconds
+        with monkeypatch.context() as patched:
+            patched.setattr(module.time, "time", lambda now=now: now)
+            other.write()
+            if not written:
+                one.write()
+        assert written == expected
 
 
 def test_a_file_of_the_future_is_replaced(file: ModelFile) -> None:
