@@ -22,8 +22,8 @@ LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 300.0
 """Minimum seconds between two writes; a new worker reads later changes from the database."""
-# always the same worker should write the file, because Python counts references to each encoded object, so that
-# the worker no longer shares memory with other workers
+# one worker should write the file each time: Python counts references to each object that it encodes, so the
+# worker no longer shares memory with others
 PRECEDENCE: Final = 60.0
 """Seconds for which other workers leave a due write to the worker that has written the present file."""
 # the share is small, because the writer competes with requests for the interpreter
