@@ -38,6 +38,12 @@ class Connection:
         """Close the connection; the next request opens a new one."""
         self._connection.close()
 
+    @property
+    def local_port(self) -> int:
+        """The port of this end, while the connection is open."""
+        port: int = self._connection.sock.getsockname()[1]
+        return port
+
     def send(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         """Status and body of the answer.
 

@@ -5,7 +5,7 @@ the parent process has read. The other server starts its workers one by one, and
 itself. Then each worker answers the same searches, and follows changes of the database. The memory of a
 server is the sum over all processes; a page that n processes share counts as 1/n for each process (PSS).
 
-Each worker has one connection, which is made while the other workers are stopped for a moment.
+Each worker has two connections, so that it gets its requests and its long search.
 """
 
 import argparse
@@ -40,6 +40,7 @@ _THREADS: Final = 4
 _SEARCHES: Final = 30
 _CHANGES: Final = (300, 700, 2_000)
 _ROUNDS: Final = 5
+_SECONDS_TO_CONNECT: Final = 300.0
 _LIMITED: Final = next(each for each in QUERIES["numa"] if each.limited)
 _LONG: Final = _LIMITED.path().replace("limit=100", "limit=5000")
 
@@ -61,7 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _write_file(url, folder, file)
         measured = {
             name: list(_measure(start, Ours(url, folder, workers, _THREADS, file), options.workers, url))
-            for name, start, workers in (("apart", _add_workers, 1), ("shared", _do_nothing, options.workers))
+            for name, start, workers in (
+                ("apart", _add_workers, 1),
+                ("shared", _await_workers, options.workers),
+            )
         }
     print(f"| {options.workers} workers, {options.providers:,} providers | apart, MB | shared, MB | ratio |")
     print("| --- | ---: | ---: | ---: |")
@@ -77,16 +81,17 @@ def _write_file(url: str, folder: Path, file: Path) -> None:
             time.sleep(0.1)
 
 
-def _do_nothing(service: Ours, workers: int) -> None:
-    """The server has started with all workers."""
+def _await_workers(service: Ours, workers: int) -> None:
+    """Wait until all workers have started: the first ones answer before."""
+    while len(service.worker_processes()) < workers:
+        time.sleep(0.05)
 
 
 def _add_workers(service: Ours, workers: int) -> None:
     """Start workers one by one, as gunicorn does on SIGTTIN."""
     for count in range(2, workers + 1):
         _parent(service).send_signal(signal.SIGTTIN)
-        while len(service.worker_processes()) < count:
-            time.sleep(0.05)
+        _await_workers(service, count)
 
 
 def _parent(service: Ours) -> psutil.Process:
@@ -102,9 +107,10 @@ def _measure(
         providers = [
             (id_, uuid) for id_, uuid in conn.execute(sa.select(*resource_providers.c["id", "uuid"]))
         ]
-    with service, ExitStack() as stack:
+    with service:
         start(service, workers)
-        connections = [stack.enter_context(_connected(service, each)) for each in service.worker_processes()]
+        pairs = _connect_twice(service)
+        connections = [connection for connection, _ in pairs]
         _ask_each(connections, [_LIMITED.path()])
         yield "first search of each", _memory(service)
         _ask_each(connections, list(islice(_LIMITED.paths(), _SEARCHES)))
@@ -117,27 +123,30 @@ def _measure(
             done += more
             yield f"{done:,} changed providers", _memory(service)
             if done == _CHANGES[0]:
-                for worker, connection in zip(service.worker_processes(), connections, strict=True):
-                    with _connected(service, worker) as other:
-                        _change_during_search(connection, other, engine, rng.sample(providers, 2))
+                for long, short in pairs:
+                    _change_during_search(long, short, engine, rng.sample(providers, 2))
                 yield "a long search during a change", _memory(service)
         if len(service.worker_processes()) != workers or "TIMEOUT" in service.log.read_text():
             raise ServiceFailed("workers have ended meanwhile")
     engine.dispose()
 
 
-def _connected(service: Ours, worker: psutil.Process) -> Connection:
-    """Return a connection to this worker."""
-    others = [each for each in service.worker_processes() if each != worker]
-    for each in others:
-        each.suspend()
-    try:
+def _connect_twice(service: Ours) -> list[tuple[Connection, Connection]]:
+    """Return two connections to each worker; the kernel chooses the worker of a connection."""
+    found: dict[int, list[Connection]] = {each.pid: [] for each in service.worker_processes()}
+    deadline = time.monotonic() + _SECONDS_TO_CONNECT
+    while any(len(each) < 2 for each in found.values()):
+        if time.monotonic() > deadline:
+            raise ServiceFailed("some workers got no connections")
         connection = Connection(service.port)
         connection.expect("GET", "/")
-        return connection
-    finally:
-        for each in others:
-            each.resume()
+        (worker,) = [
+            each.pid
+            for each in service.worker_processes()
+            if connection.local_port in {end.raddr.port for end in each.net_connections("tcp") if end.raddr}
+        ]
+        found[worker].append(connection)
+    return [(first, second) for first, second, *_ in found.values()]
 
 
 def _ask_each(connections: Sequence[Connection], paths: Sequence[str]) -> None:

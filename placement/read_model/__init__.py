@@ -32,13 +32,13 @@ Nouns
 
 Modules
     - ``provider`` and ``trees`` have classes for these nouns, and ``index`` has the indexes of the snapshot.
-      ``snapshot`` combines providers, trees and indexes. ``layered`` has the dictionaries of a copy, which do
-      not copy unchanged entries.
+      ``snapshot`` combines providers, trees and indexes. ``layered_dict`` has dictionaries that do not copy
+      unchanged entries.
     - ``rows`` reads providers from the database; ``follower`` decides which providers to read, and checks
       what it has read.
     - ``feed`` gives requests their turns and their views.
     - ``columns`` encodes and decodes a model; ``model_file`` decides when a worker writes and reads the file.
-      ``preloading`` has the model that a server reads before it forks workers.
+      ``preloaded_model`` has the model that a server reads before it forks workers.
     - ``metrics`` counts updates, and shows the inventories to Prometheus.
 
 The order of calls

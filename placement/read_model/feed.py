@@ -43,7 +43,7 @@ from placement.read_model.follower import (
     without_collection,
 )
 from placement.read_model.model_file import ModelFile, ModelFileWriter
-from placement.read_model.preloading import drop_preloaded, find_preloaded
+from placement.read_model.preloaded_model import drop_preloaded, find_preloaded
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 

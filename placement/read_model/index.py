@@ -17,7 +17,7 @@ from itertools import repeat
 from types import MappingProxyType
 from typing import Final, NamedTuple, Self, TypeVar, overload
 
-from placement.read_model.layered import LayeredDict, copy_for_changes
+from placement.read_model.layered_dict import LayeredDict, copy_for_changes
 from placement.read_model.trees import HostTree
 
 Sums = Mapping[int, tuple[int, int]]

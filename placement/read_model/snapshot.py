@@ -22,7 +22,7 @@ from placement.read_model.index import (
     Sums,
     SumsByClass,
 )
-from placement.read_model.layered import LayeredDict, copy_for_changes
+from placement.read_model.layered_dict import LayeredDict, copy_for_changes
 from placement.read_model.provider import Attribute, Provider
 from placement.read_model.trees import HostTree, PortionBounds, TreeClasses, family_key
 
@@ -348,7 +348,7 @@ class ModelSnapshot:
             self._forget_attributes()
         elif provider.attributes is not old.attributes:
             self._forget_changed(old.attributes, provider.attributes)
-        if old is None or _identity(old) != _identity(provider):
+        if old is None or _identity_of(old) != _identity_of(provider):
             self._own_members()
         # the old provider is removed before the new provider is added, because the two providers may have the
         # same name or uuid
@@ -401,7 +401,7 @@ class ModelSnapshot:
         provider_id = provider.id
         self.providers[provider_id] = provider
         # unchanged entries are not written, so that workers continue to share their memory
-        if old is None or _identity(old) != _identity(provider):
+        if old is None or _identity_of(old) != _identity_of(provider):
             self.by_uuid[provider.uuid] = provider_id
             if self._by_name is not None:
                 self._by_name[provider.name] = provider_id
@@ -415,7 +415,7 @@ class ModelSnapshot:
         # a replaced provider stays in ``providers`` until put() stores the new one
         if new is None:
             del self.providers[provider_id]
-        if new is None or _identity(old) != _identity(new):
+        if new is None or _identity_of(old) != _identity_of(new):
             for unique, key in ((self.by_uuid, old.uuid), (self._by_name or {}, old.name)):
                 # the entry is checked, because two providers may have swapped their names since the last
                 # update
@@ -437,5 +437,5 @@ class ModelSnapshot:
         yield self.by_attribute, provider.attributes, other.attributes if other else ()
 
 
-def _identity(provider: Provider) -> tuple[str, str, int]:
+def _identity_of(provider: Provider) -> tuple[str, str, int]:
     return provider.uuid, provider.name, provider.root_id

@@ -8,7 +8,7 @@ from unittest.mock import patch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from placement.read_model import layered
+from placement.read_model import layered_dict
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from tests.examples import examples
@@ -50,7 +50,7 @@ def test_a_snapshot_of_providers_equals_one_made_step_by_step(
 def drawn_layers(data: st.DataObject) -> Iterator[None]:
     """Copy in two layers, in one, or in two up to a number of changes."""
     at_least, share = data.draw(st.sampled_from([(0, 9.0), (9, 9.0), (0, 0.4)]))
-    with patch.multiple(layered, _LAYERED_FROM=at_least, _MAX_SHARE=share):
+    with patch.multiple(layered_dict, _LAYERED_FROM=at_least, _MAX_SHARE=share):
         yield
 
 
@@ -86,7 +86,7 @@ def _change_copies(data: st.DataObject) -> None:
     snapshot.pin_count = 0
     last.merge_layers()
     assert content(last) == content(expected)
-    assert not isinstance(last.providers, layered.LayeredDict)
+    assert not isinstance(last.providers, layered_dict.LayeredDict)
     change(last, steps)
     change(expected, steps)
     assert content(last) == content(expected)

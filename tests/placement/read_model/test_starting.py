@@ -17,7 +17,7 @@ from placement.exceptions import Unavailable
 from placement.read_model import rows
 from placement.read_model.feed import ReadModel
 from placement.read_model.model_file import ModelFile, ModelFileWriter
-from placement.read_model.preloading import find_preloaded, preloaded_model
+from placement.read_model.preloaded_model import find_preloaded, preloaded_model
 from placement.store import allocations, classes, inventories, providers, traits
 from tests.databases import DatabaseServer
 from tests.placement.read_model.builders import content

@@ -5,8 +5,8 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.read_model import layered
-from placement.read_model.layered import LayeredDict, copy_for_changes
+from placement.read_model import layered_dict
+from placement.read_model.layered_dict import LayeredDict, copy_for_changes
 
 CONTENT = st.dictionaries(st.integers(0, 9), st.integers())
 STEPS = st.lists(st.tuples(st.integers(0, 12), st.none() | st.integers()), max_size=20)
@@ -61,7 +61,7 @@ def test_a_replaced_entry_keeps_its_place(base: dict[int, int], steps: list[tupl
 
 
 def test_only_a_large_dictionary_has_two_layers() -> None:
-    large = dict.fromkeys(range(layered._LAYERED_FROM), 0)
+    large = dict.fromkeys(range(layered_dict._LAYERED_FROM), 0)
     assert isinstance(copy_for_changes(large), LayeredDict)
     del large[0]
     small = copy_for_changes(large)
@@ -70,7 +70,7 @@ def test_only_a_large_dictionary_has_two_layers() -> None:
 
 
 def test_a_copy_of_many_changes_has_one_layer() -> None:
-    with patch.object(layered, "_MAX_SHARE", 0.5):
+    with patch.object(layered_dict, "_MAX_SHARE", 0.5):
         changed = LayeredDict(dict.fromkeys(range(4), 0))
         change(changed, [(1, 1), (2, None)])
         assert isinstance(changed.copy(), LayeredDict)
