@@ -417,12 +417,12 @@ class ProviderSet:
         return len(self.shape.lineages)
 
     @property
-    def lineages(self) -> Sequence[tuple[int, ...]]:
+    def own_lineages(self) -> Sequence[tuple[int, ...]]:
         """For each provider of the tree, the positions of the provider and its ancestors."""
         return self.shape.lineages
 
     @property
-    def branches(self) -> tuple[int | None, ...]:
+    def member_branches(self) -> tuple[int | None, ...]:
         """For each position, the topmost provider of its branch; None for root and sharing providers."""
         shared = len(self.members) - self.own_count
         return self.shape.branches + (None,) * shared if shared else self.shape.branches

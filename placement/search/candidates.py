@@ -109,12 +109,12 @@ class OptionSet(ProviderSet):
         return self.part.pick(self.whole.uuids)
 
     @property
-    def lineages(self) -> Sequence[tuple[int, ...]]:
+    def own_lineages(self) -> Sequence[tuple[int, ...]]:
         """For each of these providers in the tree, the positions of the provider and of those above it."""
         return self.part.lineages
 
     @property
-    def branches(self) -> tuple[int | None, ...]:
+    def member_branches(self) -> tuple[int | None, ...]:
         """For each position, a number of its branch; None for root and sharing providers."""
         return self.part.branches
 
@@ -192,7 +192,7 @@ def topology_first(offers: Sequence[Offer], budget: SearchBudget | None = None) 
         provider_set, batch = offer
         # only batches of several patterns need an order
         if len(batch) > 1:
-            key = batch, provider_set.branches
+            key = batch, provider_set.member_branches
             ordered = known.get(key)
             if ordered is None:
                 (ordered,) = _order_batches(key[1], (batch,), budget)
@@ -212,7 +212,7 @@ def _of_several_batches(offers: Sequence[Offer], budget: SearchBudget) -> list[O
     left: dict[ProviderSet, Iterator[PatternBatch]] = {}
     for provider_set, batches in of_root.items():
         if len(batches) > 1 or len(batches[0]) > 1:
-            key = (tuple(batches), provider_set.branches)
+            key = (tuple(batches), provider_set.member_branches)
             if key not in known:
                 known[key] = _order_batches(key[1], key[0], budget)
             left[provider_set] = iter(known[key])

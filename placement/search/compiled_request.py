@@ -67,7 +67,7 @@ class NeedOptions(NamedTuple):
         return chain([at for at, _ in self.own], self.shared)
 
 
-class _Patterns(dict[tuple[int, ...], CandidatePattern]):
+class _PatternCache(dict[tuple[int, ...], CandidatePattern]):
     """The patterns of a request by the positions that were chosen for its needs; makes missing patterns."""
 
     def __init__(self, rules: RequestRules) -> None:
@@ -105,7 +105,7 @@ class SearchResults:
         #: batches; the key has everything that decides which patterns exist. A tuple has all batches, an
         #: iterator is copied for each use
         self.batches: dict[Hashable, Iterable[PatternBatch]] = {}
-        self.patterns = _Patterns(rules)
+        self.patterns = _PatternCache(rules)
         #: the indexes of the needs, in the order in which they are checked
         # a need that fails is moved to the front, because in a crowded cloud one need fails at most trees
         self.hardest_first = [*rules.distinct]
@@ -460,7 +460,7 @@ class CompiledRequest:
             # lineages only contain positions of the tree
             own = provider_set.own_count
             if not any(options[index][-1] >= own for rule in rules.subtrees for index in rule):
-                places = OptionPlaces(members, options, provider_set.lineages)
+                places = OptionPlaces(members, options, provider_set.own_lineages)
         if places and kinds is None:
             for found in pairwise_assignments(rules, places):
                 yield None if found is None else pattern_at(found)

@@ -92,7 +92,7 @@ def test_sharing_providers_are_no_branch() -> None:
     by_name = dict(
         zip(
             [each.name for each in candidate.provider_set.members],
-            candidate.provider_set.branches,
+            candidate.provider_set.member_branches,
             strict=True,
         )
     )
