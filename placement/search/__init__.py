@@ -22,8 +22,8 @@ Nouns
     Trees of different compiled requests are also equivalent if their options have the same relations (or, in
     claims, also the same positions). A *dead end* is a partial assignment that no further choice can
     complete. An assignment that differs from a dead end only in equivalent providers is a dead end, too. A
-    search *rests* at a tree after many choices without a result, so that other trees come first. Each step of a search *spends* a part of
-    its *budget*.
+    search *rests* at a tree after many choices without a result, so that other trees come first. Each step of
+    a search *spends* a part of its *budget*.
 
 Modules
     - ``request`` is made by ``placement.schemas``; ``conditions`` turns it into needs and conditions.
