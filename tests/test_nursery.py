@@ -22,7 +22,7 @@ def launch(nursery: Nursery, folder: Path, *arguments: object) -> NurseryProcess
         return nursery.start(arguments, out, err)
 
 
-def test_it_has_its_own_arguments_folder_and_output(
+def test_a_forked_process_has_its_own_arguments_and_folder(
     nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -32,12 +32,12 @@ def test_it_has_its_own_arguments_folder_and_output(
     assert (tmp_path / "err").read_text() == ""
 
 
-def test_its_exit_status_is_that_of_the_program(nursery: Nursery, tmp_path: Path) -> None:
+def test_the_exit_status_is_that_of_the_program(nursery: Nursery, tmp_path: Path) -> None:
     assert launch(nursery, tmp_path, "--wrong").wait(60) == 2
     assert "unrecognized arguments: --wrong" in (tmp_path / "err").read_text()
 
 
-def test_it_is_killed_like_a_child_and_gets_no_signal_afterwards(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_forked_process_is_killed_like_a_child(nursery: Nursery, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")  # reading it waits for a writer
     process = launch(nursery, tmp_path, tmp_path / "pipe")
     assert process.poll() is None
@@ -49,7 +49,7 @@ def test_it_is_killed_like_a_child_and_gets_no_signal_afterwards(nursery: Nurser
     assert process.poll() == -signal.SIGKILL
 
 
-def test_several_run_at_once(nursery: Nursery, tmp_path: Path) -> None:
+def test_several_processes_run_at_once(nursery: Nursery, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     first, second = (launch(nursery, tmp_path, tmp_path / "pipe") for _ in range(2))
     first.terminate()
