@@ -212,5 +212,5 @@ def _give_back_expired(tx: WriteTransaction) -> int:
     tx.lock_buckets([buckets.RESERVATIONS])
     if found:
         # under the lock of the bucket, so that no two transactions delete the same rows
-        time_events.forget_ended(tx, expiries.server_time(tx.conn))
+        time_events.forget_ended(tx, clock.server_time(tx.conn))
     return len(found)

@@ -17,6 +17,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from placement.db.batch import split_rows
+from placement.db.clock import server_time
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
     WINDOW_HOLD,
@@ -35,7 +36,6 @@ from placement.store.claimants import LockedConsumers, lock_consumers
 from placement.store.claims import ConsumerClaim
 from placement.store.consumers import ConsumerOwnership
 from placement.store.expired import COUNTS, EXPIRES
-from placement.store.expiries import server_time
 from placement.store.providers import no_provider
 from placement.store.reservation_changes import ReservationEnd, make_reservation
 from placement.store.reservations import (

@@ -12,6 +12,7 @@ from dataclasses import replace
 from time import thread_time
 from typing import TypeVar
 
+from placement.db import clock
 from placement.db.batch import StatementBatch
 from placement.db.database import WriteTransaction
 from placement.exceptions import InvalidRequest, NoCandidate, Unavailable
@@ -169,7 +170,7 @@ class ClaimService:
         if all(each.wanted.expires_in is None for each in placed):
             return placed
         with self._context.database.read() as conn:
-            now = expiries.server_time(conn)
+            now = clock.server_time(conn)
         return [
             each if (seconds := each.wanted.expires_in) is None else replace(each, expires_at=now + seconds)
             for each in placed
@@ -355,7 +356,7 @@ class ClaimService:
         if wanted[0].window is None:
             return None
         with self._context.database.read() as conn:
-            return StaySpan.from_wanted(wanted[0], expiries.server_time(conn))
+            return StaySpan.from_wanted(wanted[0], clock.server_time(conn))
 
     def _skylines_without(
         self, wanted: Sequence[WantedClaim], held: Sequence[allocations.Allocation]
