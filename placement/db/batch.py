@@ -221,7 +221,7 @@ class StatementFamily:
         self._complete = complete
         self._kept: dict[int, PreparedStatement] = {}
 
-    def bind(self, values: Iterable[Any], **others: Any) -> tuple[PreparedStatement, Values]:
+    def bind_list(self, values: Iterable[Any], **others: Any) -> tuple[PreparedStatement, Values]:
         """Return the statement for these values, of which there is at least one, and all its parameters.
 
         :param others: further parameters of the statement.

@@ -107,11 +107,11 @@ def lock(batch: StatementBatch, buckets: Iterable[int], *, in_order: bool) -> No
     in_order = in_order and len(chosen) > 1
     # other databases lock the rows in order by a separate statement before this one
     if in_order and not batch.sends_at_once:
-        batch.add(*_IN_ORDER.bind(chosen))
+        batch.add(*_IN_ORDER.bind_list(chosen))
     # PostgreSQL may lock the rows of an UPDATE in any order; a common table expression that locks them first
     # fixes the order
     increment = _INCREMENT_IN_ORDER if in_order and batch.sends_at_once else _INCREMENT
-    batch.add(*increment.bind(chosen, step=random_step()))
+    batch.add(*increment.bind_list(chosen, step=random_step()))
 
 
 def increment_in_order(chosen: sa.Select[Any]) -> sa.Update:

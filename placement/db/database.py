@@ -159,7 +159,7 @@ class WriteTransaction:
         for change in sorted(set(self._changed.values())):
             ids = sorted(provider_id for provider_id, each in self._changed.items() if each == change)
             stamp = _STAMP if change.usage_only else _DESCRIBED_STAMP
-            self.queue(*stamp.bind(ids, now=self.now, by=change.bumps))
+            self.queue(*stamp.bind_list(ids, now=self.now, by=change.bumps))
         # the attribute is set before sending, because after an error it is unknown whether the database
         # received the commit
         self.committing = self._batch.carries_commit

@@ -184,7 +184,7 @@ def read_supplies(
     supplies: dict[str, ProviderSupply] = {}
     class_ids: dict[str, int] = {}
     if uuids:
-        found = tx.queue(*_SUPPLY_LOOKUP.bind(uuids))
+        found = tx.queue(*_SUPPLY_LOOKUP.bind_list(uuids))
         for uuid, provider_id, class_name, class_id, used, *values in found.rows:
             supply = supplies.setdefault(uuid, ProviderSupply(provider_id, {}, {}))
             if class_id is not None:
@@ -376,7 +376,7 @@ def of_consumer(conn: sa.Connection, consumer: str) -> list[Allocation]:
 
 def of_consumers(conn: sa.Connection, uuids: Collection[str]) -> list[Allocation]:
     """Return all allocations of these consumers, expired or not."""
-    return read_allocations(StatementBatch(conn).add(*PRESENT.bind(uuids)))
+    return read_allocations(StatementBatch(conn).add(*PRESENT.bind_list(uuids)))
 
 
 def read_allocations(answer: StatementAnswer) -> list[Allocation]:

@@ -65,7 +65,7 @@ def buckets_of(names: Iterable[str]) -> set[int]:
 
 def group_lookup(names: Collection[str]) -> tuple[PreparedStatement, Values]:
     """Return the statement with its values that reads the rows for :func:`group_members`."""
-    return _MEMBER_LOOKUP.bind(sorted(names))
+    return _MEMBER_LOOKUP.bind_list(sorted(names))
 
 
 def group_members(rows: Rows) -> Members:
@@ -110,7 +110,7 @@ _MEMBER_LOOKUP: Final = StatementFamily(
 def leave_groups(tx: WriteTransaction, consumer_ids: Collection[int]) -> None:
     """Remove these consumers, which the caller has locked, from their groups."""
     if consumer_ids:
-        tx.queue(*_MEMBERSHIP_REMOVAL.bind(sorted(consumer_ids)))
+        tx.queue(*_MEMBERSHIP_REMOVAL.bind_list(sorted(consumer_ids)))
 
 
 _MEMBERSHIP_REMOVAL: Final = StatementFamily(consumer_groups.c.consumer_id, sa.delete(consumer_groups).where)
@@ -347,7 +347,7 @@ def commit_claims(
             raise LostRace("A preemptible claim has changed.")
         claims = [*claims, *earlier]
     # the query is queued now and its answer is read after the write, so that one batch has all statements
-    found = tx.queue(*_DESCRIBED_ROWS.bind(sorted(described)))
+    found = tx.queue(*_DESCRIBED_ROWS.bind_list(sorted(described)))
     members = tx.queue(*group_lookup(names)) if names else None
     try:
         write_claims(tx, claims, locked)

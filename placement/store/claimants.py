@@ -175,7 +175,7 @@ def lock_consumers(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsum
         return LockedConsumers({})
     consumers_locked = consumer_store.lock(tx, uuids)
     # the query is queued before an answer is read, so that both statements are sent together
-    held = tx.queue(*_HELD_BY.bind(uuids))
+    held = tx.queue(*_HELD_BY.bind_list(uuids))
     known = {row.uuid: row for row in consumer_store.rows(consumers_locked)}
     holdings = [ClaimantHolding(*row) for *row, _, _ in held.rows]
     # the clock of the database decides in the same statement, because the clocks of workers differ
@@ -192,7 +192,7 @@ def lock_consumers(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsum
     planned: list[ClaimantHolding] = []
     promised: list[ClaimantHolding] = []
     if windows:
-        later = tx.queue(*_LATER_OF.bind(windows)).rows
+        later = tx.queue(*_LATER_OF.bind_list(windows)).rows
         for *row, is_planned, is_over in later:
             holding = ClaimantHolding(*row)
             (planned if is_planned else promised).append(holding)

@@ -104,7 +104,7 @@ def is_of_project(project: sa.ColumnElement[str] | str) -> sa.ColumnElement[bool
 def lock(tx: WriteTransaction, uuids: Collection[str]) -> StatementAnswer:
     """Lock consumers until this transaction ends; the function :func:`rows` reads the answer."""
     # uuids are sorted, because all transactions lock consumers in this order
-    return tx.queue(*_LOCKING_LOOKUP.bind(sorted(uuids)))
+    return tx.queue(*_LOCKING_LOOKUP.bind_list(sorted(uuids)))
 
 
 def rows(locked: StatementAnswer) -> list[ConsumerRow]:
@@ -190,7 +190,7 @@ def remove(tx: WriteTransaction, ids: Iterable[int]) -> None:
     """Delete the consumers with these ids, which no longer have allocations."""
     # the function returns early, because a statement without consumers would be a useless round trip
     if chosen := list(ids):
-        tx.queue(*_REMOVAL.bind(chosen))
+        tx.queue(*_REMOVAL.bind_list(chosen))
 
 
 _REMOVAL: Final = StatementFamily(consumers.c.id, sa.delete(consumers).where)
@@ -200,7 +200,7 @@ def remove_amounts(tx: WriteTransaction, table: sa.Table, ids: Collection[int]) 
     """Queue the removal of all rows that consumers have in a table of amounts."""
     # the function returns early, because a statement without consumers would be a useless round trip
     if ids:
-        tx.queue(*_amounts_removal(table).bind(ids))
+        tx.queue(*_amounts_removal(table).bind_list(ids))
 
 
 @cache
@@ -214,7 +214,7 @@ def remove_amounts_at(
 ) -> None:
     """Queue the removal of the rows that a consumer has in a table of amounts, at some providers."""
     if providers:
-        tx.queue(*_partial_removal(table).bind(sorted(providers), consumer=consumer_id))
+        tx.queue(*_partial_removal(table).bind_list(sorted(providers), consumer=consumer_id))
 
 
 @cache

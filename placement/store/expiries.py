@@ -43,7 +43,7 @@ def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) 
         return None
     # rows of earlier claims are deleted, because a consumer has at most one row
     if known:
-        tx.queue(*_REMOVAL.bind(sorted(known)))
+        tx.queue(*_REMOVAL.bind_list(sorted(known)))
     chosen = sorted(seconds)
     # the code uses one statement for each consumer: few claims of a call expire, and a single text is
     # prepared once
@@ -51,7 +51,7 @@ def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) 
         tx.queue(_insertion, {"consumer": consumer, "seconds": seconds[consumer]})
     # this counter is incremented, so that all workers read the next expiry again
     tx.lock_buckets([buckets.RESERVATIONS])
-    return tx.queue(*_TIMES.bind(chosen))
+    return tx.queue(*_TIMES.bind_list(chosen))
 
 
 _consumer: Final = consumers.c.uuid == sa.bindparam("consumer")
@@ -95,7 +95,7 @@ def write_ends(tx: WriteTransaction, ends: Mapping[str, ClaimEnd], known: Collec
     if not ends:
         return
     if known:
-        tx.queue(*_REMOVAL.bind(sorted(known)))
+        tx.queue(*_REMOVAL.bind_list(sorted(known)))
     for consumer, end in sorted(ends.items()):
         tx.queue(_end_insertion, {"consumer": consumer, **asdict(end)})
     tx.lock_buckets([buckets.RESERVATIONS])
@@ -365,7 +365,7 @@ def confirm_claim(
         return float(answer.rows[0][1])
     # the row is deleted although the new generation already makes it ineffective, because it would stay until
     # its time
-    tx.queue(*_REMOVAL.bind([row.id]))
+    tx.queue(*_REMOVAL.bind_list([row.id]))
     tx.lock_buckets([buckets.RESERVATIONS])
     return None
 

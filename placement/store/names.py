@@ -27,7 +27,7 @@ class NameLookup:
 
     def __init__(self, tx: WriteTransaction, table: sa.Table, names: Collection[str]) -> None:
         # the constructor only queues the query, so that several lookups take one round trip
-        self._answer = tx.queue(*_id_lookup(table).bind(names)) if names else None
+        self._answer = tx.queue(*_id_lookup(table).bind_list(names)) if names else None
 
     @property
     def ids(self) -> dict[str, int]:

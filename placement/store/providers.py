@@ -47,7 +47,7 @@ def find_providers(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, Pr
     # the function returns early, because not every database accepts an empty IN list
     if not uuids:
         return {}
-    found = tx.queue(*_BY_UUID.bind(uuids))
+    found = tx.queue(*_BY_UUID.bind_list(uuids))
     return {row.uuid: row for row in (ProviderRow(*each) for each in found.rows)}
 
 

@@ -261,9 +261,9 @@ def reserved_amounts(conn: sa.Connection, found: Collection[CapacityReservation]
         return ReservedAmounts(())
     # both statements are queued before an answer is read, so that they are sent together
     batch, pending = StatementBatch(conn), [each.uuid for each in found if each.is_pending]
-    answers = [batch.add(*allocations.PRESENT.bind(each.uuid for each in found))]
+    answers = [batch.add(*allocations.PRESENT.bind_list(each.uuid for each in found))]
     if pending:
-        answers.append(batch.add(*allocations.PLANNED.bind(pending)))
+        answers.append(batch.add(*allocations.PLANNED.bind_list(pending)))
     held = [each for answer in answers for each in allocations.read_allocations(answer)]
     # only windows that have begun have promises
     windows = [each.uuid for each in found if each.starts_at is not None and not each.is_pending]
@@ -364,7 +364,7 @@ def unusable_reservation(reservation: str, project_id: str) -> Conflict:
 
 
 def _class_names(tx: WriteTransaction, class_ids: Iterable[int]) -> Mapping[int, str]:
-    rows = tx.queue(*_CLASS_LOOKUP.bind(sorted(class_ids))).rows
+    rows = tx.queue(*_CLASS_LOOKUP.bind_list(sorted(class_ids))).rows
     return {class_id: name for class_id, name in rows}  # noqa: C416  # rows are not pairs to dict()
 
 

@@ -100,12 +100,12 @@ def _amounts_query(
 
 def amounts_of(providers: Sequence[str]) -> tuple[PreparedStatement, Values]:
     """Return a statement, with its values, that reads the timed amounts of providers."""
-    return _AMOUNTS.bind(providers)
+    return _AMOUNTS.bind_list(providers)
 
 
 def _holds_of(providers: Sequence[str]) -> tuple[PreparedStatement, Values]:
     """Return a statement, with its values, that reads the holds of providers."""
-    return _HOLDS.bind(map(hold_uuid, providers))
+    return _HOLDS.bind_list(map(hold_uuid, providers))
 
 
 def timed_rows(rows: Rows) -> TimedRows:

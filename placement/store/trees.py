@@ -105,7 +105,7 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
     # parents are looked up, too, because a new provider may have a parent without a description
     tx.lock(lookups)
     # the query is queued after the lock, together with the lookups of ids and rows
-    taken = tx.queue(*_NAME_OWNERS.bind(each.name for each in wanted))
+    taken = tx.queue(*_NAME_OWNERS.bind_list(each.name for each in wanted))
     ids = _NameIds(tx, wanted)
     rows = providers.find_providers(tx, lookups)
     _check_places(wanted, by_uuid, rows)
@@ -340,7 +340,7 @@ def _read(tx: WriteTransaction, rows: Sequence[ProviderRow]) -> dict[int, Presen
         return found
     # the parts are read by four statements instead of a join, which would repeat each inventory for each
     # trait
-    answers = [tx.queue(*part.bind(found)) for part in _PART_LOOKUPS]
+    answers = [tx.queue(*part.bind_list(found)) for part in _PART_LOOKUPS]
     for provider_id, name, *values in answers[0].rows:
         found[provider_id].inventories[name] = InventoryValues(*values)
     for provider_id, name in answers[1].rows:

@@ -135,18 +135,18 @@ def test_a_family_selects_exactly_the_given_values(database: ServiceDatabase, nu
 
     def work(tx: WriteTransaction) -> list[object]:
         tx.insert(consumers, rows)
-        return tx.queue(*family.bind(row["uuid"] for row in rows[:number])).scalars
+        return tx.queue(*family.bind_list(row["uuid"] for row in rows[:number])).scalars
 
     assert database.write(work) == [row["uuid"] for row in rows[:number]]
 
 
 def test_a_family_compiles_one_statement_for_each_power_of_two() -> None:
     family = StatementFamily(consumers.c.uuid, sa.delete(consumers).where)
-    assert len({family.bind(map(str, range(number)))[0] for number in range(1, 65)}) == 7
+    assert len({family.bind_list(map(str, range(number)))[0] for number in range(1, 65)}) == 7
 
 
 def test_a_family_keeps_no_statement_for_very_many_values() -> None:
     family = StatementFamily(consumers.c.uuid, sa.delete(consumers).where)
-    first, values = family.bind(map(str, range(5000)))
+    first, values = family.bind_list(map(str, range(5000)))
     assert len(values) == 5000
-    assert family.bind(map(str, range(5000)))[0] is not first
+    assert family.bind_list(map(str, range(5000)))[0] is not first
