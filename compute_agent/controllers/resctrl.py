@@ -494,7 +494,7 @@ class ResctrlController(KernelController):
         files = self.control.files
         if group not in self._tasks:
             self._tasks[group] = groups.read_tasks(files, group)
-        outside = self._driver.thread_ids(guest) - self._tasks[group]
+        outside = self._driver.recent_threads(guest) - self._tasks[group]
         if outside:
             # These threads may be younger than the cached list, or may have ended, so both lists are read
             # again.

@@ -86,7 +86,8 @@ class GuestOverview:
         metrics.preserved_guests.set(sum(entry.guest.settings.preserve for entry in entries))
         metrics.lost_guests.set(len(self._driver.lost_guests()))
         metrics.stray_guests.set(sum(bool(entry.stray) for entry in entries))
-        remote = sum(bool(view_guest(entry, topology).remote_memory) for entry in entries)
+        places = (entry.assignment for entry in entries)
+        remote = sum(bool(one.mems - topology.nodes_of(one.cpus)) for one in places if one and one.mems)
         metrics.remote_memory_guests.set(remote)
 
     def warn_of_unallocated(self) -> None:

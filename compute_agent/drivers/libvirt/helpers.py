@@ -93,7 +93,7 @@ class HelperFinder:
         """The helper tasks of a running domain; empty if the domain has ended."""
         pid, group = known.guest.pid, known.domain_group
         threads = procfs.thread_ids(pid)
-        if not threads or not known.is_alive:
+        if not threads or not known.was_alive:
             return []
         found = {}
         for tid in self._list_ids(known, group, threads):
@@ -106,7 +106,7 @@ class HelperFinder:
         self, known: RunningDomain, group: DomainGroup | None, threads: frozenset[int]
     ) -> Iterator[int]:
         if group is not None:
-            for tid in group.emulator_threads():
+            for tid in set(group.emulator_threads()) - threads:
                 # The cgroup may contain kernel threads of the host, such as the one that splits huge pages.
                 if not procfs.is_kernel_thread(tid) or _VHOST.fullmatch(procfs.thread_name(tid, tid)):
                     yield tid

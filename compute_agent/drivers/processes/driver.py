@@ -323,8 +323,19 @@ class ProcessDriver(UndividedThreads):
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
         """The kernel thread ids of the guest's processes now."""
-        pids, _ = _guest_processes(self._table.running_record(guest.uuid))
-        return frozenset().union(*map(procfs.thread_ids, pids))
+        return self._list_threads(guest)[0]
+
+    def recent_threads(self, guest: Guest) -> frozenset[int]:
+        """The same as :meth:`thread_ids`; comparisons of one round share the list."""
+        return self._recent_list(guest)[0]
+
+    def _list_threads(self, guest: Guest) -> tuple[frozenset[int], bool]:
+        """The ids of the guest's threads, and whether its main process has left the guest's group."""
+        pids, left_group = _guest_processes(self._table.running_record(guest.uuid))
+        return frozenset().union(*map(procfs.thread_ids, pids)), left_group
+
+    def _recent_list(self, guest: Guest) -> tuple[frozenset[int], bool]:
+        return procfs.read_shared((self.name, guest.pid), self._list_threads, guest)
 
     def vcpu_threads(self, guest: Guest) -> frozenset[int]:
         """The ids of all threads: the driver cannot tell which of them correspond to guest CPUs."""
@@ -333,15 +344,14 @@ class ProcessDriver(UndividedThreads):
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The present affinity of each thread with other pins than ``settings`` say, by thread id."""
         wanted = _process_cpus(settings)
-        record = self._table.running_record(guest.uuid)
-        pids, left_group = _guest_processes(record)
-        found: dict[int, frozenset[int]] = {}
-        for pid in pids:
-            found.update(procfs.misplaced_threads(pid, wanted))
+        threads, left_group = self._recent_list(guest)
+        found = procfs.misplaced_threads(threads, wanted)
         # A main process outside of its group is reported as misplaced, so that apply_cpu_settings() moves it
         # back.
-        if left_group and (has := procfs.thread_affinity(record.identity.pid)) is not None:
-            found[record.identity.pid] = has
+        if left_group:
+            main = self._table.running_record(guest.uuid).identity.pid
+            if (has := procfs.thread_affinity(main)) is not None:
+                found[main] = has
         return found
 
     def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:

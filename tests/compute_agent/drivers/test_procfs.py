@@ -88,7 +88,7 @@ def test_all_threads_are_pinned_and_counted_once():
     try:
         assert len(procfs.thread_ids(child.pid)) == 41
         assert procfs.pin_threads(child.pid, ONE) == (41 if ALL != ONE else 0)
-        assert procfs.misplaced_threads(child.pid, ONE) == {}
+        assert procfs.misplaced_threads(procfs.thread_ids(child.pid), ONE) == {}
         assert procfs.pin_threads(child.pid, ONE) == 0
     finally:
         end(child)
@@ -100,7 +100,7 @@ def test_threads_that_are_born_meanwhile_are_pinned():
     try:
         procfs.pin_threads(child.pid, ONE)
         for _ in range(20):
-            assert procfs.misplaced_threads(child.pid, ONE) == {}
+            assert procfs.misplaced_threads(procfs.thread_ids(child.pid), ONE) == {}
             time.sleep(0.005)
     finally:
         end(child)
@@ -110,7 +110,7 @@ def test_a_process_that_is_gone_is_no_error(sleeper):
     sleeper.kill()
     sleeper.wait()
     assert procfs.pin_threads(sleeper.pid, ONE) == 0
-    assert procfs.misplaced_threads(sleeper.pid, ONE) == {}
+    assert procfs.misplaced_threads(procfs.thread_ids(sleeper.pid), ONE) == {}
     assert procfs.thread_ids(sleeper.pid) == frozenset()
     assert procfs.thread_affinity(sleeper.pid) is None
     assert procfs.command_line(sleeper.pid) == ()
