@@ -271,17 +271,24 @@ def misplaced_threads(threads: Iterable[int], cpus: frozenset[int]) -> dict[int,
 
 def descendants_of(pid: int) -> list[int]:
     """The pids of a process and all its descendants (/proc/PID/task/TID/children), parents first."""
-    found = [pid]
+    return list(family_threads(pid))
+
+
+def family_threads(pid: int) -> dict[int, frozenset[int]]:
+    """The thread ids of a process and of all its descendants, by pid, parents first."""
+    found: dict[int, frozenset[int]] = {}
+    waiting = [pid]
     # The list grows during the loop, so that the loop also visits the children of each child. Each thread has
     # its own list of children in /proc.
-    for parent in found:
-        for tid in thread_ids(parent):
+    for parent in waiting:
+        found[parent] = thread_ids(parent)
+        for tid in found[parent]:
             try:
                 children = read(f"/proc/{parent}/task/{tid}/children")
             except OSError:
                 # The thread has ended. The kernel gave its children to another thread of the process.
                 continue
-            found.extend(int(child) for child in children.split())
+            waiting.extend(int(child) for child in children.split())
     return found
 
 

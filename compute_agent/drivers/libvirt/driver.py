@@ -239,14 +239,10 @@ class LibvirtDriver:
     # Inner parts: one guest
 
     def _living_threads(self, guest: Guest) -> Mapping[int, qemu.ThreadRole]:
-        # thread_roles() reads whether the process runs.
-        threads = self._table.find_entry(guest).process.thread_roles()
-        if not threads:
-            raise GuestGoneError(f"guest {guest} has ended")
-        return threads
+        return _list_roles(self._table.find_living(guest))
 
     def _recent_roles(self, guest: Guest) -> Mapping[int, qemu.ThreadRole]:
-        return procfs.read_shared((self.name, guest.pid), self._living_threads, guest)
+        return procfs.read_shared((self.name, guest.pid), _list_roles, self._table.find_recent(guest))
 
     @contextlib.contextmanager
     def _on_domain(self, known: RunningDomain, failing: str) -> Iterator[Any]:
@@ -410,7 +406,7 @@ class LibvirtDriver:
         known = self._table.find_recent(guest)
         roles = self._recent_roles(guest)
         found = {tid: has for tid, (_, has) in qemu.misplaced_threads(roles, settings).items()}
-        found |= self._helpers.misplaced_tasks(known, settings.emulator_cpus)
+        found |= self._helpers.misplaced_tasks(known, settings.emulator_cpus, roles.keys())
         # If the agent pinned threads in the kernel and libvirt does not know these pins yet, the main thread
         # is reported as misplaced. So apply_cpu_settings() is called again and sets them through libvirt once
         # it answers.
@@ -733,6 +729,13 @@ class LibvirtDriver:
         if wanted.latency_us is not None:
             found.append("libvirt has no latency of block I/O")
         return found
+
+
+def _list_roles(known: RunningDomain) -> Mapping[int, qemu.ThreadRole]:
+    threads = known.process.list_roles()
+    if not threads:
+        raise GuestGoneError(f"guest {known.guest} has ended")
+    return threads
 
 
 def _blockio_todo(

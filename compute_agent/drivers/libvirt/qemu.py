@@ -103,8 +103,10 @@ class QemuProcess:
     def thread_roles(self) -> Mapping[int, ThreadRole]:
         """Roles by thread id: all ``all_vcpus`` if none has a guest CPU's name; empty without the process."""
         # The pid may belong to another process by now.
-        if not procfs.is_alive(self.identity):
-            return {}
+        return self.list_roles() if procfs.is_alive(self.identity) else {}
+
+    def list_roles(self) -> Mapping[int, ThreadRole]:
+        """The same as :meth:`thread_roles`, for a caller that has checked that the process runs."""
         tids = procfs.thread_ids(self.identity.pid)
         # Roles are cached because each name costs a read of /proc. Ended threads are removed because the
         # kernel may reuse their ids.
