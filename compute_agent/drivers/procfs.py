@@ -150,6 +150,13 @@ def parent_of(pid: int) -> int:
     return 0 if stat is None else stat.parent
 
 
+def ancestors_of(pid: int) -> Iterator[int]:
+    """The pids of a process, its parent, and so on; empty for the pid 0."""
+    while pid:
+        yield pid
+        pid = parent_of(pid)
+
+
 def is_kernel_thread(pid: int) -> bool:
     """Whether a process is a thread of the kernel; False if the process is gone."""
     stat = _read_stat(pid)
