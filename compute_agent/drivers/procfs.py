@@ -271,7 +271,7 @@ def pin_threads(pid: int, cpus: frozenset[int]) -> int:
 
 
 def misplaced_threads(threads: Iterable[int], cpus: frozenset[int]) -> dict[int, frozenset[int]]:
-    """Those of the threads with another affinity than ``cpus``, by thread id, with their present CPUs."""
+    """The present CPUs of the threads with another affinity than ``cpus``, by thread id."""
     found = {tid: thread_affinity(tid) for tid in threads}
     return {tid: has for tid, has in found.items() if has is not None and has != cpus}
 
