@@ -242,22 +242,24 @@ class CacheControlAllotments:
         self._zones = zones
         self._present = read_groups(control.files)
         self._host = control.build_layout(self._present)
-        #: The last inputs of each guest with its allotments. Rounds with the same inputs use the same
-        #: allotments.
-        self._known: dict[str, tuple[tuple[object, ...], Mapping[ThrottleControl, GuestAllotment]]] = {}
+        #: The last view of each guest, and the zones, with its allotments.
+        self._known: dict[
+            str, tuple[GuestView, Sequence[ProviderNode], Mapping[ThrottleControl, GuestAllotment]]
+        ] = {}
 
     def __call__(self, view: GuestView) -> Mapping[ThrottleControl, GuestAllotment]:
         """The allotments of a guest, by control; empty if its allocation is not known."""
         if view.allocation is None:
             return {}
-        inputs = (view.guest, view.assignment, view.allocation, tuple(self._zones()))
+        zones = self._zones()
         known = self._known.get(view.guest.uuid)
-        if known is None or known[0] != inputs:
+        # Views of guests that have not changed stay the same objects.
+        if known is None or known[0] is not view or known[1] != zones:
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
-            known = inputs, self._compute_allotments(view, view.allocation)
+            known = view, zones, self._compute_allotments(view, view.allocation)
             self._known[view.guest.uuid] = known
-        return known[1]
+        return known[2]
 
     def _compute_allotments(
         self, view: GuestView, allocation: Allocation
