@@ -32,8 +32,8 @@ from placement.db import migration, tables
 _SECONDS: Final = 60
 """Maximum seconds for reading one part of the archive."""
 _MAX_BYTES: Final = 4 << 20
-"""Maximum number of bytes of one part in the archive. A log keeps its last bytes, any other part its first
-bytes.
+"""Maximum number of bytes of a part from a program, a file or the service. A log file keeps its last bytes,
+any other part its first bytes.
 """
 _HIDDEN: Final = "***"
 _SECRETS: Final = (
@@ -128,7 +128,7 @@ def _text_of(read: Callable[[], str]) -> str:
 
 
 def list_versions() -> str:
-    """Return the versions of the program, Python, the kernel and all installed packages."""
+    """Return the versions of the program, Python, the kernel and all installed Python packages."""
     lines = {f"{each.name} {each.version}" for each in distributions()}
     first = [
         f"placement-compute {installed_version()}",
@@ -141,7 +141,7 @@ def list_versions() -> str:
 def fetch_text(url: str) -> str:
     """Return the text at an address, without a proxy.
 
-    :raises requests.RequestException: the service gives no answer.
+    :raises requests.RequestException: the service gives no answer, or an error.
     :raises TimeoutError: the answer takes too long.
     """
     # the import takes longer than most other commands of the program

@@ -232,8 +232,8 @@ def test_corrections_are_reported_before_the_import(reference):
     with open_source(reference.url, OWNER) as source:
         assert importer.examine_source(source) == [
             f"root provider set right: numa ({world.NUMA})",
-            "consumer without a record, gets generation 0 and the incomplete project and user: "
-            + world.UNRECORDED,
+            "consumer without a record, gets generation 0, and project and user of [placement]"
+            f" incomplete_consumer_*: {world.UNRECORDED}",
         ]
 
 
