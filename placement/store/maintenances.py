@@ -2,8 +2,8 @@
 
 Other windows need free capacity. The service books a maintenance without a check of the capacity, so guests
 on the host do not prevent the booking. Until the maintenance ends, the service allocates the host neither to
-consumers without an end time, nor to claims and windows that overlap the maintenance. Present guests keep their
-allocations until they end or move.
+consumers without an end time, nor to claims and windows that overlap the maintenance. Present guests keep
+their allocations until they end or move.
 
 The window is degraded while it overlaps the allocations of guests that have to move.
 """

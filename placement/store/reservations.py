@@ -1,9 +1,10 @@
 """Reservations: consumers that keep allocations for later claims, until a time of the database's clock.
 
 A reservation is a consumer of the type :data:`TYPE`, with a row in the table of reservations. Like every
-consumer, it disappears with its last allocation, except for a window that begins later or that claims use. The amounts of an
-expired reservation are released by the next worker that reads the reservation or needs these amounts
-(:mod:`placement.store.due_changes`). So no separate process has to release expired reservations.
+consumer, it disappears with its last allocation, except for a window that begins later or that claims use.
+The amounts of an expired reservation are released by the next worker that reads the reservation or needs
+these amounts (:mod:`placement.store.due_changes`). So no separate process has to release expired
+reservations.
 """
 
 from __future__ import annotations
