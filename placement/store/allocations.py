@@ -281,7 +281,7 @@ def no_allocations(consumer: str) -> NotFound:
 
 
 def give_back(tx: WriteTransaction, uuids: Collection[str]) -> int:
-    """Release all allocations of these consumers; return the number of consumers that had allocations."""
+    """Release all allocations of these consumers; return the number of consumers that existed."""
     locked = lock_consumers(tx, uuids)
     if locked.consumers:
         _give_back(tx, locked)

@@ -1,6 +1,7 @@
 """Commits claims with providers chosen in the read model, if these choices are still valid.
 
-A claim of a new consumer is written without reading the database first. The statements that write the claim
+A usual claim of a new consumer is written without reading the database first (:func:`is_worthwhile`). The
+statements that write the claim
 contain the conditions of a valid choice. All properties of a chosen provider, except its usage, must be
 unchanged since the choice, and enough of its capacity must be free. If a condition fails, the statement
 inserts an allocation with a provider id that does not exist. A foreign key forbids such an allocation, so the

@@ -5,8 +5,8 @@ The module ``time_profile`` decides how large holds are.
 A provider has at most one hold, which is a consumer of the type ``WINDOW_HOLD``; the provider's uuid
 determines the uuid of the hold. Each write of timed amounts also writes a claim for the provider's hold. This
 claim replaces the old amounts of the hold by the new amounts. So the usual check of capacity also covers
-windows. If all timed amounts of a provider have begun, its hold has no amounts, and disappears like each
-consumer without allocations.
+windows. If all timed amounts of a provider have begun, and claims give nothing back to a window, its hold
+has no amounts, and disappears like each consumer without allocations.
 
 A transaction reads or writes the hold of a provider only while it has locked the provider's bucket. So the
 transaction locks the row of the hold after the bucket, and no deadlock is possible; the transaction locks the

@@ -78,7 +78,7 @@ def read_locked(tx: WriteTransaction, uuid: str) -> ProviderRow:
 
 
 def check_generation(row: ProviderRow, given: int) -> None:
-    """Refuse a write of traits or aggregates if its generation is not the provider's current generation.
+    """Refuse a write of traits, aggregates or attributes for another than the provider's generation.
 
     :raises ConcurrentUpdate: the generation differs. Clients compare the words of this message.
     """

@@ -1,9 +1,10 @@
 """Reservations: consumers that keep allocations for later claims, until a time of the database's clock.
 
 A reservation is a consumer of the type :data:`TYPE`, with a row in the table of reservations. Like every
-consumer, it disappears with its last allocation, except for a window that claims use. The amounts of an
-expired reservation are released by the next worker that reads the reservation or needs these amounts
-(:mod:`placement.store.due_changes`). So no separate process has to release expired reservations.
+consumer, it disappears with its last allocation, except for a window that begins later or that claims use.
+The amounts of an expired reservation are released by the next worker that reads the reservation or needs
+these amounts (:mod:`placement.store.due_changes`). So no separate process has to release expired
+reservations.
 """
 
 from __future__ import annotations
@@ -231,7 +232,7 @@ def window_claim(
     locked: claimants.LockedConsumers,
     window: TimeWindow | None,
 ) -> ConsumerClaim:
-    """Return the claim of a locked reservation for its amounts, whether the window has begun or not.
+    """Return a claim of a locked reservation, or of a claim's consumer, for its present or planned amounts.
 
     The claim has only the amounts in the scope of the window. The caller has locked the buckets of their
     providers.

@@ -91,7 +91,7 @@ class PresentProvider:
 
 
 def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[str, int]:
-    """Write the described state of all providers of a tree; return their new generations by uuid.
+    """Write the described state of providers of one tree; return their new generations by uuid.
 
     :raises InvalidRequest: the providers are not one tree, or a resource class or trait does not exist.
     :raises ConcurrentUpdate: a provider has another name, parent or generation than the client knows.

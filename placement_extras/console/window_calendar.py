@@ -1,6 +1,6 @@
 """The page ``/console/calendar``: the windows, claims with an end time, and free amounts of hosts over time.
 
-A page shows few hosts and reads only their windows, so its cost does not grow with the cloud.
+A page shows few hosts and reads only their windows from the database.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The resource ``/ext/v1/time_events``: starts and ends of reservations and of claims."""
+"""The resource ``/ext/v1/time_events``: starts and ends of reservations, and ends of claims."""
 
 from typing import Any, Final
 

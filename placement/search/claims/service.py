@@ -89,7 +89,7 @@ class ClaimService:
         :raises ConcurrentUpdate: a consumer has another generation than the given one.
         :raises InvalidRequest: a resource class, trait, root or attribute that the claims name does not
             exist, or the search takes too long.
-        :raises Unavailable: every attempt lost a race.
+        :raises Unavailable: every attempt lost a race, or groups or windows changed during its search.
         """
         # the code uses one budget for all attempts, because the client waits for all of them
         end = thread_time() + self._context.search_seconds
@@ -120,7 +120,8 @@ class ClaimService:
                         was_repeated, placed = True, None
             if placed is None:
                 LOG.debug(
-                    "Attempt %d of a claim is repeated, because its groups or windows have changed", attempt
+                    "Attempt %d of a claim is repeated, because groups, windows or providers have changed",
+                    attempt,
                 )
                 continue
             # a dry run checks generations here, because it never reaches the transaction that checks them

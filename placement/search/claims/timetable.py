@@ -198,7 +198,7 @@ def _check_time(end: float) -> None:
     """Raise Unavailable if a request may not go on waiting for amounts."""
     if time.monotonic() > end:
         raise Unavailable(
-            "This worker is still reading the windows of all hosts, which takes seconds after its start."
+            "This worker is still reading the windows of all hosts, which takes seconds in a large cloud."
             " Please try again.",
             SEARCH_TOO_LONG,
         )

@@ -173,7 +173,7 @@ class WindowSearch:
             unplaced = self._never_placed(view.snapshot, skylines, wanted, ways, budget, explain=explain)
             if isinstance(unplaced, UnplacedClaim):
                 refusal = claim_refusal(wanted, unplaced, budget)
-                refusal.detail += " Windows, and claims that end, do not matter."
+                refusal.detail += " Windows, and claims that end, are not the reason."
                 return refusal, False
             if unplaced:
                 refusal = NoCandidate(
