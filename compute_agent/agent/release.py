@@ -1,4 +1,4 @@
-"""Releases a host: undoes every setting that the agent has made, and reports the settings that remain.
+"""Releases a host: undoes settings that the agent has made, and reports the settings that remain.
 
 A release searches the host and Placement for settings to undo, because no list of settings is stored. So
 after an interruption, a second release finds the remaining settings and undoes them. Before the first change,

@@ -264,13 +264,13 @@ class FleetLoop:
             reasons.add(FleetTrouble.GUESTS)
         trouble = "; ".join(filter(None, (trouble, *obstacles)))
         if taken is not None:
-            LOG.info("The agent has applied the settings of the fleet: %s", taken)
+            LOG.info("The agent has stored new settings of the fleet, and applies them soon: %s", taken)
         before = self._state.trouble
         if trouble != before:
             if trouble:
-                LOG.error("The agent does not apply the settings of its fleet: %s", trouble)
+                LOG.error("The host does not follow its fleet: %s", trouble)
             else:
-                LOG.info("The agent applies the settings of its fleet again")
+                LOG.info("The host follows its fleet again")
         with self._changing:
             self._show_state(replace(self._state, trouble=trouble, reasons=frozenset(reasons)))
 
