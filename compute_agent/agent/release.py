@@ -120,8 +120,8 @@ def mark_released(folder: Path) -> None:
 def remove_mark(folder: Path, lock_timeout: float) -> None:
     """Remove the mark, so that an agent may start on this state folder again.
 
-    The limits of guests are also removed from the state folder, because the release has undone them. If the
-    release itself kept new guests away, the next agent lets them in again.
+    Limits for interference are also removed from the state folder, because the release has undone them. If
+    the release itself kept new guests away, the next agent lets them in again.
 
     :param lock_timeout: the seconds to wait for the end of an agent or a release on the folder.
     :raises LockedError: an agent or a release still runs.

@@ -83,7 +83,7 @@ class UsualStop(Protocol):
 
 
 class GuestEvictor:
-    """Evictions, each in a thread; one thread calls the methods, and the next agent goes on with them."""
+    """Evicts guests, each in a thread of its own. Only one thread may call the methods."""
 
     def __init__(
         self, stop: UsualStop, give_back: Callable[[str], None], at_a_time: int = _AT_A_TIME
