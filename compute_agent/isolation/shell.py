@@ -386,7 +386,7 @@ class HostIsolator:
         if plan.changed:
             LOG.warning(
                 "Another program changed %d masks to include quiet CPUs, such as %s = %s, and the agent"
-                " repaired them",
+                " repairs them",
                 len(plan.changed),
                 plan.changed[0].in_words,
                 cpuset.format(plan.changed[0].cpus),
