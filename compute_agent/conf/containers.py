@@ -18,7 +18,8 @@ ENGINE_OPTS: Final = {
             "guest_names",
             default=[],
             help="Names of containers that are guests without the label compute-agent.guest: a list of texts"
-            " or patterns (*, ?, [abc]). A container with compute-agent.guest=false is no guest.",
+            " or patterns (*, ?, [abc]). The label compute-agent.guest=false overrides"
+            " this list, unless the label is from the container's image.",
         ),
     ]
     for name, path in _SOCKETS.items()

@@ -15,8 +15,8 @@ OPTS: Final = [
         regex=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$",
         help="Group of hosts to which this host belongs. The agent then reads settings from GROUP.conf of"
         " the source, and the host's own files override them. If the option is not set, the agent reads"
-        " only its own files. The option needs the Python package cryptography, which the extra fleet of"
-        " the wheel installs.",
+        " only its own files. The option needs the Python package cryptography: install the wheel"
+        ' with the extra "fleet".',
     ),
     cfg.StrOpt(
         "source",

@@ -12,8 +12,8 @@ OPTS: Final = [
         default=False,
         help="Whether the agent traces its reports to Placement. Each report is a span, with one span inside"
         " for each request. The agent sends the header traceparent, so that Placement's own spans belong to"
-        " the same trace. Spans contain no query, body or token. The option needs the packages of the extra"
-        " tracing of the wheel.",
+        " the same trace. Spans contain no query, body or token. The option needs Python packages:"
+        ' install the wheel with the extra "tracing".',
     ),
     cfg.URIOpt(
         "endpoint",

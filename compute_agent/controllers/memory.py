@@ -104,7 +104,10 @@ class MemoryController(GuestController):
         return f"{gets}: allocate its MEMORY_MB from a provider with the trait {memory_trait(wanted)}"
 
     def begin_guest(self, target: GuestTarget) -> None:
-        """Bind the memory of a guest that is still starting, if its allocation names NUMA nodes."""
+        """Bind the memory of a starting guest to the NUMA nodes of its allocation or memory type, if any.
+
+        If another program pins guests, the agent binds only to nodes of the guest's memory type.
+        """
         nodes = target.starting_mems
         if nodes and self._decides_on(target.guest, nodes):
             self._driver.bind_starting_memory(target.guest, nodes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -79,6 +80,13 @@ def parent_of(pid: int) -> int:
     """The pid of the parent of a process; 0 if the process has no parent or is gone."""
     stat = _read_stat(pid)
     return 0 if stat is None else stat.parent
+
+
+def ancestors_of(pid: int) -> Iterator[int]:
+    """The pids of a process, its parent, and so on; empty for the pid 0."""
+    while pid:
+        yield pid
+        pid = parent_of(pid)
 
 
 def is_kernel_thread(pid: int) -> bool:

@@ -152,7 +152,8 @@ class SysFiles:
     """The files of /sys and /proc below a root. The result for a file that cannot be read is None.
 
     A missing file is ordinary (old kernel, other architecture, container), so the caller logs it, once for
-    the whole host. Unexpected content of a file is logged here.
+    the whole host. Methods that return a number or CPUs log a file without such content;
+    the caller of :meth:`text` checks the text itself.
     """
 
     def __init__(self, root: Path) -> None:

@@ -335,7 +335,7 @@ class ClaimEnds(AgentLoop):
         """Log claims that cannot be read, once."""
         if unread and unread != self._unread:
             LOG.warning(
-                "The claims of %d guests cannot be read, and their last known ends apply: %s",
+                "Placement has sent claims of %d guests with invalid times; the last known ends apply: %s",
                 len(unread),
                 named_few([f"{uuid}: {text}" for uuid, text in unread.items()], _MAX_NAMES),
             )

@@ -26,7 +26,10 @@ _CPU: Final = MetricSeries("cpu_usage")
 
 
 class MonitorTargets:
-    """Builds the list of guests and classes to monitor, each with its control group of resctrl."""
+    """Lists the guests and classes to monitor, each with the resctrl control group of its threads.
+
+    The kernel counts the use of a guest in a monitoring group below this control group.
+    """
 
     def __init__(self, driver: GuestThreads) -> None:
         self._driver = driver

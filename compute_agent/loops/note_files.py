@@ -126,8 +126,8 @@ class EvictionStore(NoteFile[EvictionNote]):
 
 def _report_lost_claims(path: Path, error: Exception) -> None:
     LOG.error(
-        "The file of notes of claims cannot be used and is now %s: %s. The agent does not give back the"
-        " allocations that it has claimed before",
+        "The agent cannot use its file with the notes of claims, and has renamed it to %s: %s. The agent does"
+        " not give back the allocations that it claimed before",
         path,
         error,
     )
@@ -135,8 +135,8 @@ def _report_lost_claims(path: Path, error: Exception) -> None:
 
 def _report_lost_ends(path: Path, error: Exception) -> None:
     LOG.error(
-        "The file of end times of claims cannot be used and is now %s: %s. The agent does not evict guests"
-        " whose claims ended while no agent ran",
+        "The agent cannot use its file with the end times of claims, and has renamed it to %s: %s. The agent"
+        " does not evict guests whose claims ended while no agent ran",
         path,
         error,
     )
@@ -144,8 +144,8 @@ def _report_lost_ends(path: Path, error: Exception) -> None:
 
 def _report_lost_evictions(path: Path, error: Exception) -> None:
     LOG.error(
-        "The file of notes of evictions cannot be used and is now %s: %s. The agent does not continue"
-        " evictions that operators have ordered before",
+        "The agent cannot use its file with the notes of evictions, and has renamed it to %s: %s. The agent"
+        " does not continue the evictions that operators have ordered before",
         path,
         error,
     )

@@ -188,7 +188,7 @@ def _fewest_cores(
         """Try each number of filled cores of the kind ``index``, and continue with the next kind.
 
         :param missing: CPUs that are still to be taken.
-        :param mended: the number of broken cores filled so far.
+        :param mended: the number of broken cores of which ``filled`` takes all free threads.
         :param passed_over: the free threads of the largest core that was left unused.
         """
         used = sum(number for _, number in filled)

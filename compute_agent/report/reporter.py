@@ -401,7 +401,10 @@ class HostReporter:
                 return False
         generation = self._client.set_traits(root_uuid, wanted, root.generation)
         self.reader.reported[root_uuid] = replace(root, generation=generation, traits=wanted)
-        LOG.info("Traits in Placement have changed: new guests are %s", in_words(wanted))
+        LOG.info(
+            "The agent has changed traits of the host's root provider in Placement: new guests are %s",
+            in_words(wanted),
+        )
         return True
 
     def read_reported(self, root_uuid: str) -> dict[str, ReportedProvider]:

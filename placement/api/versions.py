@@ -1,7 +1,7 @@
 """The version document at ``/``, and the microversion of requests and answers.
 
-Source: "Microversions" in the API reference. The header with the microversion is ``OpenStack-API-Version:
-placement 1.39``. Without this header the version is 1.0.
+The rules come from "API Versions" in the OpenStack Placement API reference. The header with the microversion
+is ``OpenStack-API-Version: placement 1.39``. Without this header the version is 1.0.
 """
 
 import time

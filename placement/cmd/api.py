@@ -28,9 +28,9 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
         default=4,
         min=1,
         help=(
-            "Number of requests that each process serves at the same time. One request computes while the"
-            " other requests wait for the database. At most half of these requests may be long searches"
-            " for allocation candidates."
+            "Number of requests that each process serves at the same time. The requests of a process"
+            " take turns on one CPU: one computes while others wait for answers of the database. At most half"
+            " of these requests may be long searches for allocation candidates."
         ),
     ),
 )

@@ -17,8 +17,9 @@ OPTIONS: list[cfg.Opt] = [
         default=False,
         help="""
 Whether a limited list of allocation candidates is a random sample of all
-candidates. If false, the same request in the same state of the cloud always
-gets the same candidates in the same order. With a small limit, this order
+candidates. If false, equal requests get equal candidates in the same
+order while the cloud does not change, unless a search reaches
+[api] candidates_deadline. With a small limit, this order
 packs instances onto few hosts.
 
 """,

@@ -17,7 +17,7 @@ Whether the service traces requests. Each request is a span, with one span
 for its handler and one for each query to the database. If an authenticated
 client sends the header traceparent, the request continues the trace of the
 client. Spans contain no query, body, token or name of a user. The option
-needs the packages of the extra "tracing" of the wheel.
+needs Python packages: install the wheel with the extra "tracing".
 """,
     ),
     cfg.URIOpt(

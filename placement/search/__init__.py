@@ -78,8 +78,8 @@ A worked example
 
 Invariants
     - Without a limit each candidate is found exactly once. With a limit, the search finds at most that number
-      of candidates, and fewer only if fewer exist. ``tests/placement/search/brute.py`` defines a candidate,
-      with a function for each rule.
+      of candidates. It finds fewer only if no more exist, or if it has spent its budget.
+      ``tests/placement/search/brute.py`` defines a candidate, with a function for each rule.
     - A limit bounds not only the size of the answer but also the work, because the search stops at the limit.
     - If a tree can serve a request in many equivalent ways, one of these ways comes before all other ways of
       any tree. So the candidates beyond a limit are first those that differ from another candidate only in

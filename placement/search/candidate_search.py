@@ -316,12 +316,13 @@ class CandidateSearch:
         return home if all(each.met_by(root, self._snapshot) for each in self._on_roots) else None
 
     def is_repeated(self, offer: Offer, seen: set[Hashable]) -> bool:
-        """Return whether the single candidate of a batch was already found at another root.
+        """Return whether the search has already found this candidate at an earlier root.
 
-        Only a candidate of sharing providers alone can be found twice, so other candidates are not
-        remembered.
+        Only a candidate with no provider but sharing ones can be found at several roots. The method neither
+        compares nor remembers other candidates.
 
-        :param seen: the keys of the candidates found so far; the function adds the key of a new candidate.
+        :param offer: a batch of one candidate.
+        :param seen: the keys of the remembered candidates; the method adds the key of a new one.
         """
         sharing, members = self._sharing.providers, offer[0].members
         # a candidate with a provider that does not share is anchored only at the tree of this provider

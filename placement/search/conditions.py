@@ -491,7 +491,10 @@ class _AggregateCondition(ProviderCondition):
         """
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
-        """Return whether the aggregates of the provider, or of its root, meet the condition."""
+        """Return whether the provider's aggregates meet the condition.
+
+        With ``or_root``, the aggregates of the provider's root count, too.
+        """
         root = None
         if self.or_root and provider.parent_id is not None:
             # for a root, ``own`` already has the aggregates of the root

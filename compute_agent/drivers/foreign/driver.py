@@ -187,7 +187,7 @@ class ForeignDriver(UndividedThreads):
         self._stopped, self._tried = threading.Event(), threading.Event()
 
     def _await_look(self, thread: threading.Thread) -> None:
-        """Wait until the thread has tried to list guests.
+        """Wait until the thread has tried once to list guests, but at most ``_FIRST_LOOK`` seconds.
 
         In most cases the guests are known when the constructor returns, so the agent can manage them from its
         start.

@@ -31,8 +31,12 @@ _OUTSIDE: Final = 0
 def adoptable_process(pid: int) -> ProcessIdentity:
     """Check that the process with this pid can be a guest, and return the identity of the process.
 
-    :raises DriverError: there is no such process, or the process is a kernel thread.
+    :raises DriverError: there is no such process, or it is process 1, the agent or a kernel thread.
     """
+    if pid in (_INIT, os.getpid()):
+        raise DriverError(
+            f"pid {pid} is {'process 1' if pid == _INIT else 'the agent'} and cannot be a guest"
+        )
     identity = procfs.identify_process(pid)
     if identity is None:
         raise DriverError(f"there is no process with pid {pid}")

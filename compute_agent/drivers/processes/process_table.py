@@ -223,13 +223,16 @@ class ProcessTable:
             raise DriverError(describe_unusable(it))
 
     def forbid_guests(self, pids: set[int]) -> None:
-        """Check that none of the processes is the main process of a guest.
+        """Check that none of the processes is the main process of a guest or one of its descendants.
 
-        :raises DriverError: one of the processes is a guest.
+        :raises DriverError: one of the processes belongs to a guest.
         """
-        for record in self.running_records():
-            if record.identity.pid in pids:
-                raise DriverError(f"pid {record.identity.pid} is guest {record} already")
+        guests = {record.identity.pid: record for record in self.running_records()}
+        for pid in pids:
+            for ancestor in procfs.ancestors_of(pid):
+                if ancestor in guests:
+                    belongs = "is" if ancestor == pid else "is a process of"
+                    raise DriverError(f"pid {pid} {belongs} guest {guests[ancestor]} already")
 
     def add(self, record: ProcessRecord, child: subprocess.Popen[bytes] | None = None) -> None:
         """Add a guest, on disk first. Its end is not watched yet.

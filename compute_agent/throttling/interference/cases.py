@@ -81,8 +81,8 @@ class InterferenceCase:
     - ``watch`` is the name of the section; ``victim`` and ``suspect`` are uuids.
     - ``knob`` says what is limited: a lever, on one domain of the host.
     - ``correlation`` is the correlation of the suspect's use with the victim's signal, from -1 to 1.
-    - ``before`` is the level of the victim's signal before the limit was last lowered. After the hold,
-      ``before`` is the level at the end of the hold.
+    - ``before`` is the level of the victim's signal before the last step down. When phase ``HOLD`` ends and
+      the limit is raised, ``before`` becomes the level of that moment.
     - ``limits`` has the limit after each step down, in the lever's unit. ``depth`` is the number of steps in
       force, so ``limits[depth - 1]`` is the current limit. With a ``depth`` of 0 the suspect has no limit.
     - ``since`` is the time at which the phase or its latest step began (monotonic seconds).

@@ -369,6 +369,24 @@ class TestAdopted:
         with pytest.raises(DriverError, match=f"no process with pid {process.pid}"):
             driver.adopt_guest(uid, uid, GuestSettings(), process.pid)
 
+    @pytest.mark.parametrize(("pid", "reason"), [(1, "process 1"), (os.getpid(), "the agent")])
+    def test_the_agent_and_the_first_process_are_refused(self, driver, uid, pid, reason):
+        with pytest.raises(DriverError, match=f"pid {pid} is {reason} and cannot be a guest"):
+            driver.adopt_guest(uid, uid, GuestSettings(), pid)
+
+    def test_a_child_of_a_guest_is_refused(self, driver, uid):
+        shell = subprocess.Popen(["sh", "-c", "sleep 60 & wait"])
+        try:
+            wait_for(lambda: len(procfs.descendants_of(shell.pid)) == 2)
+            child = procfs.descendants_of(shell.pid)[1]
+            driver.adopt_guest(uid, uid, GuestSettings(), shell.pid)
+            with pytest.raises(DriverError, match=f"pid {child} is a process of guest {uid} already"):
+                driver.adopt_guest(str(uuid.uuid4()), "part", GuestSettings(), child)
+        finally:
+            shell.kill()
+            shell.wait()
+            os.kill(child, signal.SIGKILL)
+
     def test_a_kernel_thread_is_refused(self, driver, uid):
         kernel = [pid for pid in procfs.all_pids() if procfs.is_kernel_thread(pid)]
         if not kernel:

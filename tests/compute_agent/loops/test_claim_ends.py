@@ -699,7 +699,7 @@ class TestRestarts:
         host.report()
         (host.folder / ENDS_FILE).write_bytes(content)
         host.boot()
-        assert "cannot be used and is now" in caplog.text
+        assert "has renamed it to" in caplog.text
         assert len(list(host.folder.glob(f"{ENDS_FILE}.damaged-*"))) == 1
         host.report()
         host.go_on(50)
