@@ -325,7 +325,7 @@ class CombinedDriver:
                 )
         for guest_uuid, reason in doubles.items():
             if self._doubles.get(guest_uuid) != reason:
-                LOG.warning("Two guests have the same uuid: %s", reason)
+                LOG.warning("The agent manages only one of two guests: %s", reason)
         self._doubles = doubles
         return list(kept.values())
 
