@@ -318,7 +318,7 @@ class _FleetState:
 
     :ivar group: the name of the group of hosts; empty if the host has no fleet.
     :ivar revision: the stored revision; None if there is no stored revision.
-    :ivar overruled: options of the revision for which the host's own configuration files have another value.
+    :ivar overruled: options of the revision that the host's own configuration files set, too.
     :ivar trouble: the reason as text why the host does not follow its fleet; empty if the host follows it.
     :ivar reasons: the kinds of trouble for which the host does not follow its fleet.
     """
