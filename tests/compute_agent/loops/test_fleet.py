@@ -88,7 +88,9 @@ def test_followed_settings_are_logged_and_reported_once(followed, caplog):
     told = {"fleet.group": "edge", "fleet.generation": 7}
     assert followed.attributes() == {"cpu_capacity": 1.0, **told}
     assert followed.attributes(beside=True) == told
-    assert caplog.text.count("applied the settings of the fleet: edge generation 7") == 1
+    assert (
+        caplog.text.count("stored new settings of the fleet, and applies them soon: edge generation 7") == 1
+    )
 
 
 def test_a_trouble_is_logged_once_until_it_is_over(followed, caplog):
