@@ -270,6 +270,8 @@ class ResctrlController(KernelController):
         # The demands and the groups after the last complete sync(); None: the next sync() must not be
         # skipped.
         self._synced: tuple[CacheDemands, ResctrlGroups] | None = None
+        # The inputs of the last call of cache_demands(), and its result.
+        self._demanded: tuple[tuple[object, ...], CacheDemands] | None = None
         self._repaired: frozenset[str] = frozenset()
         # The group that the threads of each guest were moved to; None: the next sync() that succeeds moves
         # the threads.
@@ -300,7 +302,7 @@ class ResctrlController(KernelController):
         host = self.control.build_layout(present)
         of_classes = share_groups(host, self.classes, present).by_class
         self.class_groups, self._common = of_classes, frozenset((DEFAULT_GROUP, *of_classes.values()))
-        wanted = cache_demands(targets, zones, host, present)
+        wanted = self._demands_of(targets, zones, host, present)
         if self._synced == (wanted, present):
             return
         # If this sync() fails half way, the next one must not be skipped. So the note of the last sync is
@@ -402,6 +404,21 @@ class ResctrlController(KernelController):
             raise DriverError(f"guest {guest} cannot be limited: {'; '.join(self.refused[guest.uuid])}")
         return moved
 
+    def _demands_of(
+        self,
+        targets: Sequence[GuestTarget],
+        zones: Sequence[ProviderNode],
+        host: ResctrlLayout,
+        present: ResctrlGroups,
+    ) -> CacheDemands:
+        """The demands of guests; those of the last call if it had equal guests and groups."""
+        # Most rounds compare guests that have not changed.
+        guests = [(one.guest, one.assignment, one.allocation, one.limits) for one in targets]
+        inputs = (guests, tuple(zones), present)
+        if self._demanded is None or self._demanded[0] != inputs:
+            self._demanded = inputs, cache_demands(targets, zones, host, present)
+        return self._demanded[1]
+
     def _read_present(self) -> ResctrlGroups:
         try:
             return read_groups(self.control.files)
@@ -497,7 +514,7 @@ class ResctrlController(KernelController):
         files = self.control.files
         if group not in self._tasks:
             self._tasks[group] = groups.read_tasks(files, group)
-        outside = self._driver.thread_ids(guest) - self._tasks[group]
+        outside = self._driver.recent_threads(guest) - self._tasks[group]
         if outside:
             # These threads may be younger than the cached list, or may have ended, so both lists are read
             # again.

@@ -125,6 +125,13 @@ class GuestThreads(Protocol):
         """The ids of all threads of the guest at this moment."""
         ...
 
+    def recent_threads(self, guest: Guest) -> frozenset[int]:
+        """The ids of all threads of the guest; comparisons of one round share the list.
+
+        See :func:`compute_agent.drivers.procfs.sharing_reads`.
+        """
+        ...
+
     def vcpu_threads(self, guest: Guest) -> frozenset[int]:
         """The ids of the threads that run guest CPUs.
 

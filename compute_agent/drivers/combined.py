@@ -146,6 +146,10 @@ class CombinedDriver:
         """See :meth:`compute_agent.drivers.base.GuestThreads.thread_ids`."""
         return self._driver_of(guest).thread_ids(guest)
 
+    def recent_threads(self, guest: Guest) -> frozenset[int]:
+        """See :meth:`compute_agent.drivers.base.GuestThreads.recent_threads`."""
+        return self._driver_of(guest).recent_threads(guest)
+
     def vcpu_threads(self, guest: Guest) -> frozenset[int]:
         """See :meth:`compute_agent.drivers.base.GuestThreads.vcpu_threads`."""
         return self._driver_of(guest).vcpu_threads(guest)

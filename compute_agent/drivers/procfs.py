@@ -1,17 +1,31 @@
-"""Reads processes and threads in /proc (proc(5)): identity, age, affinity, memory nodes, cgroup."""
+"""Reads processes and threads in /proc (proc(5)): identity, age, affinity, memory nodes, cgroup.
+
+Several controllers compare the same guest in one round. Within :func:`sharing_reads` they share the readings
+of its processes and threads, so that each file is read once in a round.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from compute_agent.host.kernel_files import read, read_optional, read_piece, read_text
-from compute_agent.host.proc_stat import ProcessStat, parse_process_stat
+from compute_agent.host.proc_stat import ProcessStat, parse_process_stat, parse_start_time
 from compute_agent.model import cpuset
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+READING_SECONDS: Final = 1.0
+"""The maximum age in seconds of readings that a comparison shares with an earlier one of the same round. A
+round compares all settings of a guest within milliseconds.
+"""
 
 # A thread that is made meanwhile inherits the affinity of the thread that made it, so two passes are nearly
 # always enough. A process that makes threads faster than the agent lists them is corrected at the next
@@ -27,6 +41,49 @@ _MAX_COMMAND_LINE: Final = 1 << 17
 
 # Maximum number of bytes of an environment that are read, which may be as long as the command line.
 _MAX_ENVIRONMENT: Final = 1 << 20
+
+
+SharedReadings = dict[Hashable, tuple[float, Any]]
+"""Readings by key, each with its time in seconds of the monotonic clock."""
+
+
+class _ThreadReadings(threading.local):
+    readings: SharedReadings | None = None
+
+
+_SHARED: Final = _ThreadReadings()
+"""The readings of each thread; None outside of :func:`sharing_reads`."""
+
+
+@contextlib.contextmanager
+def sharing_reads(earlier: SharedReadings | None = None) -> Iterator[SharedReadings]:
+    """Let :func:`read_shared` use readings again, in this thread and until the end of the block.
+
+    Only lists and comparisons of guests use shared readings. Code that changes a guest reads again.
+
+    :param earlier: the readings of an earlier block of the same round; None begins without readings.
+    :return: the readings, which a later block may use.
+    """
+    before, _SHARED.readings = _SHARED.readings, {} if earlier is None else earlier
+    try:
+        yield _SHARED.readings
+    finally:
+        _SHARED.readings = before
+
+
+def read_shared(key: Hashable, read: Callable[[A], T], subject: A) -> T:
+    """Return ``read(subject)``, or its result with this key of at most :data:`READING_SECONDS` ago.
+
+    Outside of :func:`sharing_reads` each call reads. A reading that raises an exception is not kept.
+    """
+    readings = _SHARED.readings
+    if readings is None:
+        return read(subject)
+    now, known = time.monotonic(), readings.get(key)
+    if known is None or now - known[0] > READING_SECONDS:
+        known = readings[key] = now, read(subject)
+    found: T = known[1]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +110,24 @@ def boot_id() -> str:
 def identify_process(pid: int) -> ProcessIdentity | None:
     """The identity of the process that has ``pid`` now; None if there is no process, or only a zombie."""
     # A zombie keeps its pid until its parent reads its status; it runs nothing and cannot be pinned.
-    stat = _read_stat(pid)
-    return None if stat is None or stat.is_dead else ProcessIdentity(pid, stat.start_time, boot_id())
+    text = _read_stat_text(pid)
+    start = None if text is None else parse_start_time(text)
+    return None if start is None else ProcessIdentity(pid, start, boot_id())
+
+
+def identify_recent(pid: int) -> ProcessIdentity | None:
+    """The same as :func:`identify_process`; comparisons of one round share the reading."""
+    return read_shared(pid, identify_process, pid)
 
 
 def is_alive(identity: ProcessIdentity) -> bool:
     """Whether the process with this identity still runs; a later process with the same pid does not count."""
     return identify_process(identity.pid) == identity
+
+
+def was_alive(identity: ProcessIdentity) -> bool:
+    """The same as :func:`is_alive`; comparisons of one round share the reading."""
+    return identify_recent(identity.pid) == identity
 
 
 def seconds_at_start(pid: int) -> float | None:
@@ -202,25 +270,32 @@ def pin_threads(pid: int, cpus: frozenset[int]) -> int:
     return changed
 
 
-def misplaced_threads(pid: int, cpus: frozenset[int]) -> dict[int, frozenset[int]]:
-    """The threads with another affinity than ``cpus``, as a dict from the thread id to the present CPUs."""
-    found = {tid: thread_affinity(tid) for tid in thread_ids(pid)}
+def misplaced_threads(threads: Iterable[int], cpus: frozenset[int]) -> dict[int, frozenset[int]]:
+    """The present CPUs of the threads with another affinity than ``cpus``, by thread id."""
+    found = {tid: thread_affinity(tid) for tid in threads}
     return {tid: has for tid, has in found.items() if has is not None and has != cpus}
 
 
 def descendants_of(pid: int) -> list[int]:
     """The pids of a process and all its descendants (/proc/PID/task/TID/children), parents first."""
-    found = [pid]
+    return list(family_threads(pid))
+
+
+def family_threads(pid: int) -> dict[int, frozenset[int]]:
+    """The thread ids of a process and of all its descendants, by pid, parents first."""
+    found: dict[int, frozenset[int]] = {}
+    waiting = [pid]
     # The list grows during the loop, so that the loop also visits the children of each child. Each thread has
     # its own list of children in /proc.
-    for parent in found:
-        for tid in thread_ids(parent):
+    for parent in waiting:
+        found[parent] = thread_ids(parent)
+        for tid in found[parent]:
             try:
                 children = read(f"/proc/{parent}/task/{tid}/children")
             except OSError:
                 # The thread has ended. The kernel gave its children to another thread of the process.
                 continue
-            found.extend(int(child) for child in children.split())
+            waiting.extend(int(child) for child in children.split())
     return found
 
 
@@ -245,8 +320,13 @@ def has_variable(pid: int, name: str, value: str) -> bool:
 
 def _read_stat(pid: int) -> ProcessStat | None:
     """The fields of /proc/PID/stat; None when the process is gone."""
+    text = _read_stat_text(pid)
+    return None if text is None else parse_process_stat(text)
+
+
+def _read_stat_text(pid: int) -> str | None:
     # ESRCH: the process ended between open(2) and read(2).
     try:
-        return parse_process_stat(read_piece(f"/proc/{pid}/stat").decode(errors="replace"))
+        return read_piece(f"/proc/{pid}/stat").decode(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None

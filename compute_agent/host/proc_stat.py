@@ -107,15 +107,30 @@ class ProcessStat:
     cpu_seconds: float
 
 
+def parse_start_time(text: str) -> int | None:
+    """The start time in a /proc/PID/stat, in clock ticks since boot; None if the process is dead.
+
+    :raises ValueError: a field that should be a number is not one.
+    :raises LookupError: fields are missing.
+    """
+    # The agent compares start times of all guests in each round, so only these two fields are parsed.
+    fields = _fields_of(text)
+    return None if fields[0] in _DEAD_STATES else int(fields[19])
+
+
+def _fields_of(text: str) -> list[str]:
+    # The second field is the name of the command in brackets, which may itself contain blanks and brackets.
+    # So fields are counted from the third one, the state, after the last bracket.
+    return text.rpartition(")")[2].split()
+
+
 def parse_process_stat(text: str) -> ProcessStat:
     """Parse the content of a /proc/PID/stat.
 
     :raises ValueError: a field that should be a number is not one.
     :raises LookupError: fields are missing.
     """
-    # The second field is the name of the command in brackets, which may itself contain blanks and brackets.
-    # So fields are counted from the third one, the state, after the last bracket.
-    fields = text.rpartition(")")[2].split()
+    fields = _fields_of(text)
     # proc_pid_stat(5) numbers fields from 1, and two fields come before the state.
     return ProcessStat(
         is_dead=fields[0] in _DEAD_STATES,

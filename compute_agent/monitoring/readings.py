@@ -164,6 +164,9 @@ class TargetUse:
     @cached_property
     def caches(self) -> Mapping[int, CacheUse]:
         """The use of each cache by the target, by cache id; empty if the target is not monitored."""
+        # Most targets have one group.
+        if len(self.groups) == 1:
+            return self.groups[0].cache_uses()
         return add_up(group.cache_uses() for group in self.groups)
 
     @cached_property
@@ -284,7 +287,6 @@ def add_up(uses: Iterable[Mapping[int, CacheUse]]) -> dict[int, CacheUse]:
     found: dict[int, CacheUse] = {}
     for caches in uses:
         for cache, use in caches.items():
-            # Most targets have one group, so that no second use has to be added.
             found[cache] = _add_use(found[cache], use) if cache in found else use
     return found
 

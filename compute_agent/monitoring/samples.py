@@ -59,13 +59,14 @@ def to_samples(before: MonitorReading | None, now: MonitorReading, time: float) 
         target = use.target
         known = rates.get(target.key, {})
         labels = (time, target.guest, target.name, target.qos_class)
-        for cache, now_used in sorted(use.caches.items()):
+        caches = use.caches
+        for cache, now_used in sorted(caches.items()):
             local, total = (
                 None if rate is None else known.get((cache, kind))
                 for kind, rate in ((LOCAL, now_used.local), (TOTAL, now_used.total))
             )
             yield StoredSample(*labels, cache, now_used.occupancy, local, total, target.cpu)
-        if not use.caches and target.cpu is not None:
+        if not caches and target.cpu is not None:
             yield StoredSample(*labels, cpu=target.cpu)
 
 

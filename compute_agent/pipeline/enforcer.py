@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -155,10 +156,10 @@ class GuestEnforcer:
             if self._comparisons == 0 or number % controller.compare_rounds == 0
         ]
         self._comparisons += 1
-        self._sync_with(due if self.cache.synced else self._controllers, host_state)
-        for entry in self.cache:
+        targets = self._sync_with(due if self.cache.synced else self._controllers, host_state)
+        for entry, target in zip(self.cache, targets, strict=True):
             # A limit of throttling is repaired at once, because it protects other guests.
-            self._compare_guest(entry, self._controllers if entry.limits else due, host_state)
+            self._compare_guest(entry, target, self._controllers if entry.limits else due)
 
     def apply(self, host_state: HostState, but: CachedGuest | None = None) -> None:
         """Run the controllers for all pending changes. If a change fails, it is logged and stays pending.
@@ -261,15 +262,16 @@ class GuestEnforcer:
 
     def update_gauges(self) -> None:
         """Set the metric for the number of pending changes of each controller."""
+        waiting = Counter(name for entry in self.cache for name in entry.pending)
         for controller in self._controllers:
-            waiting = sum(1 for _ in self.cache.pending_for(controller.name))
-            self._metrics.pending.labels(controller.name).set(waiting)
+            self._metrics.pending.labels(controller.name).set(waiting[controller.name])
 
     def _sync(self, host_state: HostState) -> None:
         if not self.cache.synced:
             self._sync_with(self._controllers, host_state)
 
-    def _sync_with(self, controllers: Sequence[KernelController], host_state: HostState) -> None:
+    def _sync_with(self, controllers: Sequence[KernelController], host_state: HostState) -> list[GuestTarget]:
+        """Call sync() of controllers, and return the targets of all guests in the order of the cache."""
         # Preserved guests are among the targets, so that no other guest gets their CPUs and cache ways.
         targets = [self._target_for(entry, host_state) for entry in self.cache]
         expected = [_target_of(one, host_state) for one in self._expected.waiting_guests()]
@@ -283,14 +285,16 @@ class GuestEnforcer:
                 synced = False
         self.cache.synced = synced
         self._log_refused()
+        return targets
 
     def _log_refused(self) -> None:
         """Note settings that controllers could not give to guests, and record each new one as an event."""
+        refusing = [controller for controller in self._controllers if controller.refused]
         for entry in self.cache:
             uuid = entry.guest.uuid
             refused = tuple(
                 f"{controller.name}: {reason}"
-                for controller in self._controllers
+                for controller in refusing
                 for reason in controller.refused.get(uuid, ())
             )
             for reason in refused:
@@ -304,16 +308,19 @@ class GuestEnforcer:
                     )
             entry.refused = refused
         for controller in self._controllers:
-            refusals = sum(entry.guest.uuid in controller.refused for entry in self.cache)
+            refusals = (
+                sum(entry.guest.uuid in controller.refused for entry in self.cache)
+                if controller in refusing
+                else 0
+            )
             self._metrics.refused_settings.labels(controller.name).set(refusals)
 
     def _compare_guest(
-        self, entry: CachedGuest, controllers: Sequence[KernelController], host_state: HostState
+        self, entry: CachedGuest, target: GuestTarget, controllers: Sequence[KernelController]
     ) -> None:
         # The agent must not change a preserved guest, so its differences are no drift.
         if entry.guest.settings.preserve:
             return
-        target = self._target_for(entry, host_state)
         for controller in controllers:
             # A pending change is no drift.
             if controller.name in entry.pending:

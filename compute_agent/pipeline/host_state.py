@@ -91,7 +91,8 @@ class HostState:
     @property
     def all_zones(self) -> tuple[ProviderNode, ...]:
         """The zones of the present provider tree, and then the zones of its former shapes."""
-        return (*self.tree.nodes, *self.former)
+        # Rounds read the zones for each guest, and mostly there are no former ones.
+        return (*self.tree.nodes, *self.former) if self.former else self.tree.nodes
 
     @property
     def zone_cpus(self) -> dict[str, frozenset[int]]:

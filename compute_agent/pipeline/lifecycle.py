@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Mapping
 
+from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.events.event import EventKind, EventRecorder, NamedSubject
 from compute_agent.model.guest import Allocation, Guest, GuestHolding, GuestMigration
@@ -321,7 +322,8 @@ class GuestLifecycle:
         :raises DriverError: the driver cannot list the guests.
         """
         awaited = self._awaited or frozenset()
-        running = self._list_known(awaited)
+        with procfs.sharing_reads() as readings:
+            running = self._list_known(awaited)
         for entry in self._cache:
             # A driver may report the start of a guest shortly before it lists its guests.
             if entry.guest.uuid not in running and entry.guest.driver not in awaited:
@@ -342,7 +344,9 @@ class GuestLifecycle:
                 LOG.info("Guest %s, which the driver could not manage, has ended: its CPUs are free", uuid)
                 self._cache.forget_lost(uuid)
         self._placer.follow_guests()
-        self._enforcer.compare_all(self._placer.host_state)
+        # A comparison of a guest uses the state of the process that the list has just read.
+        with procfs.sharing_reads(readings):
+            self._enforcer.compare_all(self._placer.host_state)
 
     def _find_guest(self, guest: Guest) -> None:
         """Add a guest that is neither in the cache nor in the saved state, with its CPUs from the kernel."""

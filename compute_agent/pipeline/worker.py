@@ -86,7 +86,8 @@ class GuestOverview:
         metrics.preserved_guests.set(sum(entry.guest.settings.preserve for entry in entries))
         metrics.lost_guests.set(len(self._driver.lost_guests()))
         metrics.stray_guests.set(sum(bool(entry.stray) for entry in entries))
-        remote = sum(bool(view_guest(entry, topology).remote_memory) for entry in entries)
+        places = (entry.assignment for entry in entries)
+        remote = sum(bool(one.mems - topology.nodes_of(one.cpus)) for one in places if one and one.mems)
         metrics.remote_memory_guests.set(remote)
 
     def warn_of_unallocated(self) -> None:
@@ -177,6 +178,9 @@ class GuestPipeline:
         self._lock = threading.RLock()
         self._views: tuple[HostTopology | None, Mapping[str, GuestView]] = (None, {})
         """The last copies of all guests by uuid, and the topology at that time."""
+        self._has_views = False
+        """Whether no event began since the copies were made."""
+        self._in_event = False
         self._thread = PeriodicTask(
             WORKER_THREAD,
             self._handle_queued,
@@ -201,14 +205,17 @@ class GuestPipeline:
         with self._lock:
             topology = self.host_state.topology
             before, known = self._views
-            # Rounds of the watermarks call this each second, and few guests change meanwhile.
+            # Rounds of the watermarks call this each second, and guests change only in events.
+            if self._has_views and before is topology:
+                return list(known.values())
             known = known if before is topology else {}
             views: dict[str, GuestView] = {}
             for entry in self._cache:
                 uuid = entry.guest.uuid
                 views[uuid] = renew_view(known.get(uuid), entry, topology)
-            self._views = topology, views
-            return [views[uuid] for uuid in sorted(views)]
+            views = {uuid: views[uuid] for uuid in sorted(views)}
+            self._views, self._has_views = (topology, views), not self._in_event
+            return list(views.values())
 
     def guests(self) -> list[Guest]:
         """All guests, without allocations and assignments, at a tenth of the cost of guest_views()."""
@@ -302,6 +309,7 @@ class GuestPipeline:
                 self._take_over()
             except DriverError as error:
                 LOG.error("The agent cannot take over the running guests: %s; it tries again", error)
+            self._has_views = False
         # The thread starts after a failure, too, because each event tries the takeover again.
         self._thread.start()
 
@@ -344,6 +352,13 @@ class GuestPipeline:
 
     def handle_event(self, event: Event) -> GuestView | CpuAssignment | None:
         """Handle one event completely, and return its answer. Only the worker's thread and tests do so."""
+        self._has_views, self._in_event = False, True
+        try:
+            return self._carry_out(event)
+        finally:
+            self._in_event = False
+
+    def _carry_out(self, event: Event) -> GuestView | CpuAssignment | None:
         if isinstance(event, HostStateChanged):
             tree, self._placer.host_state = self.host_state.tree, event.host_state
             self._devices.compare_trees(tree, event.host_state.tree, self._cache)

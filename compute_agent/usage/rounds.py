@@ -129,9 +129,9 @@ class MeasuringRound:
             True saves a system call for each guest and file.
         """
         key = (path, parse)  # several measures parse one file in different ways
-        if key not in self._parsed and not self._closed:
-            self._parsed[key] = self._read_parsed(path, parse, is_short)
         found: T | None = self._parsed.get(key)
+        if found is None and not self._closed and key not in self._parsed:
+            found = self._parsed[key] = self._read_parsed(path, parse, is_short)
         return found
 
     def read_caches(self) -> CacheReading:
@@ -329,11 +329,11 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 def parse_cpu_stat(text: str) -> float:
     """CPU time of a cgroup so far, in seconds, from its cpu.stat."""
-    for line in text.splitlines():
-        name, _, number = line.partition(" ")
-        if name == "usage_usec":
-            return int(number) / 1e6
-    raise ValueError("there is no usage_usec")
+    # The kernel writes this line first, and each round reads the file for each guest.
+    _, found, rest = f"\n{text}".partition("\nusage_usec ")
+    if not found:
+        raise ValueError("there is no usage_usec")
+    return int(rest.partition("\n")[0]) / 1e6
 
 
 def parse_resident(text: str) -> int:
@@ -413,7 +413,7 @@ def _cpu_seconds(now: MeasuringRound, subject: MeasuredGuest) -> dict[Hashable, 
             return {subject.cgroup: seconds}
     counted: dict[Hashable, float] = {}
     for pid in subject.pids:
-        process = now.parse_file(f"{now.root}/proc/{pid}/stat", parse_process_stat)
+        process = now.parse_file(f"{now.root}/proc/{pid}/stat", parse_process_stat, is_short=True)
         if process is not None:
             counted[pid, process.start_time] = process.cpu_seconds
     return counted
@@ -422,8 +422,8 @@ def _cpu_seconds(now: MeasuringRound, subject: MeasuredGuest) -> dict[Hashable, 
 def _grown_seconds(first: Mapping[Hashable, float], last: Mapping[Hashable, float]) -> float | None:
     # A process that began since the previous round has no earlier value. A counter that fell belongs to a new
     # cgroup with the same path.
-    common = first.keys() & last.keys()
-    return sum(max(0.0, last[key] - first[key]) for key in common) if common else None
+    grown = [max(0.0, seconds - first[key]) for key, seconds in last.items() if key in first]
+    return sum(grown) if grown else None
 
 
 def held_memory(now: MeasuringRound, subject: MeasuredGuest) -> int | None:

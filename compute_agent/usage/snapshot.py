@@ -121,7 +121,7 @@ class UsageSnapshot:
         return replace(
             self,
             guests={
-                uuid: replace(guest, usage={**known.get(uuid, {}), **guest.usage})
+                uuid: guest.with_usage({**known.get(uuid, {}), **guest.usage})
                 for uuid, guest in self.guests.items()
             },
         )

@@ -105,16 +105,16 @@ class _SubjectInputs(NamedTuple):
 
     view: GuestView
     classes: QosClasses
-    started: float
     can_swap: bool
     group: str
+    pids: tuple[int, ...]
     caches: Mapping[ThrottleControl, GuestAllotment]
 
 
 class SubjectFactory:
-    """Builds subjects of guests, and keeps their start times, each of which is read from /proc only once.
+    """Builds subjects of guests, and keeps each subject until its facts change.
 
-    The subject of a guest with a cgroup is kept until its facts change.
+    The start time of a guest is read from /proc only once.
     """
 
     def __init__(
@@ -127,54 +127,49 @@ class SubjectFactory:
         self._driver = driver
         self._root = Path(root)
         self.cache_allotments = cache_allotments
-        self._started: dict[tuple[str, int], float] = {}
         self._built: dict[str, tuple[_SubjectInputs, MeasuredGuest]] = {}
 
     def build_subjects(self, views: Sequence[GuestView], classes: QosClasses) -> list[MeasuredGuest]:
         """The subjects of all guests, in the order of ``views``."""
-        known = self._started
-        keys = [(view.guest.uuid, view.guest.pid) for view in views]
-        # Start times of other guests are dropped, because the kernel may give their pids to other processes.
-        # An unknown start counts as 0, which matters only between guests of equal rank and priority.
-        started = {
-            key: known[key] if key in known else procfs.seconds_at_start(key[1]) or 0.0 for key in keys
-        }
-        # A new dictionary replaces the old one at once: several threads of scrapes may be in this method.
-        self._started = started
         # Swap is looked up in each round, because it may be switched off. A limit of memory would then stop
         # guests instead of freeing memory.
         can_swap = has_swap(self._root)
-        built: dict[str, tuple[_SubjectInputs, MeasuredGuest]] = {}
-        for view, key in zip(views, keys, strict=True):
-            inputs = _SubjectInputs(
-                view,
-                classes,
-                started[key],
-                can_swap,
-                self._driver.usage_group(view.guest),
-                self.cache_allotments(view) if self.cache_allotments else {},
-            )
-            last = self._built.get(view.guest.uuid)
-            # The processes of a guest without a cgroup may be others in each round.
-            if last is None or not inputs.group or last[0] != inputs:
-                last = inputs, self._build_subject(view, inputs)
-            built[view.guest.uuid] = last
+        before, built = self._built, dict[str, tuple[_SubjectInputs, MeasuredGuest]]()
+        for view in views:
+            guest = view.guest
+            group = self._driver.usage_group(guest)
+            # Processes are needed only for a guest without a cgroup. A cgroup counts all its processes, also
+            # those that have ended.
+            pids = () if group else tuple(self._driver.process_ids(guest))
+            caches = self.cache_allotments(view) if self.cache_allotments else {}
+            inputs = _SubjectInputs(view, classes, can_swap, group, pids, caches)
+            last = before.get(guest.uuid)
+            if last is None or last[0] != inputs:
+                last = inputs, _build_known(inputs, last)
+            built[guest.uuid] = last
+        # A new dictionary replaces the old one at once: several threads of scrapes may be in this method.
         self._built = built
         return [subject for _, subject in built.values()]
 
-    def _build_subject(self, view: GuestView, inputs: _SubjectInputs) -> MeasuredGuest:
-        guest, group = view.guest, inputs.group
-        return build_subject(
-            guest,
-            inputs.classes,
-            dedicated=may_be_dedicated(view),
-            started=inputs.started,
-            cgroup=group,
-            # Processes are needed only for a guest without a cgroup. A cgroup counts all its processes, also
-            # those that have ended.
-            pids=() if group else tuple(self._driver.process_ids(guest)),
-            others={**inputs.caches, **(memory_allotment(view) if inputs.can_swap else {})},
-        )
+
+def _build_known(inputs: _SubjectInputs, last: tuple[_SubjectInputs, MeasuredGuest] | None) -> MeasuredGuest:
+    """Build the subject of a guest; ``last`` are its earlier inputs with the earlier subject."""
+    view = inputs.view
+    # The start of another run is read again. An unknown start counts as 0, which matters only between guests
+    # of equal rank and priority.
+    if last is not None and last[0].view.guest.pid == view.guest.pid:
+        started = last[1].facts.started
+    else:
+        started = procfs.seconds_at_start(view.guest.pid) or 0.0
+    return build_subject(
+        view.guest,
+        inputs.classes,
+        dedicated=may_be_dedicated(view),
+        started=started,
+        cgroup=inputs.group,
+        pids=inputs.pids,
+        others={**inputs.caches, **(memory_allotment(view) if inputs.can_swap else {})},
+    )
 
 
 def has_swap(root: Path) -> bool:
@@ -247,22 +242,24 @@ class CacheControlAllotments:
         self._zones = zones
         self._present = read_groups(control.files)
         self._host = control.build_layout(self._present)
-        #: The last inputs of each guest with its allotments. Rounds with the same inputs use the same
-        #: allotments.
-        self._known: dict[str, tuple[tuple[object, ...], Mapping[ThrottleControl, GuestAllotment]]] = {}
+        #: The last view of each guest, and the zones, with its allotments.
+        self._known: dict[
+            str, tuple[GuestView, Sequence[ProviderNode], Mapping[ThrottleControl, GuestAllotment]]
+        ] = {}
 
     def __call__(self, view: GuestView) -> Mapping[ThrottleControl, GuestAllotment]:
         """The allotments of a guest, by control; empty if its allocation is not known."""
         if view.allocation is None:
             return {}
-        inputs = (view.guest, view.assignment, view.allocation, tuple(self._zones()))
+        zones = self._zones()
         known = self._known.get(view.guest.uuid)
-        if known is None or known[0] != inputs:
+        # Views of guests that have not changed stay the same objects.
+        if known is None or known[0] is not view or known[1] != zones:
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
-            known = inputs, self._compute_allotments(view, view.allocation)
+            known = view, zones, self._compute_allotments(view, view.allocation)
             self._known[view.guest.uuid] = known
-        return known[1]
+        return known[2]
 
     def _compute_allotments(
         self, view: GuestView, allocation: Allocation

@@ -2,8 +2,9 @@
 
 Thousands of hosts differ only in names and usage. Hosts without another difference belong to one
 :class:`TreeClass`. The result of a search for one tree is valid for every other tree of the class with the
-same free amounts. A layout contains the positions of the requested resource classes in a tree, in an order
-that does not depend on other providers.
+same free amounts. The exceptions are requests that read other attributes, such as aggregates. A layout
+contains the positions of the requested resource classes in a tree, in an order that does not depend on other
+providers.
 
 These classes do not depend on requests. The module :mod:`placement.search.equivalence` finds the trees that
 are equivalent for one request, by these classes and the attributes that the request reads.

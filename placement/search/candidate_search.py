@@ -444,7 +444,7 @@ def find_candidates(
     randomize: bool = False,
     budget: SearchBudget | None = None,
 ) -> list[Offer]:
-    """Return each candidate of a request once; candidates with the same provider set are adjacent.
+    """Return each candidate of a request once; unless roots take turns, those of one tree are adjacent.
 
     :param strategy: ``depth-first`` yields all candidates of a root before those of the next root.
         ``breadth-first`` yields one candidate of each root before a second candidate of any root. Candidates
@@ -594,7 +594,7 @@ def _too_much(request: CandidatesRequest, budget: SearchBudget) -> InvalidReques
         asked = next(group.resources for group in request.groups if group.suffix == suffix)
         amounts = ",".join(f"{name}:{amount}" for name, amount in asked.items())
         advice = (
-            f". In {count} ways to serve the other groups there was no place left for "
+            f". In {count} ways to serve other groups there was no place left for "
             f"resources{suffix}={amounts}: ask for fewer groups, or for smaller amounts."
         )
     return InvalidRequest.too_long(

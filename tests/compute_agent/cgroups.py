@@ -85,7 +85,7 @@ class FakeCgroups:
         return [
             pid
             for pid, folder in list(self.members.items())
-            if folder.is_relative_to(group.folder) and procfs.identify_process(pid)
+            if folder.is_relative_to(group.folder) and procfs.identify_recent(pid)
         ]
 
     def _remove(self, group):

@@ -73,6 +73,9 @@ class FakeDriver:
     def thread_ids(self, guest):
         return frozenset(self._threads(guest))
 
+    def recent_threads(self, guest):
+        return self.thread_ids(guest)
+
     def vcpu_threads(self, guest):
         return self.thread_ids(guest)
 

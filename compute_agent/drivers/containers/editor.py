@@ -39,7 +39,7 @@ class ContainerEditor(ValueEditor):
         self._group_path = group_path
 
     def _run_of(self, guest: Guest) -> str:
-        main = procfs.identify_process(guest.pid)
+        main = procfs.identify_recent(guest.pid)
         if main is None:
             raise GuestGoneError(f"guest {guest} has ended")
         return str(run_of(guest, main, self._folders.groups))

@@ -92,7 +92,7 @@ class ContainerTable(GuestTable):
         """Whether the run of a record continues, and its container is still a guest."""
         with self._lock:
             entry = self._by_uuid.get(record.guest_uuid)
-        if entry is None or not self.is_recent(entry):
+        if entry is None or not entry.was_alive:
             return False
         return record.run == str(run_of(entry.guest, entry.running.main, self._groups))
 
@@ -198,7 +198,7 @@ class ContainerTable(GuestTable):
         steady = {
             key
             for key, entry in entries.items()
-            if key in listed and POD not in entry.guest.details and self._check_alive(entry)
+            if key in listed and POD not in entry.guest.details and entry.is_alive
         } - self._unread.keys()
         return (listed | entries.keys()) - steady - self._others
 

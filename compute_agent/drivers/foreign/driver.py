@@ -366,6 +366,10 @@ class ForeignDriver(UndividedThreads):
             raise GuestGoneError(f"guest {guest} has ended")
         return found
 
+    def recent_threads(self, guest: Guest) -> frozenset[int]:
+        """The same as :meth:`thread_ids`; comparisons of one round share the list."""
+        return procfs.read_shared((self.name, guest.pid), self.thread_ids, guest)
+
     def vcpu_threads(self, guest: Guest) -> frozenset[int]:
         """The ids of all threads, because the guest has no guest CPUs."""
         return self.thread_ids(guest)
@@ -382,7 +386,7 @@ class ForeignDriver(UndividedThreads):
         found = self._compare_guest(guest, _cpu_choice(wanted, self._folders.recent_sets))
         goal = found.goals.get(CPUS, frozenset())
         allowed = goal if isinstance(goal, frozenset) and goal else wanted
-        affinities = {tid: procfs.thread_affinity(tid) for tid in self.thread_ids(guest)}
+        affinities = {tid: procfs.thread_affinity(tid) for tid in self.recent_threads(guest)}
         misplaced = {
             tid: cpus for tid, cpus in affinities.items() if cpus is not None and not cpus <= allowed
         }

@@ -20,8 +20,8 @@ from compute_agent.drivers import procfs
 from compute_agent.drivers.cgroup import GuestCgroup, group_at
 from compute_agent.drivers.foreign.kernel_values import Texts, differing_files, files_of
 from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
-from compute_agent.drivers.foreign.table import READING_SECONDS
 from compute_agent.drivers.foreign.values import CPUS, DEFAULTS, NODES, Values, own_value
+from compute_agent.drivers.procfs import READING_SECONDS
 from compute_agent.host.cpus import read_online
 from compute_agent.host.kernel_files import SysFiles
 from compute_agent.model.guest import Guest

@@ -10,11 +10,9 @@ import abc
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import ChangeKind, GuestChange
@@ -25,11 +23,6 @@ from compute_agent.model.guest import Guest
 from compute_agent.model.messages import GuestGoneError
 
 LOG = logging.getLogger(__name__)
-
-READING_SECONDS: Final = 1.0
-"""The maximum age in seconds of values that a comparison uses without reading them again. A round compares
-all settings of a guest within milliseconds, and rounds are further apart.
-"""
 
 
 class UnfitSubjectError(ValueError):
@@ -87,6 +80,11 @@ class GuestEntry:
         """Whether the guest's main process runs."""
         return procfs.is_alive(self.running.main)
 
+    @property
+    def was_alive(self) -> bool:
+        """The same as :attr:`is_alive`; comparisons of one round share the reading."""
+        return procfs.was_alive(self.running.main)
+
 
 @dataclass(frozen=True, slots=True)
 class SubjectFinding:
@@ -121,8 +119,6 @@ class GuestTable(abc.ABC):
         self._lock = threading.Lock()
         self._entries: dict[str, GuestEntry] = {}
         self._by_uuid: dict[str, GuestEntry] = {}
-        self._seen: dict[ProcessIdentity, float] = {}
-        """When the main process of a guest was last seen running, in seconds of the monotonic clock."""
         self._lost: dict[str, tuple[str, str]] = {}
         # Only the thread of the table changes these attributes.
         self._managed: dict[str, str] = {}
@@ -139,30 +135,8 @@ class GuestTable(abc.ABC):
             return list(self._entries.values())
 
     def living_entries(self) -> list[GuestEntry]:
-        """The guests with a living main process."""
-        found = [entry for entry in self.all_entries() if entry.is_alive]
-        now = time.monotonic()
-        with self._lock:
-            self._seen = {entry.running.main: now for entry in found}
-        return found
-
-    def is_recent(self, entry: GuestEntry) -> bool:
-        """Whether the main process of a guest runs, or ran at most :data:`READING_SECONDS` ago.
-
-        A round calls this method several times for each guest, but reads the state of the process only once.
-        """
-        now, main = time.monotonic(), entry.running.main
-        with self._lock:
-            seen = self._seen.get(main)
-        return (seen is not None and now - seen <= READING_SECONDS) or self._check_alive(entry)
-
-    def _check_alive(self, entry: GuestEntry) -> bool:
-        """Read whether the main process of a guest runs, and note the time if the process runs."""
-        if not entry.is_alive:
-            return False
-        with self._lock:
-            self._seen[entry.running.main] = time.monotonic()
-        return True
+        """The guests with a living main process; comparisons of one round share the readings."""
+        return [entry for entry in self.all_entries() if entry.was_alive]
 
     def lost_guests(self) -> dict[str, str]:
         """The subjects that cannot be managed, as a dict from the uuid to the reason with the remedy."""
@@ -180,14 +154,14 @@ class GuestTable(abc.ABC):
         return entry
 
     def find_recent(self, guest: Guest) -> GuestEntry:
-        """The entry of a guest with a main process that runs, or ran at most :data:`READING_SECONDS` ago.
+        """The same as :meth:`find_living`; comparisons of one round share the reading.
 
-        The method is for comparisons only: a caller that changes the guest uses :meth:`find_living`.
+        A caller that changes the guest uses :meth:`find_living`.
 
         :raises GuestGoneError: the guest has ended, or was started again.
         """
         entry = self._find_entry_of(guest)
-        if entry is None or not self.is_recent(entry):
+        if entry is None or not entry.was_alive:
             raise GuestGoneError(f"guest {guest} has ended")
         return entry
 

@@ -236,6 +236,16 @@ class DomainTable:
             raise GuestGoneError(f"guest {guest} has ended")
         return known
 
+    def find_recent(self, guest: Guest) -> RunningDomain:
+        """The same as :meth:`find_living`; comparisons of one round share the reading.
+
+        A caller that changes the guest uses :meth:`find_living`.
+        """
+        known = self.find_entry(guest)
+        if not known.was_alive:
+            raise GuestGoneError(f"guest {guest} has ended")
+        return known
+
     # For the table's thread
 
     def look_around(self, everything: bool) -> list[Any]:

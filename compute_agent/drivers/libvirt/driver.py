@@ -158,7 +158,7 @@ class LibvirtDriver:
         if not self._listed:
             raise DriverError(self.outage_reason)
         # Processes are checked here, because the table notices ends only by events.
-        return [it.guest for it in self._table.all_domains() if it.is_alive]
+        return [it.guest for it in self._table.all_domains() if it.was_alive]
 
     def listed_guests(self) -> Sequence[Guest]:
         """The same as :meth:`guests`."""
@@ -239,10 +239,10 @@ class LibvirtDriver:
     # Inner parts: one guest
 
     def _living_threads(self, guest: Guest) -> Mapping[int, qemu.ThreadRole]:
-        threads = self._table.find_living(guest).process.thread_roles()
-        if not threads:
-            raise GuestGoneError(f"guest {guest} has ended")
-        return threads
+        return _list_roles(self._table.find_living(guest))
+
+    def _recent_roles(self, guest: Guest) -> Mapping[int, qemu.ThreadRole]:
+        return procfs.read_shared((self.name, guest.pid), _list_roles, self._table.find_recent(guest))
 
     @contextlib.contextmanager
     def _on_domain(self, known: RunningDomain, failing: str) -> Iterator[Any]:
@@ -391,6 +391,11 @@ class LibvirtDriver:
         """The thread ids of the domain's QEMU process, even if only the hook has announced the domain yet."""
         return self._expected.thread_ids(guest) or frozenset(self._living_threads(guest))
 
+    def recent_threads(self, guest: Guest) -> frozenset[int]:
+        """The same as :meth:`thread_ids`; comparisons of one round share the list."""
+        expected = self._expected.thread_ids(guest)
+        return expected or frozenset(self._recent_roles(guest))
+
     def vcpu_threads(self, guest: Guest) -> frozenset[int]:
         """The threads that run guest CPUs; all threads where QEMU has not named them."""
         threads = self._living_threads(guest)
@@ -398,9 +403,10 @@ class LibvirtDriver:
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The present CPUs of each thread with other pins than ``settings`` say, by thread id."""
-        known = self._table.find_living(guest)
-        found = {tid: has for tid, (_, has) in known.process.misplaced_threads(settings).items()}
-        found |= self._helpers.misplaced_tasks(known, settings.emulator_cpus)
+        known = self._table.find_recent(guest)
+        roles = self._recent_roles(guest)
+        found = {tid: has for tid, (_, has) in qemu.misplaced_threads(roles, settings).items()}
+        found |= self._helpers.misplaced_tasks(known, settings.emulator_cpus, roles.keys())
         # If the agent pinned threads in the kernel and libvirt does not know these pins yet, the main thread
         # is reported as misplaced. So apply_cpu_settings() is called again and sets them through libvirt once
         # it answers.
@@ -478,7 +484,7 @@ class LibvirtDriver:
 
     def stuck_helpers(self, guest: Guest) -> Sequence[str]:
         """Messages, one for each helper of the domain that could not be moved to the emulator's CPUs."""
-        return self._helpers.list_stuck(self._table.find_living(guest))
+        return self._helpers.list_stuck(self._table.find_recent(guest))
 
     def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
         """The CPUs of the thread of each guest CPU; empty if one thread runs all guest CPUs (TCG)."""
@@ -723,6 +729,13 @@ class LibvirtDriver:
         if wanted.latency_us is not None:
             found.append("libvirt has no latency of block I/O")
         return found
+
+
+def _list_roles(known: RunningDomain) -> Mapping[int, qemu.ThreadRole]:
+    threads = known.process.list_roles()
+    if not threads:
+        raise GuestGoneError(f"guest {known.guest} has ended")
+    return threads
 
 
 def _blockio_todo(

@@ -20,7 +20,7 @@ import re
 import stat
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -89,11 +89,14 @@ class HelperFinder:
         self._pid_files: tuple[float, Mapping[str, frozenset[int]]] | None = None
         self._workers: tuple[float, Mapping[int, frozenset[int]]] | None = None
 
-    def find_tasks(self, known: RunningDomain) -> list[HelperTask]:
-        """The helper tasks of a running domain; empty if the domain has ended."""
+    def find_tasks(self, known: RunningDomain, threads: Set[int] | None = None) -> list[HelperTask]:
+        """The helper tasks of a running domain; empty if the domain has ended.
+
+        :param threads: the ids of QEMU's own threads; None means that they are listed.
+        """
         pid, group = known.guest.pid, known.domain_group
-        threads = procfs.thread_ids(pid)
-        if not threads or not known.is_alive:
+        threads = procfs.thread_ids(pid) if threads is None else threads
+        if not threads or not known.was_alive:
             return []
         found = {}
         for tid in self._list_ids(known, group, threads):
@@ -102,11 +105,9 @@ class HelperFinder:
                 found[tid] = _describe_task(tid)
         return [task for task in found.values() if task is not None]
 
-    def _list_ids(
-        self, known: RunningDomain, group: DomainGroup | None, threads: frozenset[int]
-    ) -> Iterator[int]:
+    def _list_ids(self, known: RunningDomain, group: DomainGroup | None, threads: Set[int]) -> Iterator[int]:
         if group is not None:
-            for tid in group.emulator_threads():
+            for tid in set(group.emulator_threads()) - threads:
                 # The cgroup may contain kernel threads of the host, such as the one that splits huge pages.
                 if not procfs.is_kernel_thread(tid) or _VHOST.fullmatch(procfs.thread_name(tid, tid)):
                     yield tid
@@ -216,9 +217,14 @@ class HelperPins:
         """The CPUs that the kernel lets each helper task use, by thread id."""
         return {task.identity.pid: task.cpus for task in self._finder.find_tasks(known)}
 
-    def misplaced_tasks(self, known: RunningDomain, cpus: CpuSet) -> dict[int, CpuSet]:
-        """CPUs of movable helper tasks that may use other CPUs than ``cpus``, by thread id."""
-        return {task.identity.pid: task.cpus for task in self._list_misplaced(known, cpus)}
+    def misplaced_tasks(
+        self, known: RunningDomain, cpus: CpuSet, threads: Set[int] | None = None
+    ) -> dict[int, CpuSet]:
+        """CPUs of movable helper tasks that may use other CPUs than ``cpus``, by thread id.
+
+        :param threads: the ids of QEMU's own threads; None means that they are listed.
+        """
+        return {task.identity.pid: task.cpus for task in self._list_misplaced(known, cpus, threads)}
 
     def move_tasks(
         self,
@@ -262,8 +268,10 @@ class HelperPins:
             if identity in tasks and not settled.has <= settled.wanted
         )
 
-    def _list_misplaced(self, known: RunningDomain, cpus: CpuSet) -> list[HelperTask]:
-        tasks = self._finder.find_tasks(known)
+    def _list_misplaced(
+        self, known: RunningDomain, cpus: CpuSet, threads: Set[int] | None = None
+    ) -> list[HelperTask]:
+        tasks = self._finder.find_tasks(known, threads)
         present = {task.identity for task in tasks}
         for identity in known.settled.keys() - present:
             known.settled.pop(identity, None)

@@ -74,6 +74,21 @@ def wanted_cpus(it: ThreadRole, settings: CpuSettings) -> frozenset[int]:
     return settings.cpus if it.runs_guest else settings.emulator_cpus
 
 
+def misplaced_threads(
+    roles: Mapping[int, ThreadRole], settings: CpuSettings
+) -> dict[int, tuple[ThreadRole, frozenset[int]]]:
+    """Role and present affinity, by thread id, of those threads that have other CPUs than ``settings``.
+
+    :param roles: the roles of the threads, by thread id.
+    """
+    found = {}
+    for tid, it in roles.items():
+        has = procfs.thread_affinity(tid)
+        if has is not None and has != wanted_cpus(it, settings):
+            found[tid] = (it, has)
+    return found
+
+
 @dataclass(slots=True)
 class QemuProcess:
     """One QEMU process, with a cache of the roles of its threads.
@@ -88,8 +103,10 @@ class QemuProcess:
     def thread_roles(self) -> Mapping[int, ThreadRole]:
         """Roles by thread id: all ``all_vcpus`` if none has a guest CPU's name; empty without the process."""
         # The pid may belong to another process by now.
-        if not procfs.is_alive(self.identity):
-            return {}
+        return self.list_roles() if procfs.is_alive(self.identity) else {}
+
+    def list_roles(self) -> Mapping[int, ThreadRole]:
+        """The same as :meth:`thread_roles`, for a caller that has checked that the process runs."""
         tids = procfs.thread_ids(self.identity.pid)
         # Roles are cached because each name costs a read of /proc. Ended threads are removed because the
         # kernel may reuse their ids.
@@ -108,12 +125,7 @@ class QemuProcess:
 
     def misplaced_threads(self, settings: CpuSettings) -> dict[int, tuple[ThreadRole, frozenset[int]]]:
         """Role and present affinity, by thread id, of threads with other CPUs than ``settings``."""
-        found = {}
-        for tid, it in self.thread_roles().items():
-            has = procfs.thread_affinity(tid)
-            if has is not None and has != wanted_cpus(it, settings):
-                found[tid] = (it, has)
-        return found
+        return misplaced_threads(self.thread_roles(), settings)
 
     def find_elsewhere(
         self, wanted: Mapping[ThreadRole, frozenset[int]]

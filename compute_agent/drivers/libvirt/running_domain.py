@@ -273,6 +273,11 @@ class RunningDomain:
         """Whether the QEMU process still runs."""
         return procfs.is_alive(self.process.identity)
 
+    @property
+    def was_alive(self) -> bool:
+        """The same as :attr:`is_alive`; comparisons of one round share the reading."""
+        return procfs.was_alive(self.process.identity)
+
     def describe_as(self, found: RunningDomain) -> None:
         """Copy the values of ``found``, which were read later for the same process."""
         # Refusals stay, because the XML does not contain them.

@@ -323,8 +323,17 @@ class ProcessDriver(UndividedThreads):
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
         """The kernel thread ids of the guest's processes now."""
-        pids, _ = _guest_processes(self._table.running_record(guest.uuid))
-        return frozenset().union(*map(procfs.thread_ids, pids))
+        return frozenset().union(*self._list_threads(guest)[0].values())
+
+    def recent_threads(self, guest: Guest) -> frozenset[int]:
+        """The same as :meth:`thread_ids`; comparisons of one round share the list."""
+        return frozenset().union(*self._recent_list(guest)[0].values())
+
+    def _list_threads(self, guest: Guest) -> tuple[Mapping[int, frozenset[int]], bool]:
+        return _guest_threads(self._table.running_record(guest.uuid))
+
+    def _recent_list(self, guest: Guest) -> tuple[Mapping[int, frozenset[int]], bool]:
+        return procfs.read_shared((self.name, guest.pid), self._list_threads, guest)
 
     def vcpu_threads(self, guest: Guest) -> frozenset[int]:
         """The ids of all threads: the driver cannot tell which of them correspond to guest CPUs."""
@@ -333,15 +342,14 @@ class ProcessDriver(UndividedThreads):
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The present affinity of each thread with other pins than ``settings`` say, by thread id."""
         wanted = _process_cpus(settings)
-        record = self._table.running_record(guest.uuid)
-        pids, left_group = _guest_processes(record)
-        found: dict[int, frozenset[int]] = {}
-        for pid in pids:
-            found.update(procfs.misplaced_threads(pid, wanted))
+        threads, left_group = self._recent_list(guest)
+        found = procfs.misplaced_threads(frozenset().union(*threads.values()), wanted)
         # A main process outside of its group is reported as misplaced, so that apply_cpu_settings() moves it
         # back.
-        if left_group and (has := procfs.thread_affinity(record.identity.pid)) is not None:
-            found[record.identity.pid] = has
+        if left_group:
+            main = self._table.running_record(guest.uuid).identity.pid
+            if (has := procfs.thread_affinity(main)) is not None:
+                found[main] = has
         return found
 
     def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
@@ -362,7 +370,7 @@ class ProcessDriver(UndividedThreads):
         changed = 0
         record = self._table.running_record(guest.uuid)
         try:
-            if _guest_processes(record)[1]:
+            if _guest_threads(record)[1]:
                 LOG.warning(
                     "Another program moved guest %s out of its cgroup; the agent moves it back", guest
                 )
@@ -375,7 +383,7 @@ class ProcessDriver(UndividedThreads):
             # The loop ends when a pass finds no new process, because a process may fork while others are
             # pinned.
             while fresh := [
-                pid for pid in _guest_processes(self._table.running_record(guest.uuid))[0] if pid not in seen
+                pid for pid in _guest_threads(self._table.running_record(guest.uuid))[0] if pid not in seen
             ]:
                 seen.update(fresh)
                 changed += sum(procfs.pin_threads(pid, wanted) for pid in fresh)
@@ -443,14 +451,14 @@ class ProcessDriver(UndividedThreads):
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
         """Limits of the guest's group and processes; None if they are the ``wanted`` ones."""
         record = self._table.running_record(guest.uuid)
-        pids, wanted = _guest_processes(record)[0], self._scores.without_refused(guest, wanted)
+        pids, wanted = self._recent_list(guest)[0], self._scores.without_refused(guest, wanted)
         todo = memory_limits.differing_limits(record.own_group, pids, wanted, _own_limits(record))
         return memory_limits.present_limits(record.own_group, pids, wanted) if todo else None
 
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
         """Note in the record that limits are the agent's, write the differing ones, read them back."""
         record = self._table.running_record(guest.uuid)
-        pids, wanted = _guest_processes(record)[0], self._scores.without_refused(guest, wanted)
+        pids, wanted = list(_guest_threads(record)[0]), self._scores.without_refused(guest, wanted)
         todo = memory_limits.differing_limits(record.own_group, pids, wanted, _own_limits(record))
         if not todo:
             return False
@@ -536,16 +544,16 @@ def _signal_guest(record: ProcessRecord, number: signal.Signals) -> None:
                 os.killpg(pid, number)
 
 
-def _guest_processes(record: ProcessRecord) -> tuple[list[int], bool]:
-    """The pids of a guest, and whether another program moved its main process out of the guest's group.
+def _guest_threads(record: ProcessRecord) -> tuple[dict[int, frozenset[int]], bool]:
+    """The thread ids of a guest by process, and whether its main process is outside of the guest's group.
 
-    The pids are the members of the guest's group. A main process outside of the group is included, with all
-    its descendants.
+    The processes are the members of the guest's group. A main process that another program moved out of the
+    group is included, with all its descendants.
     """
-    members = record.member_pids()
-    if record.identity.pid in members:
-        return members, False
-    return [*members, *procfs.descendants_of(record.identity.pid)], record.own_group is not None
+    threads = {pid: procfs.thread_ids(pid) for pid in record.member_pids()}
+    if record.identity.pid in threads:
+        return threads, False
+    return threads | procfs.family_threads(record.identity.pid), record.own_group is not None
 
 
 def _own_limits(record: ProcessRecord) -> frozenset[str]:

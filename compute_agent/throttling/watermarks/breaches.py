@@ -6,7 +6,7 @@ successive rounds with usage above the threshold of the action.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -242,19 +242,21 @@ class ThresholdExceeded:
         # Usage is compared with a tolerance, so that an error of rounding does not lead to another step.
         return usage <= self.target + _TOLERANCE * max(1.0, abs(self.target))
 
-    def find_candidates(self, snapshot: UsageSnapshot, untouchable: frozenset[str]) -> list[GuestUsage]:
+    def find_candidates(self, snapshot: UsageSnapshot, untouchable: frozenset[str]) -> Iterator[GuestUsage]:
         """The guests that the watermark selects and on which the action is possible.
 
         :param untouchable: uuids of guests on which no action is possible in this round.
         """
-        return [
-            guest
-            for guest in snapshot.guests.values()
-            if guest.uuid not in untouchable
-            and self.watermark.selector.selects_guest(guest)
-            # A limit is a part of the guest's allotment, so a guest without an allotment cannot be throttled.
-            and (self.action is WatermarkAction.EVICT or self.used_knob in guest.allotments)
-        ]
+        selector = self.watermark.selector
+        # A limit is a part of the guest's allotment, so a guest without an allotment cannot be throttled.
+        knob = None if self.action is WatermarkAction.EVICT else self.used_knob
+        for guest in snapshot.guests.values():
+            if (
+                guest.uuid not in untouchable
+                and selector.selects_guest(guest)
+                and (knob is None or knob in guest.allotments)
+            ):
+                yield guest
 
     def is_measured(self, guest: GuestUsage) -> bool:
         """Whether a guest's use is known, and for throttling its use of the lever's metric."""

@@ -237,9 +237,9 @@ def _can_be_precise(
     one of these guests has to be known.
     """
     for breach in found:
-        guests = breach.find_candidates(snapshot, untouchable)
+        measured = map(breach.is_measured, breach.find_candidates(snapshot, untouchable))
         # If no candidate has a known use, nothing can be computed, even for a quantified metric.
-        if not breach.is_quantified or (guests and not any(map(breach.is_measured, guests))):
+        if not breach.is_quantified or not (next(measured, True) or any(measured)):
             return False
     return True
 

@@ -1,6 +1,8 @@
 """Runs an agent in a process of its own, and its command line."""
 
+import atexit
 import contextlib
+import functools
 import io
 import json
 import logging
@@ -15,6 +17,7 @@ from compute_agent.agent.protocol import DaemonUnreachableError, call_agent
 from compute_agent.cmd.main import main
 from compute_agent.drivers.processes.driver import ProcessDriver
 from tests.compute_agent.libvirtd import thread_cpus
+from tests.nursery import Nursery
 from tests.waits import wait_for
 
 MAIN = [sys.executable, "-m", "compute_agent.cmd.main"]
@@ -44,6 +47,14 @@ def run_here(ini, *arguments):
         root.handlers[:] = handlers
         root.setLevel(level)
     return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
+
+
+@functools.cache
+def nursery():
+    """The nursery of agents, which ends with this process."""
+    made = contextlib.ExitStack()
+    atexit.register(made.close)
+    return made.enter_context(Nursery("compute_agent.cmd.main", "compute_agent.cmd.run"))
 
 
 class AgentProcess:
@@ -81,9 +92,9 @@ class AgentProcess:
         return call_agent(self.folder / "agent.sock", "status")
 
     def launch(self):
-        """Start the daemon without waiting for it."""
+        """Start the daemon without waiting for it. Most of its time would be imports, so it is forked."""
         with open(self.ini.parent / "agent.log", "ab") as log:
-            self.process = subprocess.Popen([*MAIN, "--config-file", self.ini, "run"], stderr=log)
+            self.process = nursery().start(["--config-file", self.ini, "run"], log, log)
 
     def log(self):
         return (self.ini.parent / "agent.log").read_text()

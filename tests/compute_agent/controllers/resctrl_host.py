@@ -52,6 +52,9 @@ class ThreadsDriver:
         except KeyError:
             raise GuestGoneError(guest.uuid) from None
 
+    def recent_threads(self, guest):
+        return self.thread_ids(guest)
+
 
 class ResctrlHost:
     """A resctrl controller on a fake tree."""

@@ -3,7 +3,9 @@
 import os
 import queue
 import re
+import threading
 import uuid
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -287,3 +289,62 @@ def test_the_same_uuid_twice_is_refused(starting_driver):
     starting_driver.release(guest)
     with pytest.raises(DriverError, match="exists already"):
         starting_driver.create_guest(guest.uuid, "b", GuestSettings(), ("sleep", "60"))
+
+
+@pytest.fixture
+def paths_read(monkeypatch):
+    """How often each file and folder of guests' processes and groups is read, by its path, in this thread."""
+    found, thread = Counter(), threading.get_ident()
+
+    def count_reads(name):
+        original = getattr(os, name)
+
+        def counted(path, *arguments, **options):
+            text = str(path)
+            if threading.get_ident() == thread and re.match(r"/proc/[0-9]+/|.*/cgroup\.", text):
+                found[text] += 1
+            return original(path, *arguments, **options)
+
+        monkeypatch.setattr(os, name, counted)
+
+    for name in ("open", "listdir", "scandir"):
+        count_reads(name)
+    return found
+
+
+def compare_guest(driver, guest):
+    """Compare what the controllers of a round compare."""
+    driver.misplaced_threads(guest, PINNED)
+    driver.definition_drift(guest, PINNED)
+    driver.recent_threads(guest)
+    driver.cpu_limits(guest, CpuLimits())
+    driver.memory_nodes(guest, frozenset())
+    driver.stuck_helpers(guest)
+
+
+def test_a_round_reads_each_file_of_a_guest_at_most_once(driver, guest, paths_read):
+    driver.watch_guests(lambda change: None)  # as in the agent, where a poll says whether processes run
+    driver.apply_cpu_settings(guest, PINNED)
+    compare_guest(driver, guest)  # the driver keeps the names of threads, for example
+    for _ in range(3):
+        paths_read.clear()
+        with procfs.sharing_reads() as readings:
+            assert guest.uuid in {one.uuid for one in driver.guests()}
+        with procfs.sharing_reads(readings):
+            compare_guest(driver, guest)
+        assert {path: count for path, count in paths_read.items() if count > 1} == {}
+
+
+def test_a_round_reads_affinities_again_and_sees_an_end_before_it(driver, guest):
+    with procfs.sharing_reads():
+        assert driver.recent_threads(guest) == driver.thread_ids(guest)
+        assert driver.misplaced_threads(guest, PINNED)
+        driver.apply_cpu_settings(guest, PINNED)
+    with procfs.sharing_reads():
+        assert driver.misplaced_threads(guest, PINNED) == {}
+    driver.stop(guest, 0.5)
+    with procfs.sharing_reads():
+        for ask in (driver.recent_threads, lambda it: driver.misplaced_threads(it, PINNED)):
+            with pytest.raises(GuestGoneError):
+                ask(guest)
+        assert guest.uuid not in {one.uuid for one in driver.guests()}

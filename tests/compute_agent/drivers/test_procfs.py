@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 
@@ -88,7 +89,7 @@ def test_all_threads_are_pinned_and_counted_once():
     try:
         assert len(procfs.thread_ids(child.pid)) == 41
         assert procfs.pin_threads(child.pid, ONE) == (41 if ALL != ONE else 0)
-        assert procfs.misplaced_threads(child.pid, ONE) == {}
+        assert procfs.misplaced_threads(procfs.thread_ids(child.pid), ONE) == {}
         assert procfs.pin_threads(child.pid, ONE) == 0
     finally:
         end(child)
@@ -100,7 +101,7 @@ def test_threads_that_are_born_meanwhile_are_pinned():
     try:
         procfs.pin_threads(child.pid, ONE)
         for _ in range(20):
-            assert procfs.misplaced_threads(child.pid, ONE) == {}
+            assert procfs.misplaced_threads(procfs.thread_ids(child.pid), ONE) == {}
             time.sleep(0.005)
     finally:
         end(child)
@@ -110,7 +111,7 @@ def test_a_process_that_is_gone_is_no_error(sleeper):
     sleeper.kill()
     sleeper.wait()
     assert procfs.pin_threads(sleeper.pid, ONE) == 0
-    assert procfs.misplaced_threads(sleeper.pid, ONE) == {}
+    assert procfs.misplaced_threads(procfs.thread_ids(sleeper.pid), ONE) == {}
     assert procfs.thread_ids(sleeper.pid) == frozenset()
     assert procfs.thread_affinity(sleeper.pid) is None
     assert procfs.command_line(sleeper.pid) == ()
@@ -135,3 +136,65 @@ def test_children_of_children_are_descendants():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, 9)
         child.wait()
+
+
+class TestSharedReads:
+    def test_a_reading_is_shared_only_within_a_block(self, monkeypatch):
+        calls = []
+
+        def read(subject):
+            calls.append(subject)
+            return subject * 2
+
+        assert [procfs.read_shared("key", read, one) for one in (1, 2)] == [2, 4]
+        with procfs.sharing_reads() as readings:
+            assert [procfs.read_shared("key", read, one) for one in (3, 4)] == [6, 6]
+            assert procfs.read_shared("other", read, 5) == 10
+            with procfs.sharing_reads():
+                assert procfs.read_shared("key", read, 6) == 12
+            assert procfs.read_shared("key", read, 7) == 6
+        assert procfs.read_shared("key", read, 8) == 16
+        with procfs.sharing_reads(readings):
+            assert procfs.read_shared("key", read, 9) == 6
+            monkeypatch.setattr(procfs, "READING_SECONDS", -1.0)
+            assert procfs.read_shared("key", read, 10) == 20
+        assert calls == [1, 2, 3, 5, 6, 8, 10]
+
+    def test_a_failure_is_not_shared_and_ends_the_sharing(self):
+        answers = iter([OSError("gone"), "there"])
+
+        def read(subject):
+            if isinstance(answer := next(answers), Exception):
+                raise answer
+            return answer
+
+        with procfs.sharing_reads():
+            with pytest.raises(OSError, match="gone"):
+                procfs.read_shared("key", read, None)
+            assert procfs.read_shared("key", read, None) == "there"
+        with pytest.raises(ZeroDivisionError), procfs.sharing_reads():
+            raise ZeroDivisionError
+        assert procfs.read_shared("key", str, 1) == "1"
+
+    def test_another_thread_reads_by_itself(self):
+        found = []
+        with procfs.sharing_reads():
+            assert procfs.read_shared("key", str, 1) == "1"
+            other = threading.Thread(target=lambda: found.append(procfs.read_shared("key", str, 2)))
+            other.start()
+            other.join()
+        assert found == ["2"]
+
+    def test_a_process_that_ended_is_alive_at_most_until_the_block_ends(self):
+        with subprocess.Popen(["sleep", "60"]) as child:
+            identity = procfs.identify_process(child.pid)
+            with procfs.sharing_reads():
+                assert procfs.was_alive(identity)
+                child.kill()
+                child.wait()
+                assert procfs.was_alive(identity)
+                assert not procfs.is_alive(identity)
+            assert not procfs.was_alive(identity)
+            assert procfs.identify_recent(child.pid) is None
+            # Another process with this pid has another start time.
+            assert not procfs.was_alive(replace(identity, start_time=identity.start_time + 1))

@@ -65,12 +65,17 @@ def test_guests_have_no_target_before_a_controller_has_synced(controller):
     ]
 
 
+def list_threads(guest):
+    """The threads of a process guest with one thread."""
+    return frozenset({guest.pid})
+
+
 def test_controller_and_monitoring_do_not_disturb_each_other(controller, tmp_path):
     children = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
     try:
         settings = GuestSettings(qos_class="LS")
         guests = [Guest(f"g{child.pid}", "process", "vm", child.pid, settings) for child in children]
-        driver = SimpleNamespace(thread_ids=lambda guest: frozenset({guest.pid}))
+        driver = SimpleNamespace(thread_ids=list_threads, recent_threads=list_threads)
         control = replace(controller.control, files=fake.FakeResctrl(tmp_path / "tree"))
         controller = ResctrlController(driver, control, DEFAULT_CLASSES)
         wanted = [GuestTarget(guest, None, frozenset()) for guest in guests]

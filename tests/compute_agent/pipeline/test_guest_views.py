@@ -6,8 +6,13 @@ import pytest
 
 from compute_agent.model.guest import CpuAssignment, GuestMigration
 from compute_agent.model.resource import CPU_QUOTA, ThrottleControl
+from compute_agent.pipeline import worker
+from compute_agent.pipeline.events import LimitGuest
 from compute_agent.pipeline.guest_cache import CachedGuest, GuestView, renew_view, view_guest
 from tests.compute_agent.builders import build_guest
+from tests.compute_agent.pipeline.fake_host import FakeHost
+
+QUOTA = ThrottleControl(CPU_QUOTA)
 
 CHANGES = {
     "guest": lambda entry: setattr(entry, "guest", build_guest("b")),
@@ -54,3 +59,33 @@ def test_only_an_outdated_copy_is_made_again():
     entry.refusal = "no room"
     assert renew_view(view, entry, None) == view_guest(entry) != view
     assert renew_view(None, entry, None) == view_guest(entry)
+
+
+def test_copies_are_compared_with_guests_only_after_an_event(monkeypatch):
+    host, compared = FakeHost(), []
+
+    def count(view, entry, topology):
+        compared.append(entry.guest.uuid)
+        return renew_view(view, entry, topology)
+
+    monkeypatch.setattr(worker, "renew_view", count)
+    host.take_over()
+    assert host.pipeline.guest_views() == []
+    for uuid in ("b", "a"):
+        host.run(uuid, (0, 1, 0))
+    compared.clear()
+    views = host.pipeline.guest_views()
+    assert [view.guest.uuid for view in views] == ["a", "b"]
+    assert sorted(compared) == ["a", "b"]
+    compared.clear()
+    assert host.pipeline.guest_views() == views
+    assert compared == []
+    # Copies that are made within an event may be of a guest that the event changes later.
+    monkeypatch.setattr(host.pipeline, "_save", lambda *state: host.pipeline.guest_views())
+    host.handle(LimitGuest("b", QUOTA, 1.0))
+    assert sorted(compared) == ["a", "b"]
+    assert host.pipeline.guest_views()[1].limits == {QUOTA: 1.0}
+    assert sorted(compared) == ["a", "a", "b", "b"]
+    # The caller gets a list of its own.
+    host.pipeline.guest_views().clear()
+    assert len(host.pipeline.guest_views()) == 2

@@ -4,8 +4,6 @@ differences.
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ import pytest
 
 from benchmarks.reference import Reference
 from benchmarks.servers import Service
+from placement_extras.shadow import command
 from tests.databases import DatabaseServer
 from tests.examples import examples
 from tests.placement.differential import generator
@@ -45,14 +44,28 @@ def both(
         yield both
 
 
-@pytest.fixture
-def small(
-    both: tuple[Service, Service], database_server: DatabaseServer, tmp_path: Path
-) -> Iterator[RunningShadow]:
-    """A shadow on SQLite, for behaviour that does not depend on the database."""
+@pytest.fixture(scope="module")
+def on_sqlite(request: pytest.FixtureRequest, database_server: DatabaseServer) -> tuple[Service, Service]:
+    """Both services on SQLite, for behaviour that does not depend on the database."""
     if database_server.kind != "sqlite":
         pytest.skip("the database makes no difference here")
-    with shadow(*both, tmp_path) as started:
+    both: tuple[Service, Service] = request.getfixturevalue("both")
+    return both
+
+
+@pytest.fixture
+def small(on_sqlite: tuple[Service, Service], tmp_path: Path) -> Iterator[RunningShadow]:
+    """A shadow for a test that ends one of its processes, or reads all differences of its life."""
+    with shadow(*on_sqlite, tmp_path) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def standing(
+    on_sqlite: tuple[Service, Service], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningShadow]:
+    """A shadow that tests share. Each of them waits until all its requests are compared."""
+    with shadow(*on_sqlite, tmp_path_factory.mktemp("standing")) as started:
         yield started
 
 
@@ -108,19 +121,20 @@ def test_our_service_follows_several_clients(both: tuple[Service, Service], tmp_
 
 
 @pytest.mark.usefixtures("sensible")
-def test_clients_do_not_notice_that_our_service_is_away(small: RunningShadow) -> None:
-    small.ours.stop()
+def test_clients_do_not_notice_that_our_service_is_away(standing: RunningShadow) -> None:
+    before = sum(standing.report()["requests"].values())
+    standing.ours.stop()
     counts: list[int] = []
-    with clients(small, counts):
+    with clients(standing, counts):
         pass
     assert len(counts) == CLIENTS
-    assert not small.report()["ours_answers"]
-    assert "placement_shadow_up 0.0" in small.page("/metrics")
-    small.ours.start()
-    report = small.compared(sum(counts))
+    assert not standing.report()["ours_answers"]
+    assert "placement_shadow_up 0.0" in standing.page("/metrics")
+    standing.ours.start()
+    report = standing.compared(before + sum(counts))
     assert report["in_step"]
     assert report["differences"] == []
-    small.assert_same(*WORLDS)
+    standing.assert_same(*WORLDS)
 
 
 def test_differences_are_in_the_report_and_in_the_output_at_the_end(small: RunningShadow) -> None:
@@ -141,11 +155,17 @@ def test_differences_are_in_the_report_and_in_the_output_at_the_end(small: Runni
     assert "PUT /traits/CUSTOM_ASIDE: status: 201" in small.stop()
 
 
-def test_our_service_gets_the_uuid_that_the_stock_service_chose(small: RunningShadow) -> None:
-    with ServiceClient(small.port) as client:
+def same_answers(shadow: RunningShadow, operation: str) -> int:
+    """Return the number of requests of an operation that both services answered alike."""
+    return int(shadow.report()["operations"].get(operation, {}).get("same", 0))
+
+
+def test_our_service_gets_the_uuid_that_the_stock_service_chose(standing: RunningShadow) -> None:
+    before = same_answers(standing, "POST /resource_providers")
+    with ServiceClient(standing.port) as client:
         made = client.send(Request("POST", "/resource_providers", {"name": "host"})).body["uuid"]
-    wait_for(lambda: small.report()["operations"].get("POST /resource_providers", {}).get("same") == 1)
-    with ServiceClient(small.ours.port) as ours:
+    wait_for(lambda: same_answers(standing, "POST /resource_providers") == before + 1)
+    with ServiceClient(standing.ours.port) as ours:
         assert ours.send(Request("GET", f"/resource_providers/{made}")).body["name"] == "host"
 
 
@@ -191,18 +211,19 @@ def _listens(pid: int, port: int) -> bool:
     return any(each.laddr.port == port for each in psutil.Process(pid).net_connections() if each.laddr)
 
 
-def test_a_hanging_service_of_ours_does_not_delay_clients(small: RunningShadow) -> None:
-    workers = small.ours.worker_processes()
+def test_a_hanging_service_of_ours_does_not_delay_clients(standing: RunningShadow) -> None:
+    before = same_answers(standing, "PUT /traits/{}")
+    workers = standing.ours.worker_processes()
     for worker in workers:
         worker.suspend()
     try:
-        with ServiceClient(small.port) as client:
+        with ServiceClient(standing.port) as client:
             for number in range(20):
                 assert client.send(Request("PUT", f"/traits/CUSTOM_HANGS_{number}")).status == 201
     finally:
         for worker in workers:
             worker.resume()
-    wait_for(lambda: small.report()["operations"].get("PUT /traits/{}", {}).get("same") == 20)
+    wait_for(lambda: same_answers(standing, "PUT /traits/{}") == before + 20)
 
 
 @pytest.mark.parametrize(
@@ -238,24 +259,12 @@ def test_a_hanging_service_of_ours_does_not_delay_clients(small: RunningShadow) 
         ),
     ],
 )
-def test_a_wrong_command_line_is_named(tmp_path: Path, options: list[str], said: str) -> None:
+def test_a_wrong_command_line_is_named(
+    sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
     configuration = tmp_path / "placement.conf"
-    configuration.write_text(f"[placement_database]\nconnection = sqlite:///{tmp_path}/ours.sqlite\n")
-    manage = [sys.executable, "-m", "placement.cmd.manage", "--config-file", str(configuration)]
-    subprocess.run([*manage, "db", "sync"], check=True, capture_output=True)
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "placement_extras.shadow.command",
-            "--config-file",
-            str(configuration),
-            *options,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 1
-    assert said in done.stderr
-    assert "secret" not in done.stderr
+    configuration.write_text(f"[placement_database]\nconnection = {sqlite_url}\n")
+    assert command.main(["--config-file", str(configuration), *options]) == 1
+    errors = capsys.readouterr().err
+    assert said in errors
+    assert "secret" not in errors
