@@ -2,8 +2,8 @@
 
 The core does not import ``placement_extras``. A seam is a group of entry points of installed distributions;
 the core loads the objects that are registered there. Without any extension, the service is the Placement API
-with claims, reservations and explanations. ``placement_extras``, in the same distribution, registers the
-extensions that come with the service.
+and most of ``/ext/v1``, such as claims, reservations and explanations. ``placement_extras``, in the same
+distribution, registers the extensions that come with the service.
 
 - ``options``: modules with a ``GROUP`` and its ``OPTIONS``, as in :mod:`placement.conf`
 - ``rules``: lists of policy rules with their defaults
@@ -11,7 +11,7 @@ extensions that come with the service.
 - ``request_forms``: :class:`placement.schemas.request_form.RequestForm`, fields of a body that replace the
   query string of a request for candidates
 - ``applications``: :class:`placement.api.middleware.SideApplication`, WSGI applications below a path
-- ``commands``: :class:`placement.cmd.manage.ManageCommand`, commands of ``placement-manage``
+- ``commands``: :class:`placement.cmd.common.ManageCommand`, commands of ``placement-manage``
 - ``takeovers``: :class:`placement.maintenance.sync.Takeover`, conversions of databases of other programs
 - ``tables``: :class:`placement.db.tables.ExtensionTables`, further tables and the migrations that create them
 - ``trait_attributes``: mappings from a trait to names of attributes, which a provider loses together with the

@@ -10,7 +10,7 @@ import placement.cmd.report
 from tests.archives import read_archive
 
 REPORTS = (compute_agent.cmd.report, placement.cmd.report)
-SHARED = ("list_versions", "run_program", "read_log", "without_secrets", "write_archive")
+SHARED = ("list_versions", "run_program", "read_log", "read_end", "without_secrets", "write_archive")
 
 
 @pytest.fixture(params=REPORTS, ids=["agent", "service"])
@@ -85,6 +85,21 @@ def test_a_program_that_hangs_has_its_output(report, monkeypatch):
 def test_the_output_of_a_program_is_bounded(report, monkeypatch):
     monkeypatch.setattr(report, "_MAX_BYTES", 5)
     assert report.run_program(["echo", "123456789"]) == "12345"
+
+
+def test_a_long_journal_has_its_last_lines(report, monkeypatch):
+    programs = []
+
+    def write_journal(command, **options):
+        programs.append(command[0])
+        options["stdout"].write(b"first line\nlast\n")
+        options["stdout"].flush()
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr("subprocess.run", write_journal)
+    monkeypatch.setattr(report, "_MAX_BYTES", 8)
+    assert report.read_log(SimpleNamespace(log_file=None, log_dir=None), "unit") == "last\n"
+    assert programs == ["journalctl"]
 
 
 def test_a_full_disk_leaves_no_part_of_an_archive(report, tmp_path, monkeypatch):

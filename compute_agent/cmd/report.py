@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from compute_agent import installed_version
 from compute_agent.bounded_http import read_address
@@ -119,7 +119,7 @@ def _text_of(read: Callable[[], str]) -> str:
 
 
 def list_versions() -> str:
-    """Return the versions of the program, Python, the kernel and all installed packages."""
+    """Return the versions of the program, Python, the kernel and all installed Python packages."""
     lines = {f"{each.name} {each.version}" for each in distributions()}
     first = [
         f"placement-compute {installed_version()}",
@@ -129,8 +129,11 @@ def list_versions() -> str:
     return "\n".join([*first, *sorted(lines, key=str.lower), ""])
 
 
-def run_program(command: Sequence[str]) -> str:
-    """The output of a program with its errors, and after a failure the exit status or the error."""
+def run_program(command: Sequence[str], *, keeps_end: bool = False) -> str:
+    """The output of a program with its errors, and after a failure the exit status or the error.
+
+    :param keeps_end: whether to return the end of a long output instead of its beginning.
+    """
     end = ""
     # this is a file, because the output has no limit
     with tempfile.TemporaryFile() as output:
@@ -142,6 +145,8 @@ def run_program(command: Sequence[str]) -> str:
                 end = f"\nExit status {done.returncode}\n"
         except (OSError, subprocess.TimeoutExpired) as error:
             end = f"Not available: {error}"
+        if keeps_end:
+            return read_end(output) + end
         output.seek(0)
         return output.read(_MAX_BYTES).decode(errors="replace") + end
 
@@ -150,16 +155,21 @@ def read_log(conf: cfg.ConfigOpts, unit: str) -> str:
     """Return the end of the log file that the options name, or else of the unit's journal."""
     if conf.log_file is None and conf.log_dir is None:
         journal = ("journalctl", "--unit", unit, "--lines", "5000", "--no-pager", "--quiet")
-        return run_program(journal)
+        return run_program(journal, keeps_end=True)
     # oslo.log names the file like the program
     path = Path(conf.log_dir or "", conf.log_file or f"{unit}.log")
     with path.open("rb") as log:
-        start = max(0, os.fstat(log.fileno()).st_size - _MAX_BYTES)
-        log.seek(start)
-        if start:
-            # the first line is cut, and may be a secret without the name that marks it
-            log.readline()
-        return log.read(_MAX_BYTES).decode(errors="replace")
+        return read_end(log)
+
+
+def read_end(file: BinaryIO) -> str:
+    """Return the last whole lines of a file, at most :data:`_MAX_BYTES` bytes."""
+    start = max(0, os.fstat(file.fileno()).st_size - _MAX_BYTES)
+    file.seek(start)
+    if start:
+        # the first line is cut, and may be a secret without the name that marks it
+        file.readline()
+    return file.read(_MAX_BYTES).decode(errors="replace")
 
 
 def without_secrets(text: str) -> str:

@@ -11,14 +11,13 @@ Modules
     - ``call`` has the class of requests, functions that make answers, and the decorator of handlers.
       ``errors`` renders errors, and ``versions`` finds the microversion of a request.
     - ``middleware`` puts the layers together: ``auth`` with ``identity`` (Keystone), ``request_log``,
-      ``tracing``, ``metrics`` with ``metrics_sharing``, ``garbage``, and ``app``. Each layer is a module that
-      only ``middleware`` imports.
+      ``tracing``, ``metrics`` with ``metrics_sharing``, ``garbage``, and ``app``.
     - ``service`` has the objects that a worker's requests share, and explains empty answers in the log.
     - ``health`` is a backend of the health check, ``context`` represents the caller, and ``paths`` has the
       prefix ``/ext/v1``.
 
 The order of calls
-    A request passes the layers from outside to inside: health check and metrics, request log, traces, side
+    A request passes the layers from outside to inside: metrics and health check, request log, traces, side
     applications such as the console, CORS, authentication, and Flask. In Flask, ``versions`` finds the
     microversion. The decorator of the handler checks version, media types and policy, and makes sure that the
     database is ready. The handler parses the request with ``placement.schemas``, reads

@@ -1,4 +1,4 @@
-"""Authentication of requests; only requests for version documents need no token.
+"""Authentication of requests to the API; only requests for version documents need no token.
 
 The two authentication strategies (``noauth2`` and ``keystone``) are WSGI middlewares. A strategy puts the
 caller into the WSGI environment (:mod:`placement.api.context`), or answers 401 in the API's error format.
@@ -51,10 +51,10 @@ def check_options(conf: cfg.ConfigOpts) -> None:
 class NoAuth:
     """Accepts every token: for development and tests.
 
-    The token ``admin`` has all roles. Any other token has no role, and has the form ``user:project``, or
-    ``user`` if the project has the user's name. The header ``X-Roles`` sets the roles, ``X-Project-Id`` the
-    project. With ``OpenStack-System-Scope`` the caller has no project unless ``X-Project-Id`` names a
-    project.
+    A token has the form ``user:project``, or ``user`` if the project has the user's name. The user ``admin``
+    has all roles, and any other user has none. The header ``X-Roles`` sets other roles, ``X-Project-Id``
+    another project. With ``OpenStack-System-Scope`` the caller has no project unless ``X-Project-Id`` names
+    a project.
     """
 
     def __init__(self, app: "WSGIApplication") -> None:

@@ -87,7 +87,7 @@ class ApiRequest:
         self.service.enforcer.authorize(context.caller_of(request.environ), rule, target)
 
     def allows_project(self, rule: str, project_id: str) -> bool:
-        """Return whether the rule allows the caller to see objects of this project."""
+        """Return whether the rule allows the caller its operation on objects of this project."""
         try:
             self.authorize(rule, {"project_id": project_id})
         except Forbidden:

@@ -98,9 +98,10 @@ def _unexpected_error(error: Exception) -> Response:
 
 
 def render(status: HTTPStatus, detail: str, *, code: str = exceptions.UNDEFINED, **extra: Any) -> Response:
-    """Return the answer to a failed request, as JSON unless the client accepts only HTML or text.
+    """Return the answer to a failed request, as JSON unless the client does not accept JSON.
 
     As in OpenStack Placement, the detail follows the general sentence for the HTTP status and an empty line.
+    For paths below ``/ext/v1``, the detail replaces the general sentence.
     """
     # names from users may have line breaks, but the detail has to be one line, because some clients show only
     # the last line

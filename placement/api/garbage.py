@@ -4,9 +4,9 @@ Python frees nearly all objects immediately, when their last reference disappear
 reference cycles, Python walks through all old objects. This walk may begin at any time, and stops all other
 work of the process. In the middle of a search with many results, a walk takes 0.1 s or more.
 
-With this module, a walk begins only after a request, and only if no long request is running. If a long walk
-frees nothing, the objects belong to the read model, and later walks skip them (:func:`gc.freeze`). Skipped
-objects that are not in a cycle are still freed.
+With this module, a walk normally begins only after a request, and only if no long request is running. After
+a long walk, most remaining objects belong to the read model, and later walks skip them (:func:`gc.freeze`).
+Skipped objects that are not in a cycle are still freed.
 
 Python itself still walks through young objects, a few hundred at a time. Young objects may be large: a search
 for many claims has a scenario for each claim, with sets of all hosts. So this module does not increase the
@@ -40,8 +40,7 @@ _SELDOM: Final = 5000
 fallback.
 """
 _LONG: Final = 0.01
-"""Seconds of CPU time. If a walk takes longer and frees nothing, later walks skip the objects of this walk.
-"""
+"""Seconds of CPU time. If a walk takes longer, later walks skip the objects that this walk leaves."""
 _PATIENCE: Final = 300.0
 """Maximum seconds since the last collection for which the next collection waits until no long request runs.
 """

@@ -29,8 +29,8 @@ _OTHER_SCHEMA: Final = "the database does not have a schema that this version ca
 class DatabaseHealthcheck(HealthcheckBaseExtension):
     """The backend ``placement_database`` of oslo.middleware's health check.
 
-    Only one thread asks the database at a time. So if the database does not answer, only the first health
-    check waits, and later checks do not.
+    Only one thread asks the database at a time. Health checks that arrive meanwhile wait only until the time
+    limit of the first one. After this limit, they do not wait.
     """
 
     def __init__(self, oslo_conf: cfg.ConfigOpts, conf: dict[str, Any]) -> None:

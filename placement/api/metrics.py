@@ -91,7 +91,7 @@ class ServiceMetrics:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "placement_requests",
-            "Answered requests, except those without a valid token.",
+            "Answered requests to the API, except those that the authentication has refused.",
             ["operation", "status"],
             registry=self._registry,
         )

@@ -2,7 +2,7 @@
 
 The layers are, from outside to inside:
 
-- client addresses from a proxy's headers (if enabled), health check, metrics;
+- client addresses from a proxy's headers (if enabled), metrics (if enabled), health check;
 - request id and log, check of chunks (a malformed chunk is answered with 400), traces (if enabled);
 - applications beside the API, such as the console, and CORS (if configured);
 - authentication, Flask.

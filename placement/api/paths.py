@@ -7,9 +7,7 @@ blueprints import their modules.
 from typing import Final
 
 EXT: Final = "/ext/v1"
-"""Prefix of all paths that OpenStack Placement does not have. OpenStack Placement answers 404 for these
-paths.
-"""
+"""Prefix of the paths of this API. OpenStack Placement answers 404 for them."""
 
 
 def is_ours(path: str) -> bool:

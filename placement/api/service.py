@@ -209,7 +209,7 @@ class PlacementService:
         return WindowTimetable(self.model, self.database)
 
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
-        """Run ``work`` in a transaction; first release amounts of expired reservations, if it needs them."""
+        """Run ``work`` in a transaction; if it fails, release expired amounts, if any, and run it again."""
         return due_changes.write_with_room(self.database, work)
 
     def prepare_database(self) -> None:
@@ -217,7 +217,7 @@ class PlacementService:
 
         Each worker prepares the database once, and again if the database may have been replaced. After a
         failure, later requests try again, so a worker can start before its database does. Only one request at
-        a time tries this, and other requests do not wait for it.
+        a time tries this. Other requests wait for it at most three seconds, and after a failure not at all.
 
         :raises Unavailable: the database does not answer, or does not have a usable schema.
         """
@@ -289,4 +289,4 @@ class PlacementService:
         except Unavailable as error:
             LOG.error("The service is not ready yet: %s", error)
         except Exception:
-            LOG.exception("The database cannot be prepared; each request tries again")
+            LOG.exception("The database cannot be prepared; later requests try again")

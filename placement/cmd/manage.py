@@ -103,7 +103,7 @@ _INVALID_COUNT: Final = 127
 
 
 def db_sync(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Migrate the schema of the database to the newest revision."""
+    """Migrate the schema of the database to a revision; without one, to the newest."""
     before = migration.version(conf.placement_database.connection)
     for said in sync(conf, arguments.version or "head"):
         print(said)
@@ -112,7 +112,7 @@ def db_sync(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     # releases with these revisions accept exactly their own revision
     if before in migration.EXACT and after != before:
         print(
-            f"Releases of revision {before} answer every request with 503 on any other revision. Before"
+            f"Releases with revision {before} accept no other revision, and answer requests with 503. Before"
             " you go back to such a release, restore the backup from before this command.",
             file=sys.stderr,
         )
@@ -130,7 +130,7 @@ def db_version(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 
 
 def db_stamp(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Record the revision of the database, without changing its schema."""
+    """Record in the database that its schema has a revision, without changing the schema."""
     migration.stamp_revision(conf.placement_database.connection, arguments.version)
     return 0
 
@@ -182,7 +182,7 @@ COMMANDS: Final = (
 
 _GROUPS: Final = {
     "db": "schema and data of the database",
-    "windows": "starts and ends of reservations and of claims",
+    "windows": "starts and ends of reservations, and ends of claims",
 }
 """Help texts for the first words of commands with two words, such as ``db``."""
 
@@ -212,7 +212,8 @@ def build_parser() -> ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 0 after success, 1 after an error, 2 for a wrong command line.
 
-    ``audit`` and ``heal`` return 3 if there are contradictions in the database, or if some remain.
+    ``audit`` and ``heal`` return 3 if there are contradictions in the database, or if some remain. A command
+    of an extension, and ``db online_data_migrations``, may return another number.
     """
     arguments = build_parser().parse_args(argv)
     try:

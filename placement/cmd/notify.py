@@ -28,7 +28,8 @@ def add_notify_arguments(parser: ArgumentParser) -> None:
         required=True,
         type=Path,
         metavar="FILE",
-        help="file that records the delivered events; a new file begins with the events from now on",
+        help="file that records up to which event all are delivered; with a new file, delivery begins with"
+        " the events from now on",
     )
     parser.add_argument(
         "--notice",
@@ -47,7 +48,10 @@ def add_notify_arguments(parser: ArgumentParser) -> None:
 
 
 def notify_webhook(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Send the starts and ends of reservations and claims to a webhook, each at least once and in order."""
+    """Send starts and ends of windows, and ends of claims, to a webhook, each at least once and in order.
+
+    A window is a reservation with a start. Claims without an action at their end (on_end) are left out.
+    """
     if not 0 <= arguments.notice <= MAX_INTERVAL:
         raise ValueError(f"--notice has to be a number of seconds from 0 to {MAX_INTERVAL:.0f}")
     webhook, file = EventWebhook(arguments.url), PositionFile(arguments.state)

@@ -20,7 +20,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -32,8 +32,8 @@ from placement.db import migration, tables
 _SECONDS: Final = 60
 """Maximum seconds for reading one part of the archive."""
 _MAX_BYTES: Final = 4 << 20
-"""Maximum number of bytes of one part in the archive. A log keeps its last bytes, any other part its first
-bytes.
+"""Maximum number of bytes of a part from a program, a file or the service. A log keeps its last bytes, any
+other part its first bytes.
 """
 _HIDDEN: Final = "***"
 _SECRETS: Final = (
@@ -128,7 +128,7 @@ def _text_of(read: Callable[[], str]) -> str:
 
 
 def list_versions() -> str:
-    """Return the versions of the program, Python, the kernel and all installed packages."""
+    """Return the versions of the program, Python, the kernel and all installed Python packages."""
     lines = {f"{each.name} {each.version}" for each in distributions()}
     first = [
         f"placement-compute {installed_version()}",
@@ -141,7 +141,7 @@ def list_versions() -> str:
 def fetch_text(url: str) -> str:
     """Return the text at an address, without a proxy.
 
-    :raises requests.RequestException: the service gives no answer.
+    :raises requests.RequestException: the service gives no answer, or an error.
     :raises TimeoutError: the answer takes too long.
     """
     # the import takes longer than most other commands of the program
@@ -162,8 +162,11 @@ def fetch_text(url: str) -> str:
     return content.decode(errors="replace")
 
 
-def run_program(command: Sequence[str]) -> str:
-    """The output of a program with its errors, and after a failure the exit status or the error."""
+def run_program(command: Sequence[str], *, keeps_end: bool = False) -> str:
+    """The output of a program with its errors, and after a failure the exit status or the error.
+
+    :param keeps_end: whether to return the end of a long output instead of its beginning.
+    """
     end = ""
     # this is a file, because the output has no limit
     with tempfile.TemporaryFile() as output:
@@ -175,6 +178,8 @@ def run_program(command: Sequence[str]) -> str:
                 end = f"\nExit status {done.returncode}\n"
         except (OSError, subprocess.TimeoutExpired) as error:
             end = f"Not available: {error}"
+        if keeps_end:
+            return read_end(output) + end
         output.seek(0)
         return output.read(_MAX_BYTES).decode(errors="replace") + end
 
@@ -183,16 +188,21 @@ def read_log(conf: cfg.ConfigOpts, unit: str) -> str:
     """Return the end of the log file that the options name, or else of the unit's journal."""
     if conf.log_file is None and conf.log_dir is None:
         journal = ("journalctl", "--unit", unit, "--lines", "5000", "--no-pager", "--quiet")
-        return run_program(journal)
+        return run_program(journal, keeps_end=True)
     # oslo.log names the file like the program
     path = Path(conf.log_dir or "", conf.log_file or f"{unit}.log")
     with path.open("rb") as log:
-        start = max(0, os.fstat(log.fileno()).st_size - _MAX_BYTES)
-        log.seek(start)
-        if start:
-            # the first line is cut, and may be a secret without the name that marks it
-            log.readline()
-        return log.read(_MAX_BYTES).decode(errors="replace")
+        return read_end(log)
+
+
+def read_end(file: BinaryIO) -> str:
+    """Return the last whole lines of a file, at most :data:`_MAX_BYTES` bytes."""
+    start = max(0, os.fstat(file.fileno()).st_size - _MAX_BYTES)
+    file.seek(start)
+    if start:
+        # the first line is cut, and may be a secret without the name that marks it
+        file.readline()
+    return file.read(_MAX_BYTES).decode(errors="replace")
 
 
 def without_secrets(text: str) -> str:

@@ -96,7 +96,9 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
             count = len(list(audit.wrong_trees(conn)))
             return f"{count} resource providers have a wrong root or parent." if count else None
 
-        return self._query_database(find_wrong, f"{_AUDIT} 'placement-manage heal' corrects them.")
+        return self._query_database(
+            find_wrong, f"{_AUDIT} 'placement-manage heal' corrects the healable ones."
+        )
 
     def _missing_consumers(self) -> Result:
         def find_missing(conn: sa.Connection) -> str | None:
@@ -124,8 +126,8 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
 
         return self._query_database(
             find_incomplete,
-            "Clients made these consumers before microversion 1.8. They become complete when a newer"
-            " client writes their allocations.",
+            "Clients with a microversion before 1.8, or 'placement-manage heal', made these consumers. They"
+            " become complete when a client with a newer microversion writes their allocations.",
             Code.WARNING,
         )
 
@@ -160,7 +162,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         reason = keystone_obstacle(self._conf)
         if reason is None:
             return Result(Code.SUCCESS)
-        return Result(Code.WARNING, f"{reason}. Until then clients are answered 503.")
+        return Result(Code.WARNING, f"{reason}. Until this is mended, the service cannot validate tokens.")
 
     def _query_database(
         self,

@@ -18,9 +18,9 @@ OPTIONS: list[cfg.Opt] = [
         deprecated_group="DEFAULT",
         help="""
 How the service authenticates requests. With noauth2 the service checks no
-token. A request with the token 'admin' then has the rights of an
-administrator. Any other token is read as 'user:project' or as 'user', and
-headers of the request may name the roles and the project of the user.
+token, and reads each token as 'user:project' or as 'user'. The user 'admin'
+then has the rights of an administrator. The headers X-Roles and X-Project-Id
+of a request may name other roles and another project.
 
 """,
     ),
@@ -68,17 +68,18 @@ says how many long searches a worker runs at the same time.
         default=True,
         help="""
 Whether the log explains each empty answer to GET /allocation_candidates. The
-explanation is a line at INFO. The line has the ids of the request. For each
-condition, the line has the number of hosts for which this condition is the
-first that fails. The line also names a change of the request that would give
-candidates. A worker sends the answer first, and computes the explanation
+explanation is a line at INFO. The line has the ids of the request. For up to
+six conditions, the line has the number of hosts for which this condition is
+the first that fails. The line also names a change of the request that would
+give candidates, if there is one. A worker sends the answer first, and
+computes the explanation
 afterwards. A worker computes one explanation at a time, and uses at most 5
 percent of a CPU for explanations. The worker reuses the explanation for
 equal requests until a resource provider changes. After each explanation the
 worker computes no other one for some time, which keeps it below 5 percent. If an
 answer needs a new explanation in this time, or while the worker computes another
-one, the worker only counts the answer. Its next line has
-the number of these answers.
+one, the worker only counts the answer. The line of the worker's next new
+explanation has the number of these answers.
 
 """,
     ),

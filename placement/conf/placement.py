@@ -61,9 +61,9 @@ client gets the answer 409 (conflict).
         min=-1,
         help="""
 Maximum number of allocation candidates that the service generates for one
-request; -1 for no maximum. The limit of the request applies afterwards. So
-with randomize_allocation_candidates, the service draws the random sample
-from at most this number of candidates.
+request; -1 for no maximum. If the request has a lower limit, that limit
+applies. With randomize_allocation_candidates, the service draws a random
+sample of this size from all candidates.
 
 """,
     ),
@@ -114,10 +114,11 @@ randomize_allocation_candidates all candidates are in random order.
         item_type=types.String(max_length=255, regex=r"^(?!CUSTOM_)[A-Z][A-Z0-9_]*$"),
         help="""
 Resource classes that the service has in addition to the standard classes of
-OpenStack. LLC is last-level cache, and MBA is memory bandwidth. With an
-empty list only the standard classes exist. Names have capital letters,
-digits and underscores, and begin with a letter. Names do not begin with
-CUSTOM_, the prefix of classes that clients create.
+OpenStack. LLC is last-level cache, and MBA is memory bandwidth. If you remove
+a class from the list, a worker deletes the class at its next start, unless
+an inventory or an allocation uses it. Names have capital letters, digits and
+underscores, and begin with a letter. Names do not begin with CUSTOM_, the
+prefix of classes that clients create.
 
 """,
     ),

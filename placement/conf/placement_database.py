@@ -33,14 +33,17 @@ db sync' does. Several workers may start at the same time.
         # this number and the next one are defaults of oslo.db, which operators know
         default=5,
         min=1,
-        help="Number of connections that each worker keeps open.",
+        help="""
+Number of unused connections that each of a worker's three pools keeps open at
+most. The pools are for writes, for reads, and for the query for changes
+before an answer. A thread uses at most one connection of each pool.
+""",
     ),
     cfg.IntOpt(
         "max_overflow",
         default=50,
         min=-1,
-        help="Number of connections that each worker may open in addition to max_pool_size; -1 for any"
-        " number.",
+        help="Number of connections that each pool may open in addition to max_pool_size; -1 for any number.",
     ),
     cfg.IntOpt(
         "pool_timeout",
@@ -72,10 +75,11 @@ server's workers.
         min=2,
         help="""
 Maximum time, in seconds, in which the database accepts a connection. The
-same limit applies to the query for changes that the service sends before
-each of its answers. If the machine of the database sends nothing for this
-time, a network connection counts as broken. Requests then get the answer
-503, and one request at a time tests whether the database answers again.
+same limit applies to the query for changes that a worker sends before it
+answers from its memory. A connection to PostgreSQL also counts as broken if
+the machine of the database sends nothing for this time. While the database
+does not answer, requests get the answer 503, and one request at a time tests
+whether the database answers again.
 
 """,
     ),

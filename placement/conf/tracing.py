@@ -14,7 +14,7 @@ OPTIONS: list[cfg.Opt] = [
         default=False,
         help="""
 Whether the service traces requests. Each request is a span, with one span
-for its handler and one for each query to the database. If an authenticated
+for its handler and one for each transaction in the database. If an authenticated
 client sends the header traceparent, the request continues the trace of the
 client. Spans contain no query, body, token or name of a user. The option
 needs Python packages: install the wheel with the extra "tracing".

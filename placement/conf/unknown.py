@@ -21,7 +21,7 @@ _SQL_LOG: Final = "[DEFAULT] default_log_levels = sqlalchemy.engine=INFO logs st
 
 STOCK: Final[dict[str, dict[str, str]]] = {
     "DEFAULT": {
-        "state_path": "nothing is kept in files",
+        "state_path": "no file is kept there",
         "pybasedir": "nothing is read from there",
         "bindir": "nothing is read from there",
         "log_options": "options are not logged, as some are secrets",
@@ -59,7 +59,10 @@ _SECTIONS: Final = tuple(group.name for group, _ in opts.list_opts())
 
 
 def unknown_options(conf: cfg.ConfigOpts) -> Iterator[str]:
-    """Yield a sentence for each option or section in configuration files that the service does not have."""
+    """Yield a sentence for each option or section in configuration files that the service does not have.
+
+    In ``[DEFAULT]`` and in sections of libraries, only options of OpenStack Placement are recognised.
+    """
     for file, section, options in _file_sections(conf):
         yield from _stock_options(conf, file, section, options)
         yield from _wrong_names(conf, file, section, options)

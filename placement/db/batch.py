@@ -7,7 +7,7 @@ calls the driver (PEP 249) directly. On PostgreSQL the batch sends all its state
 (:mod:`placement.db.pipeline`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
@@ -26,6 +26,8 @@ Statement = sa.Select[Any] | sa.sql.dml.UpdateBase
 KEPT_SIZES: Final = 64
 """Maximum number of compiled statements of each kind that a cache keeps."""
 
+_MAX_KEPT_VALUES: Final = 4096
+"""Maximum number of values with which a :class:`StatementFamily` keeps a statement; a power of two."""
 # SQLite allows 32,766 values in a statement
 MAX_ROWS: Final = 500
 """Maximum number of rows that one statement inserts."""
@@ -202,6 +204,39 @@ def pad_values(values: Sequence[T]) -> list[T]:
     """Repeat the first value until the number of values is a power of two, so that few statements differ."""
     missing = (1 << (len(values) - 1).bit_length()) - len(values)
     return [*values, *list(values[:1]) * missing]
+
+
+class StatementFamily:
+    """Statements with the condition ``column IN (...)`` that differ only in the number of values.
+
+    Values are repeated until their number is a power of two, so that few statements are compiled.
+
+    :param complete: a function that returns the statement with the condition, such as ``select(...).where``.
+    """
+
+    def __init__(
+        self, column: sa.ColumnElement[Any], complete: Callable[[sa.ColumnElement[bool]], Statement]
+    ) -> None:
+        self._column = column
+        self._complete = complete
+        self._kept: dict[int, PreparedStatement] = {}
+
+    def bind_list(self, values: Iterable[Any], **others: Any) -> tuple[PreparedStatement, Values]:
+        """Return the statement for these values, of which there is at least one, and all its parameters.
+
+        :param others: further parameters of the statement.
+        :raises InvalidRequest: a request needs more values than a database accepts.
+        """
+        chosen = list(values)
+        is_kept = len(chosen) <= _MAX_KEPT_VALUES
+        padded = pad_values(chosen) if is_kept else chosen
+        found = self._kept.get(len(padded))
+        if found is None:
+            parameters = bind_parameters("value", len(padded), self._column.type)
+            found = PreparedStatement(self._complete(self._column.in_(parameters)))
+            if is_kept:
+                self._kept[len(padded)] = found
+        return found, {**bind_values("value", padded), **others}
 
 
 def insertion_statements(

@@ -25,14 +25,13 @@ get the same epoch.
 """
 
 from collections.abc import Container, Iterable
-from functools import lru_cache
 from secrets import randbelow
 from typing import Any, Final
 from zlib import crc32
 
 import sqlalchemy as sa
 
-from placement.db.batch import KEPT_SIZES, PreparedStatement, StatementBatch, bind_parameters, bind_values
+from placement.db.batch import PreparedStatement, StatementBatch, StatementFamily
 from placement.db.tables import change_buckets
 
 PROVIDER_BUCKETS: Final = 256
@@ -105,15 +104,14 @@ def lock(batch: StatementBatch, buckets: Iterable[int], *, in_order: bool) -> No
     chosen = sorted(set(buckets))
     if not chosen:
         return
-    values = bind_values("bucket", chosen)
     in_order = in_order and len(chosen) > 1
     # other databases lock the rows in order by a separate statement before this one
     if in_order and not batch.sends_at_once:
-        batch.add(_in_order(len(chosen)), values)
+        batch.add(*_IN_ORDER.bind_list(chosen))
     # PostgreSQL may lock the rows of an UPDATE in any order; a common table expression that locks them first
     # fixes the order
-    increment = _increment_in_order if in_order and batch.sends_at_once else _increment_statement
-    batch.add(increment(len(chosen)), {**values, "step": random_step()})
+    increment = _INCREMENT_IN_ORDER if in_order and batch.sends_at_once else _INCREMENT
+    batch.add(*increment.bind_list(chosen, step=random_step()))
 
 
 def increment_in_order(chosen: sa.Select[Any]) -> sa.Update:
@@ -126,25 +124,19 @@ def increment_in_order(chosen: sa.Select[Any]) -> sa.Update:
     return sa.update(change_buckets).where(change_buckets.c.id == locked.c.id).values(counter=new)
 
 
-def _is_chosen(count: int) -> sa.ColumnElement[bool]:
-    return change_buckets.c.id.in_(bind_parameters("bucket", count, sa.Integer))
-
-
-@lru_cache(KEPT_SIZES)
-def _in_order(count: int) -> PreparedStatement:
-    ordered = sa.select(change_buckets.c.id).where(_is_chosen(count)).order_by(change_buckets.c.id)
-    return PreparedStatement(ordered.with_for_update())
-
-
-@lru_cache(KEPT_SIZES)
-def _increment_in_order(count: int) -> PreparedStatement:
-    return PreparedStatement(increment_in_order(sa.select(change_buckets.c.id).where(_is_chosen(count))))
-
-
-@lru_cache(KEPT_SIZES)
-def _increment_statement(count: int) -> PreparedStatement:
-    new = change_buckets.c.counter + sa.bindparam("step", type_=sa.BigInteger)
-    return PreparedStatement(sa.update(change_buckets).where(_is_chosen(count)).values(counter=new))
+_ids: Final = sa.select(change_buckets.c.id)
+_IN_ORDER: Final = StatementFamily(
+    change_buckets.c.id, _ids.order_by(change_buckets.c.id).with_for_update().where
+)
+_INCREMENT_IN_ORDER: Final = StatementFamily(
+    change_buckets.c.id, lambda chosen: increment_in_order(_ids.where(chosen))
+)
+_INCREMENT: Final = StatementFamily(
+    change_buckets.c.id,
+    sa.update(change_buckets)
+    .values(counter=change_buckets.c.counter + sa.bindparam("step", type_=sa.BigInteger))
+    .where,
+)
 
 
 def renew_epoch(batch: StatementBatch) -> None:

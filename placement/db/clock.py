@@ -1,10 +1,12 @@
 """The clock of the database, which all workers use, because their own clocks may differ by hours."""
 
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
+
+from placement.db.batch import PreparedStatement, StatementBatch
 
 
 class ServerNow(FunctionElement[float]):  # the class has a name in the style of SQL functions
@@ -30,3 +32,12 @@ def _postgresql_now(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
 def _mysql_now(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
     # the time is in UTC, because a difference of local times would jump with daylight saving time
     return "(timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6)) / 1000000e0)"
+
+
+READ_TIME: Final = PreparedStatement(sa.select(ServerNow()))
+"""The statement that reads the time of the database's clock, in seconds since 1970."""
+
+
+def server_time(conn: sa.Connection) -> float:
+    """Return the time of the database's clock, in seconds since 1970."""
+    return float(StatementBatch(conn).add(READ_TIME, {}).scalars[0])

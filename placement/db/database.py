@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -22,13 +21,11 @@ from sqlalchemy import exc
 from placement import outage
 from placement.db import buckets, engine, errors, migration
 from placement.db.batch import (
-    KEPT_SIZES,
     PreparedStatement,
     StatementAnswer,
     StatementBatch,
+    StatementFamily,
     Values,
-    bind_parameters,
-    bind_values,
     insertion_statements,
 )
 from placement.db.engine import PoolOptions
@@ -161,8 +158,8 @@ class WriteTransaction:
         # one statement for all providers with the same kind of change
         for change in sorted(set(self._changed.values())):
             ids = sorted(provider_id for provider_id, each in self._changed.items() if each == change)
-            values = {**bind_values("id", ids), "now": self.now, "by": change.bumps}
-            self.queue(_stamp_statement(len(ids), described=not change.usage_only), values)
+            stamp = _STAMP if change.usage_only else _DESCRIBED_STAMP
+            self.queue(*stamp.bind_list(ids, now=self.now, by=change.bumps))
         # the attribute is set before sending, because after an error it is unknown whether the database
         # received the commit
         self.committing = self._batch.carries_commit
@@ -180,18 +177,16 @@ class _ProviderChange(NamedTuple):
 _NO_CHANGE: Final = _ProviderChange(0, usage_only=True)
 
 
-@lru_cache(KEPT_SIZES)
-def _stamp_statement(count: int, *, described: bool) -> PreparedStatement:
-    counter = buckets.present_counter(resource_providers.c.bucket)
-    values: dict[str, Any] = {
-        "change_seq": counter,
-        "generation": resource_providers.c.generation + sa.bindparam("by"),
-        "updated_at": sa.bindparam("now"),
-    }
-    if described:
-        values["described_seq"] = counter
-    chosen = resource_providers.c.id.in_(bind_parameters("id", count, sa.Integer))
-    return PreparedStatement(sa.update(resource_providers).where(chosen).values(values))
+_counter: Final = buckets.present_counter(resource_providers.c.bucket)
+_stamp: Final = sa.update(resource_providers).values(
+    change_seq=_counter,
+    generation=resource_providers.c.generation + sa.bindparam("by"),
+    updated_at=sa.bindparam("now"),
+)
+_STAMP: Final = StatementFamily(resource_providers.c.id, _stamp.where)
+_DESCRIBED_STAMP: Final = StatementFamily(
+    resource_providers.c.id, _stamp.values(described_seq=_counter).where
+)
 
 
 class ServiceDatabase:

@@ -77,9 +77,10 @@ def find_obstacle(found: FoundDatabase) -> str | None:
     """Return why this version cannot work with a database, with the remedy; None if it can work.
 
     Revisions are numbers of four digits. While the first digit stays the same, migrations only add to the
-    schema, and each version works with the additions of later versions. So services of two versions may share
-    one database, and an operator may go back to the older version. A migration that removes something
-    increments the first digit. The same rules apply to the revisions of each extension's tables.
+    schema, and each version except those of :data:`EXACT` works with the additions of later versions. So
+    services of two versions may share one database, and an operator may go back to the older version. A
+    migration that removes something increments the first digit. The same rules apply to the revisions of each
+    extension's tables.
     """
     reasons = (_branch_obstacle(branch, present) for branch, present in found.branches.items())
     return _core_obstacle(found) or next(filter(None, reasons), None)

@@ -135,8 +135,10 @@ class _ProcessLock:
                         )
                     return
             if time.monotonic() > deadline:
-                owner = watched.owner if watched else "another process"
-                raise Unavailable(f"{owner} is still migrating the database after {timeout:g} seconds.")
+                owner = (watched and watched.owner) or "another process"
+                raise Unavailable(
+                    f"The migration of the database by {owner} has not ended within {timeout:g} seconds."
+                )
             time.sleep(_LOOK)
             # each check adds at most a second, because a process that was stopped has not watched the row
             # meanwhile

@@ -12,7 +12,8 @@ A worked example
     delete the allocation.
 
 Invariants
-    - No repair deletes an allocation, or guesses lost data.
-    - Each repair runs in a separate transaction, with the locks that requests take.
-    - After a repair all workers read everything again.
+    - No repair deletes an allocation, or guesses lost data. Planned allocations are deleted only if no
+      reservation with a start has them, so that they could never begin.
+    - Each kind of contradiction is repaired in separate transactions, with the locks that requests take.
+    - All workers see a repair: they read everything again, or those providers that it has changed.
 """

@@ -70,8 +70,8 @@ def find_roots(parents: Mapping[int, int | None]) -> TreeRoots:
 def parents_first(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield rows with ``id`` and ``parent_id``, parents before children, otherwise in the given order.
 
-    Foreign keys require that a parent is inserted first. Rows are left out if their parent is not among the
-    rows.
+    Foreign keys require that a parent is inserted first. Rows are left out if their chain of parents does not
+    end within the rows.
     """
     done: set[int] = set()
     waiting: dict[int, list[dict[str, Any]]] = {}
@@ -114,7 +114,10 @@ class AuditProblem(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DatabaseFinding:
-    """A contradiction in the row ``id``; ``subject`` is the uuid of its provider or consumer, if any."""
+    """A contradiction in the row ``id``.
+
+    ``subject`` is the uuid of its provider or consumer; a text with the id stands for a missing consumer.
+    """
 
     problem: AuditProblem
     id: int
@@ -235,7 +238,7 @@ _without_inventory: Final = _with_names.where(_i.provider_id.is_(None))
 def over_capacity(conn: sa.Connection) -> list[DatabaseFinding]:
     """Return the inventories of which more than the capacity is allocated.
 
-    No request can allocate more than the capacity, but an inventory may be reduced below its usage.
+    This is no defect of the service: an inventory may be reduced below its usage.
     """
     return [
         DatabaseFinding(
@@ -280,7 +283,10 @@ _without_window: Final = tuple(map(_orphans_in, WINDOW_TABLES))
 
 
 def without_window(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Return planned allocations that never begin and keep nothing free, because they have no reservation."""
+    """Return planned allocations and promises without a reservation that has a start.
+
+    Such planned allocations never begin, and keep nothing free.
+    """
     return [
         DatabaseFinding(
             AuditProblem.NO_WINDOW,

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from placement.db.clock import server_time
 from placement.db.database import ServiceDatabase
 from placement.notifications.position_file import NotifierPosition, PositionFile
 from placement.notifications.webhook import DeliveryFailed
-from placement.store.expiries import server_time
 from placement.store.time_events import EventInterval, TimeEvent, list_events
 
 # transactions last seconds; a server that takes over may be behind by as much

@@ -56,7 +56,8 @@ class PolicyEnforcer:
     """The policy rules in force: the defaults, overridden by the operator's policy file and folders.
 
     ``[oslo_policy] policy_file`` and ``policy_dirs`` name the files. Changes of the files take effect within
-    a second. If a changed file is invalid, the error is logged, and the old rules stay in force.
+    a second. If a changed file is invalid, the error is logged, and the old rules stay in force. If the
+    policy file is missing or empty, its old rules stay in force for a minute.
 
     :raises ValueError: a policy file is invalid.
     """

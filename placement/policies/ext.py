@@ -36,11 +36,15 @@ RULES: Final = [
     define_rule(
         LIST_CLAIMS, "List the claims that end on a host, or on all hosts.", ("GET", "/ext/v1/claims")
     ),
-    define_rule(CONFIRM, "Confirm a claim that would expire.", ("PUT", "/ext/v1/claims/{consumer_uuid}")),
+    define_rule(
+        CONFIRM,
+        "Confirm a claim that would expire, or change its expiry or the end of a claim.",
+        ("PUT", "/ext/v1/claims/{consumer_uuid}"),
+    ),
     define_rule(SHOW_CLAIM, "Show when a claim expires.", ("GET", "/ext/v1/claims/{consumer_uuid}")),
     define_rule(
         FIND_WINDOWS,
-        "Find the earliest windows in which a request fits.",
+        "Find the earliest windows in which requests fit.",
         ("POST", "/ext/v1/availability"),
     ),
     define_rule(
@@ -70,11 +74,15 @@ RULES: Final = [
         ("POST", _RESERVATIONS),
         check=ADMIN,
     ),
-    define_rule(CHANGE_RESERVATION, "Change when a reservation expires.", ("PUT", _RESERVATION)),
+    define_rule(
+        CHANGE_RESERVATION,
+        "Change the end of a reservation or whether it may move, or give back a part of its amounts.",
+        ("PUT", _RESERVATION),
+    ),
     define_rule(DELETE_RESERVATION, "Release a reservation.", ("DELETE", _RESERVATION)),
     define_rule(
         LIST_TIME_EVENTS,
-        "List starts and ends of reservations and of claims.",
+        "List starts and ends of reservations, and ends of claims.",
         ("GET", "/ext/v1/time_events"),
         check=ADMIN_OR_PROJECT_READER_OR_SERVICE,
     ),
@@ -85,7 +93,8 @@ RULES: Final = [
     ),
     define_rule(
         WRITE_TREE,
-        "Create and change resource providers of a tree, with inventories, traits and aggregates.",
+        "Create and change resource providers of a tree, with inventories, traits, aggregates and"
+        " attributes.",
         ("POST", "/ext/v1/trees"),
     ),
 ]

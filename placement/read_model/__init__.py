@@ -9,7 +9,8 @@ Nouns
     end, only the *free* amounts of the slots change. Trees of one *structure* have the same parents, resource
     classes and portions (``min_unit``, ``max_unit``, ``step_size``) at the same positions, and therefore the
     same slots. Trees of one *class* also have the same traits at the same positions. The result of a search
-    for a tree is valid for each tree of its class with the same free amounts.
+    for a tree is valid for each tree of its class with the same free amounts, unless the request reads other
+    attributes, such as aggregates.
 
     Each provider belongs to a *bucket*, and each bucket of the database has a *counter*. A write to a
     provider increments the counter of its bucket and *stamps* the provider with the new value. The *version*
@@ -18,9 +19,9 @@ Nouns
     sum of their stamps. An equal fingerprint proves that the model has the right data of all unchanged
     providers.
 
-    No view contains expired reservations and claims. Together with the version, the worker reads the time of
-    the database's clock. If an allocation has expired by that time, the worker releases the allocation before
-    it answers.
+    A fresh view contains no expired reservations and claims. Together with the version, the worker reads the
+    time of the database's clock. If an allocation has expired by that time, the worker releases the
+    allocation before it answers.
 
     The *file* of the model is a copy of the model on disk. A new worker starts with the model in this file,
     and reads from the database only what has changed since.
@@ -71,7 +72,8 @@ A worked example
     entries with this tree as their key stay valid.
 
 Invariants
-    - A view contains all changes that were committed before its request arrived.
+    - A fresh view contains all changes that were committed before its request arrived. A recent view may lack
+      the changes of the last moments.
     - Provider and tree objects are never changed, only replaced, so a tree remains the same object until
       something in the tree changes. So caches use trees, structures and classes as keys, by their identity.
     - A snapshot that was updated step by step is equal to a new snapshot of the same providers.

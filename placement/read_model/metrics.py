@@ -32,7 +32,7 @@ class ModelMetrics:
         )
         self._reread = Counter(
             "placement_model_rereads",
-            "Complete reads of the database by workers, as after a restore.",
+            "Repeated complete reads of the database by workers, as after a restore.",
             registry=registry,
         )
         # the numbers of the model at the last scrape; the model itself counts even if metrics are disabled

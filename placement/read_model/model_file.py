@@ -156,7 +156,7 @@ class ModelFileWriter:
         try:
             self.write()
         except Unavailable as error:
-            LOG.debug("The model file is not written now, because the database does not answer: %s", error)
+            LOG.debug("The model file is not written now: %s", error)
         except OSError as error:
             LOG.warning(
                 "The model file %s cannot be written, so workers may start more slowly; "

@@ -306,23 +306,31 @@ _is_pending: Final = (
     .correlate(reservations)
     .exists()
 )
-_next_expiries: Final = (
-    sa.select(reservations.c.expires_at).where(_is_reservation).order_by(reservations.c.expires_at).limit(1),
-    # the next start of a pending window
-    sa.select(reservations.c.starts_at)
-    .where(_is_reservation, _is_pending, reservations.c.starts_at.is_not(None))
-    .order_by(reservations.c.starts_at)
-    .limit(1),
-    sa.select(sa.func.min(claim_expiries.c.expires_at))
-    .select_from(claim_expiries.join(consumers, consumers.c.id == claim_expiries.c.consumer_id))
-    .where(consumers.c.generation == claim_expiries.c.generation),
+_is_present: Final = (
+    sa.select(sa.literal(1))
+    .where(
+        consumers.c.id == claim_expiries.c.consumer_id, consumers.c.generation == claim_expiries.c.generation
+    )
+    .correlate(claim_expiries)
+    .exists()
 )
+_next_expiries: Final = [
+    PreparedStatement(sa.select(time).where(*conditions).order_by(time).limit(1))
+    for time, *conditions in (
+        (reservations.c.expires_at, _is_reservation),
+        # the next start of a pending window
+        (reservations.c.starts_at, _is_reservation, _is_pending, reservations.c.starts_at.is_not(None)),
+        (claim_expiries.c.expires_at, _is_present),
+    )
+]
 
 
 def read_next_expiry(conn: sa.Connection) -> float:
     """Return the database's time of the next expiry or start of a window; infinite if there is none."""
-    found = [conn.execute(query).scalar() for query in _next_expiries]
-    return min((each for each in found if each is not None), default=math.inf)
+    batch = StatementBatch(conn)
+    # all statements are queued before an answer is read, so that they are sent together
+    answers = [batch.add(each, {}) for each in _next_expiries]
+    return min((float(time) for answer in answers for time in answer.scalars), default=math.inf)
 
 
 def sum_up(rows: Iterable[Any], names: NameTable) -> dict[int, dict[str, int]]:

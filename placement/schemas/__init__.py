@@ -15,7 +15,8 @@ Modules
     - ``resource_provider``, ``inventory`` and ``allocation`` have the bodies of OpenStack Placement's
       resources; ``allocation`` makes a schema for each microversion.
     - ``claim``, ``explanation``, ``reservation``, ``time_events`` and ``tree`` have the bodies and queries of
-      ``/ext/v1``, except the query for changes. ``request_form`` has the interface of forms.
+      ``/ext/v1``, except the query for changes and the body of attributes. ``request_form`` has the interface
+      of forms.
 
 The order of calls
     A handler names its schema, and the API calls :func:`~placement.schemas.base.load` with the body. A parser

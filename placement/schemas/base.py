@@ -174,7 +174,7 @@ class StringField(SchemaField):
             raise violation_error("pattern", f"{shown_value(value)} {self._expected}")
         if not is_storable(value):
             raise violation_error(
-                "pattern", f"{shown_value(value)} contains characters that no text can have"
+                "pattern", f"{shown_value(value)} has a NUL or a lone surrogate, which no text may have"
             )
         return value
 
@@ -185,7 +185,7 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 
 def is_storable(value: str) -> bool:
-    """Return whether databases can store the text: it has no NUL and no lone surrogates."""
+    """Return whether all kinds of databases can store the text: it has no NUL and no lone surrogates."""
     return _UNSTORABLE.search(value) is None
 
 

@@ -1,4 +1,4 @@
-"""The body of ``POST /ext/v1/claims``."""
+"""The bodies and the query of ``/ext/v1/claims``."""
 
 import math
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ MAX_ALTERNATES: Final = 100
 MAX_ROOTS: Final = 1024
 """Maximum number of hosts that a claim names as allowed or as excluded."""
 MAX_WEIGHT: Final = 1000.0
-"""Maximum weight of a criterion; the minimum is its negative."""
+"""Maximum weight of a criterion; the minimum is 0, or for an attribute the negative of this number."""
 # this is a limit, because the answer has a score for each criterion of each alternate of each claim
 MAX_CRITERIA: Final = 32
 """Maximum number of criteria in the order of a claim."""
@@ -192,7 +192,7 @@ def parse_ending(params: Params, version: Microversion) -> EndingPage:
 
 
 class ConfirmationBody(StrictSchema):
-    """The body of ``PUT /ext/v1/claims/{consumer_uuid}``, which makes it permanent or changes its end."""
+    """The body of ``PUT .../claims/{consumer_uuid}``: it confirms the claim, or changes its expiry or end."""
 
     consumer_generation = IntegerField(0, required=True)
     expires_in = NumberField(1, MAX_SECONDS, load_default=None)
@@ -203,7 +203,7 @@ class ConfirmationBody(StrictSchema):
 def parse_end_change(body: dict[str, Any]) -> EndChange | None:
     """Return the change of a fixed end that a body asks for; None if the body confirms a claim.
 
-    :raises InvalidRequest: the body confirms the claim, too, or the date does not exist.
+    :raises InvalidRequest: the body also has a time of expiry, or the date does not exist.
     """
     if body["ends_at"] is None and body["on_end"] is None:
         return None
@@ -217,8 +217,8 @@ def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
     """Convert a body to claims.
 
     :param forms: the registered forms of requests, such as flavors.
-    :raises InvalidRequest: a query, a flavor, a group or an order is wrong, or a consumer is named twice or
-        has the type of reservations or of holds.
+    :raises InvalidRequest: a query, a flavor, a group or an order is wrong, or two fields exclude each other.
+        A consumer is named twice, or has the type of reservations or of holds.
     """
     # index() is fast enough, because the list is short
     consumers = [each["consumer_uuid"] for each in body["claims"]]
@@ -243,8 +243,8 @@ def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
     if given is None:
         if on_end not in (None, EndAction.NONE):
             raise InvalidRequest(
-                f"on_end: {on_end} needs ends_at, because claims without it have no end. Give ends_at, or"
-                " leave on_end out."
+                f"on_end: {on_end} needs ends_at or preemptible, because other claims have no end. Give one"
+                " of them, or leave on_end out."
             )
         return [_wanted_claim(each, forms) for each in body["claims"]]
     if any(each["expires_in"] is not None for each in body["claims"]):

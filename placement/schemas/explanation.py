@@ -77,7 +77,8 @@ def parse(body: dict[str, Any], forms: RequestForms) -> AskedCandidates:
 def parse_topology(given: str | None, request: CandidatesRequest) -> TopologyPolicy | None:
     """Return the topology policy of a body; None if the body names none.
 
-    :raises InvalidRequest: the request asks for no resource class that the policy can split.
+    :raises InvalidRequest: the request asks for no resource class that the policy can split, or has a
+        microversion before 1.29.
     """
     if given is None:
         return None

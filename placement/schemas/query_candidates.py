@@ -44,8 +44,8 @@ class GranularQuery(StrictSchema):
 def parse_candidates(params: Params, version: Microversion) -> CandidatesRequest:
     """Parse the query string of ``GET /allocation_candidates`` at a microversion.
 
-    If ``limit`` or ``group_policy`` occurs several times, its first value counts. Equal queries lead to the
-    same object, so that a search recognises repeated queries.
+    If ``limit`` or ``group_policy`` occurs several times, its first value counts. A cache gives equal queries
+    the same object for some time, so that a search recognises repeated queries.
 
     :raises InvalidRequest: the query string is wrong; the message names the error.
     """

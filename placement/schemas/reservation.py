@@ -1,4 +1,4 @@
-"""The bodies and queries of ``/ext/v1/reservations``, and the body of ``POST /ext/v1/availability``."""
+"""The bodies and queries of reservations and their limits, and the body of ``POST /ext/v1/availability``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,7 +44,7 @@ from placement.store.window_history import PastState
 
 # no other claims are members, so any name serves
 _APART: Final = ConsumerGroup("different-hosts", GroupPolicy.ANTI_AFFINITY, 1)
-"""The name of the group of claims that need different hosts."""
+"""The group of claims that need different hosts."""
 
 
 class _JointClaim(HostsSchema, explanation.TopologySchema):
@@ -70,7 +70,9 @@ def parse_joint(
     window: TimeWindow | None = None,
     alone: Sequence[str] = (),
 ) -> list[WantedClaim]:
-    """Return the claims of one new consumer for the requests in a body; equal claims are the same object.
+    """Return the claims of one new consumer for the requests in a body.
+
+    The claims of one request with a ``count`` are the same object.
 
     :param forms: the registered forms of requests, such as flavors.
     :param window: the time of all claims.
@@ -112,7 +114,8 @@ MAX_SECONDS: Final = 10 * 366 * 86_400.0
 MAX_MARGIN: Final = 30 * 86_400
 """Maximum seconds of the lead and of the cleaning time of a window, which are 30 days."""
 DEGRADED: Final = "degraded"
-"""The filter that selects reservations, of any state, with amounts that their providers can no longer give.
+"""The filter that selects reservations with amounts that their providers can no longer give, unless all their
+amounts are lost (state ``failed``).
 """
 
 
@@ -206,7 +209,8 @@ def parse_list(params: Params, version: Microversion) -> ReservationsPage:
 def change_of(body: dict[str, Any]) -> ReservationChange:
     """Return the change of a reservation that a body asks for.
 
-    :raises InvalidRequest: the body asks for no change, or has both fields for the end time.
+    :raises InvalidRequest: the body asks for no change, or has both fields for the end time, or a date that
+        does not exist.
     """
     has_end = body["expires_at"] is not None or body["expires_in"] is not None
     if not has_end and all(body[name] is None for name in ("allocations", "on_end", "movable")):
@@ -256,7 +260,7 @@ def window_of(body: dict[str, Any], end: ReservationEnd) -> TimeWindow | None:
 def maintenance_window(body: dict[str, Any], window: TimeWindow | None) -> TimeWindow:
     """Return the window of a maintenance that a body asks for.
 
-    :raises InvalidRequest: the body also has a query or a flavor, or has no start.
+    :raises InvalidRequest: the body also has a field of reservations of candidates, or has no start.
     """
     places = ("query", "flavor", "allowed_hosts", "excluded_hosts", "order", "group", "topology")
     fields = (*places, "claims", "different_hosts", "lead_time", "cleaning_time", "on_end")

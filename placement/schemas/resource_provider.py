@@ -72,7 +72,7 @@ class AggregatesBody(AggregateList):
 
 
 class TraitsBody(StrictSchema):
-    """The body of ``PUT .../traits``; invalid names are reported as unknown traits, not as violations."""
+    """The body of ``PUT .../traits``; names of another form are reported as unknown traits later."""
 
     traits = ArrayField(StringField(min_length=1, max_length=MAX_NAME), required=True)
     resource_provider_generation = IntegerField(required=True)

@@ -90,7 +90,7 @@ def parse_descriptions(body: Mapping[str, Any]) -> list[ProviderDescription]:
     """Convert a body to descriptions of providers; InvalidRequest names the wrong provider."""
     return [
         _make_description(load(_PROVIDER, each, f"{_provider_name(number, each)}: JSON does not validate: "))
-        for number, each in enumerate(body["resource_providers"])
+        for number, each in enumerate(body["resource_providers"], start=1)
     ]
 
 

@@ -77,7 +77,7 @@ class SearchBudget:
                 raise BudgetExhausted
 
     def spend_anyway(self, steps: int = 1) -> None:
-        """Count steps on results already found, and let other threads run, without ever raising an error."""
+        """Count steps on results already found, and let other threads run; a spent budget is no error."""
         self._steps_left -= steps
         if self._steps_left <= 0:
             self._check_clock()

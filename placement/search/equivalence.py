@@ -12,7 +12,7 @@ request:
 - A :class:`TreeKin`, and each :class:`LikeTrees` in a kin, ignore providers without any requested class. Kins
   are coarser than compiled requests, because an explanation counts hosts and needs no positions.
 
-All keys of equivalence classes consist of the attributes that conditions read (``reads``).
+All keys of equivalence classes cover conditions by the attributes that these read (``reads``).
 :func:`tree_reader` makes keys of trees, and :func:`provider_reader` makes keys of providers. An attribute
 without an entry in ``_OF_TREES`` makes each tree different from all others, which is correct but slow.
 """

@@ -7,6 +7,7 @@ Modules
     - ``arbiter`` is the parent process, which listens for connections, and starts and stops the workers.
     - ``connection`` buffers the bytes of one client, from the first byte of a request to the last byte of its
       answer.
+    - ``plain_http`` reads requests of the usual form, and checks headers of answers, faster than gunicorn.
     - ``worker`` has the event loop, the threads and the limits of a worker process.
 
 A worked example
@@ -18,11 +19,12 @@ A worked example
     for the client's next request.
 
 Invariants
-    - The event loop never waits for a client, and a thread works only while the application computes the
-      answer.
+    - Neither the event loop nor a thread ever waits for a client.
     - A connection belongs either to the loop, or to the thread that answers its request.
-    - Each connection has a deadline in every state.
-    - A server that stops still answers each request on its open connections. It closes a connection after the
-      first answer since the stop, or after some idle seconds.
-    - The total memory of unfinished requests and unsent answers is limited.
+    - Each connection has a deadline in every state, except while a thread answers its request.
+    - A server that stops still answers the requests on its open connections, until gunicorn's
+      ``graceful_timeout``. It closes a connection after the first answer since the stop, or after some idle
+      seconds.
+    - While unfinished requests and unsent answers exceed a total size, the server refuses all but small
+      requests.
 """

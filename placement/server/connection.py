@@ -18,7 +18,7 @@ from placement.server.plain_http import PlainRequest, make_base, read_plain
 HEADERS_TIMEOUT: Final = 10.0
 """Maximum seconds from the start of a connection or request until its headers are complete."""
 BODY_TIMEOUT: Final = 60.0
-"""Maximum seconds until the whole body of a request has arrived."""
+"""Maximum seconds from the end of a request's headers until its whole body has arrived."""
 IDLE_TIMEOUT: Final = 75.0
 """Maximum seconds that a connection may wait for its next request."""
 ANSWER_TIMEOUT: Final = 60.0
@@ -218,7 +218,7 @@ class ClientConnection:
         self._unsent += data
 
     def take_back(self) -> None:
-        """Drop the buffered answer, if no byte of it was sent yet, so that another answer can replace it."""
+        """Drop the buffered answer, of which no byte was sent yet, so that another answer can replace it."""
         self._unsent.clear()
 
     def flush(self) -> bool:
@@ -246,7 +246,7 @@ class ClientConnection:
         return True
 
     def close(self) -> None:
-        """Read the rest of the request, then close: otherwise the client might lose the answer."""
+        """Read what has arrived of a request, then close: otherwise the client might lose the answer."""
         # unread input would make the kernel reset the connection, and the client could lose the answer. An
         # error means that the client has closed its end already
         with suppress(OSError):
@@ -261,7 +261,7 @@ def _headers_too_large() -> TooLarge:
 
 
 def _body_too_large() -> TooLarge:
-    most = f"A body may have {MAX_BODY // 1024**2} MiB, and {_MAX_CHUNKS} chunks."
+    most = f"A body may have at most {MAX_BODY // 1024**2} MiB, and {_MAX_CHUNKS} chunks."
     return TooLarge(413, "Content Too Large", most)
 
 

@@ -3,7 +3,7 @@
 One event loop reads from all connections and writes to them, without waiting for any client. A thread gets a
 request only after the whole request has arrived. If the client does not read the whole answer at once, the
 loop sends the rest. So silent, idle and slow connections occupy no thread, and each of them has a deadline.
-If there are too many connections, the connection that has been idle for the longest time is closed first.
+If there are too many connections, one that waits for its client is closed (:class:`IdleConnections`).
 """
 
 from __future__ import annotations
@@ -116,10 +116,9 @@ class IdleConnections:
 
 
 _MAX_HELD: Final = 256 * 1024 * 1024
-"""Maximum number of bytes that the buffers of all clients hold together."""
+"""Total size of the buffers of all clients, in bytes, above which the worker refuses larger requests."""
 _ALWAYS_HELD: Final = 64 * 1024
-"""Number of bytes that the buffers of each client may hold even if the maximum for all clients is exceeded.
-"""
+"""Number of bytes that the buffers of each client may hold even if the total size is exceeded."""
 _RESERVED_FILES: Final = 256
 """Number of file descriptors that are reserved for databases, logs and other files."""
 _STOP_TIMEOUT: Final = 2.0

@@ -1,4 +1,4 @@
-"""The operations of the service that write to the database.
+"""The operations of the service on the database, and its queries other than those of the read model.
 
 Each operation runs in one transaction, completely or not at all.
 
@@ -49,15 +49,15 @@ A worked example
     claim can increase the excess over the capacity, but guests can still move away.
 
 Invariants
-    - A transaction that checks capacity uses only data that it reads under its locks, never data of the read
-      model.
-    - An operation raises ``NotFound`` if its provider, class, trait, consumer or reservation does not exist.
-      It raises ``ConcurrentUpdate`` if a given generation is not the current one.
+    - A transaction that checks capacity uses data that it reads under its locks. It uses data of the read
+      model only if the same transaction checks that they are current.
+    - An operation raises ``NotFound`` if the object in the path of its request does not exist. It raises
+      ``ConcurrentUpdate`` if a given generation is not the current one.
     - An operation has effects only in its transaction. If another transaction makes an operation fail, the
       operation runs again.
     - Locks are taken in one order, so that operations do not deadlock. If two operations deadlock, the
       database ends one of them, and that operation runs again.
-    - A consumer without allocations has no row, unless it is a window that begins later. Each allocation has
-      a consumer.
+    - A consumer without allocations has no row, unless it is a window that begins later, or of which claims
+      use all amounts. Each allocation has a consumer.
     - Each change stamps its providers, so that no reader misses the change.
 """

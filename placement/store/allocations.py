@@ -22,9 +22,10 @@ from placement.db.batch import (
     KEPT_SIZES,
     PreparedStatement,
     StatementAnswer,
+    StatementBatch,
+    StatementFamily,
     bind_parameters,
     bind_rows,
-    bind_values,
     split_rows,
 )
 from placement.db.database import ServiceDatabase, WriteTransaction
@@ -157,24 +158,23 @@ _used: Final = (
 )
 
 
-@lru_cache(KEPT_SIZES)
-def _supply_lookup(count: int) -> PreparedStatement:
-    return PreparedStatement(
-        sa.select(
-            resource_providers.c.uuid,
-            resource_providers.c.id,
-            resource_classes.c.name,
-            resource_classes.c.id,
-            _used,
-            *INVENTORY_COLUMNS,
-        )
-        .select_from(resource_providers)
-        # the joins are outer joins, because the error for a provider without inventories differs from the
-        # error for an unknown provider
-        .outerjoin(inventories, inventories.c.provider_id == resource_providers.c.id)
-        .outerjoin(resource_classes, resource_classes.c.id == inventories.c.resource_class_id)
-        .where(resource_providers.c.uuid.in_(bind_parameters("uuid", count)))
+_SUPPLY_LOOKUP: Final = StatementFamily(
+    resource_providers.c.uuid,
+    sa.select(
+        resource_providers.c.uuid,
+        resource_providers.c.id,
+        resource_classes.c.name,
+        resource_classes.c.id,
+        _used,
+        *INVENTORY_COLUMNS,
     )
+    .select_from(resource_providers)
+    # the joins are outer joins, because the error for a provider without inventories differs from the error
+    # for an unknown provider
+    .outerjoin(inventories, inventories.c.provider_id == resource_providers.c.id)
+    .outerjoin(resource_classes, resource_classes.c.id == inventories.c.resource_class_id)
+    .where,
+)
 
 
 def read_supplies(
@@ -184,7 +184,7 @@ def read_supplies(
     supplies: dict[str, ProviderSupply] = {}
     class_ids: dict[str, int] = {}
     if uuids:
-        found = tx.queue(_supply_lookup(len(uuids)), bind_values("uuid", uuids))
+        found = tx.queue(*_SUPPLY_LOOKUP.bind_list(uuids))
         for uuid, provider_id, class_name, class_id, used, *values in found.rows:
             supply = supplies.setdefault(uuid, ProviderSupply(provider_id, {}, {}))
             if class_id is not None:
@@ -281,7 +281,7 @@ def no_allocations(consumer: str) -> NotFound:
 
 
 def give_back(tx: WriteTransaction, uuids: Collection[str]) -> int:
-    """Release all allocations of these consumers; return the number of consumers that had allocations."""
+    """Release all allocations of these consumers; return the number of consumers that existed."""
     locked = lock_consumers(tx, uuids)
     if locked.consumers:
         _give_back(tx, locked)
@@ -341,10 +341,11 @@ _shown: Final = (
     .order_by(consumers.c.id, resource_providers.c.id, resource_classes.c.id)
 )
 _of_consumer: Final = _shown.where(consumers.c.uuid == sa.bindparam("consumer"), COUNTS)
-# the query is without the condition COUNTS, because callers need the holdings even if the consumer has
-# expired
-_of_consumers: Final = _shown.where(consumers.c.uuid.in_(sa.bindparam("consumers", expanding=True)))
-_planned: Final = (
+# the condition COUNTS is missing, because callers need the holdings even if the consumer has expired
+PRESENT: Final = StatementFamily(consumers.c.uuid, _shown.where)
+"""Statements that read all allocations of some consumers, expired or not, by uuid."""
+PLANNED: Final = StatementFamily(
+    consumers.c.uuid,
     sa.select(
         consumers.c.uuid,
         consumers.c.generation,
@@ -358,9 +359,10 @@ _planned: Final = (
     .join(consumers, consumers.c.id == planned_allocations.c.consumer_id)
     .join(resource_classes, resource_classes.c.id == planned_allocations.c.resource_class_id)
     .join(resource_providers, resource_providers.c.id == planned_allocations.c.provider_id)
-    .where(consumers.c.uuid.in_(sa.bindparam("consumers", expanding=True)))
     .order_by(consumers.c.id, resource_providers.c.id, resource_classes.c.id)
+    .where,
 )
+"""Statements that read the planned allocations of some pending windows, by uuid."""
 _of_providers: Final = _shown.where(
     resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True)), COUNTS
 )
@@ -374,12 +376,12 @@ def of_consumer(conn: sa.Connection, consumer: str) -> list[Allocation]:
 
 def of_consumers(conn: sa.Connection, uuids: Collection[str]) -> list[Allocation]:
     """Return all allocations of these consumers, expired or not."""
-    return [Allocation(*row) for row in conn.execute(_of_consumers, {"consumers": list(uuids)})]
+    return read_allocations(StatementBatch(conn).add(*PRESENT.bind_list(uuids)))
 
 
-def planned_of(conn: sa.Connection, uuids: Collection[str]) -> list[Allocation]:
-    """Return the planned allocations of these pending windows."""
-    return [Allocation(*row) for row in conn.execute(_planned, {"consumers": list(uuids)})]
+def read_allocations(answer: StatementAnswer) -> list[Allocation]:
+    """Return the allocations in the answer to ``PRESENT`` or ``PLANNED``."""
+    return [Allocation(*row) for row in answer.rows]
 
 
 def of_providers(conn: sa.Connection, uuids: Collection[str]) -> list[Allocation]:

@@ -1,8 +1,7 @@
 """Limits on the reservations of a project: duration and horizon, number, amounts and hours.
 
-Claims with an end time count like reservations.
-
-Otherwise a project could claim from a reservation, and then book the same amount again. All writes of
+The amounts and hours of claims with an end time count, too. Otherwise a project could claim from a
+reservation, and then book the same amount again. All writes of
 reservations and of such claims lock one bucket, so two simultaneous bookings cannot exceed a limit together.
 """
 
@@ -145,7 +144,7 @@ class BookingLimits:
         )
         if after > max(limit, present):
             raise _limit_refusal(
-                f"The project may hold {name} for at most {limit} hours within {self.period / _DAY:g} days"
+                f"The project may hold at most {limit} hours of one {name} within {self.period / _DAY:g} days"
                 f" ([reservations] max_project_hours): it has {present:.1f} hours, and would have"
                 f" {after:.1f} with this reservation."
             )

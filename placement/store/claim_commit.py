@@ -1,6 +1,7 @@
 """Commits claims with providers chosen in the read model, if these choices are still valid.
 
-A claim of a new consumer is written without reading the database first. The statements that write the claim
+A usual claim of a new consumer is written without reading the database first (:func:`is_worthwhile`). The
+statements that write the claim
 contain the conditions of a valid choice. All properties of a chosen provider, except its usage, must be
 unchanged since the choice, and enough of its capacity must be free. If a condition fails, the statement
 inserts an allocation with a provider id that does not exist. A foreign key forbids such an allocation, so the
@@ -29,6 +30,7 @@ from placement.db.batch import (
     PreparedStatement,
     Rows,
     StatementAnswer,
+    StatementFamily,
     Values,
     bind_parameters,
     bind_rows,
@@ -38,7 +40,6 @@ from placement.db.database import WriteTransaction
 from placement.db.tables import (
     NO_ID,
     RESERVATION,
-    ConsumerId,
     allocations,
     consumer_groups,
     consumers,
@@ -65,7 +66,7 @@ def buckets_of(names: Iterable[str]) -> set[int]:
 
 def group_lookup(names: Collection[str]) -> tuple[PreparedStatement, Values]:
     """Return the statement with its values that reads the rows for :func:`group_members`."""
-    return _member_lookup(len(names)), bind_values("group", sorted(names))
+    return _MEMBER_LOOKUP.bind_list(sorted(names))
 
 
 def group_members(rows: Rows) -> Members:
@@ -88,36 +89,32 @@ _sharing: Final = (
 )
 
 
-@lru_cache(KEPT_SIZES)
-def _member_lookup(count: int) -> PreparedStatement:
-    return PreparedStatement(
-        sa.select(
-            consumer_groups.c.name,
-            consumers.c.uuid,
-            consumers.c.generation,
-            # the root_id of a root is NULL
-            sa.func.coalesce(resource_providers.c.root_id, resource_providers.c.id),
-            resource_providers.c.id.in_(_sharing),
-        )
-        .select_from(consumer_groups)
-        .join(consumers, consumers.c.id == consumer_groups.c.consumer_id)
-        # inner joins suffice, because each consumer has an allocation
-        .join(allocations, allocations.c.consumer_id == consumer_groups.c.consumer_id)
-        .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
-        .where(consumer_groups.c.name.in_(bind_parameters("group", count)))
+_MEMBER_LOOKUP: Final = StatementFamily(
+    consumer_groups.c.name,
+    sa.select(
+        consumer_groups.c.name,
+        consumers.c.uuid,
+        consumers.c.generation,
+        # the root_id of a root is NULL
+        sa.func.coalesce(resource_providers.c.root_id, resource_providers.c.id),
+        resource_providers.c.id.in_(_sharing),
     )
+    .select_from(consumer_groups)
+    .join(consumers, consumers.c.id == consumer_groups.c.consumer_id)
+    # inner joins suffice, because each consumer has an allocation
+    .join(allocations, allocations.c.consumer_id == consumer_groups.c.consumer_id)
+    .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
+    .where,
+)
 
 
 def leave_groups(tx: WriteTransaction, consumer_ids: Collection[int]) -> None:
     """Remove these consumers, which the caller has locked, from their groups."""
     if consumer_ids:
-        tx.queue(_membership_removal(len(consumer_ids)), bind_values("id", sorted(consumer_ids)))
+        tx.queue(*_MEMBERSHIP_REMOVAL.bind_list(sorted(consumer_ids)))
 
 
-@lru_cache(KEPT_SIZES)
-def _membership_removal(count: int) -> PreparedStatement:
-    chosen = consumer_groups.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
-    return PreparedStatement(sa.delete(consumer_groups).where(chosen))
+_MEMBERSHIP_REMOVAL: Final = StatementFamily(consumer_groups.c.consumer_id, sa.delete(consumer_groups).where)
 
 
 def join_groups(tx: WriteTransaction, names: Mapping[str, str]) -> None:
@@ -351,7 +348,7 @@ def commit_claims(
             raise LostRace("A preemptible claim has changed.")
         claims = [*claims, *earlier]
     # the query is queued now and its answer is read after the write, so that one batch has all statements
-    found = tx.queue(_described_rows(len(described)), bind_values("id", sorted(described)))
+    found = tx.queue(*_DESCRIBED_ROWS.bind_list(sorted(described)))
     members = tx.queue(*group_lookup(names)) if names else None
     try:
         write_claims(tx, claims, locked)
@@ -413,13 +410,10 @@ def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: 
 
 
 def _versions_of(found: StatementAnswer) -> dict[int, int]:
-    """Return the described_seq of providers by id, from the answer of :func:`_described_rows`."""
+    """Return the described_seq of providers by id, from the answer of ``_DESCRIBED_ROWS``."""
     return {row[0]: row[1] for row in found.rows}
 
 
-@lru_cache(KEPT_SIZES)
-def _described_rows(count: int) -> PreparedStatement:
-    chosen = resource_providers.c.id.in_(bind_parameters("id", count, sa.Integer))
-    return PreparedStatement(
-        sa.select(resource_providers.c.id, resource_providers.c.described_seq).where(chosen)
-    )
+_DESCRIBED_ROWS: Final = StatementFamily(
+    resource_providers.c.id, sa.select(resource_providers.c.id, resource_providers.c.described_seq).where
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from placement.db import clock
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.exceptions import ConcurrentUpdate, Conflict
 from placement.store import allocations, claimants, due_changes, expiries, reservations, window_promises
@@ -61,7 +62,7 @@ def _change_locked(tx: WriteTransaction, consumer: str, generation: int, change:
         raise ConcurrentUpdate("The reservation of the claim has changed just now. Please try again.")
     present_end = found.expires_at - found.cleaning_time
     guest_end = present_end if change.ends_at is None else change.ends_at
-    check_window(TimeWindow(AT_ONCE, guest_end), expiries.server_time(tx.conn))
+    check_window(TimeWindow(AT_ONCE, guest_end), clock.server_time(tx.conn))
     # the end of the window may have moved before the end of the claim, which may become earlier even then
     if source is not None and guest_end > max(source.usable.ends_at, present_end):
         raise Conflict(

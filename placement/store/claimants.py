@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
-from placement.db.batch import KEPT_SIZES, PreparedStatement, bind_parameters, bind_values
+from placement.db.batch import StatementFamily
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
     RESERVATION,
     WINDOW_HOLD,
-    ConsumerId,
     allocations,
     consumers,
     planned_allocations,
@@ -177,7 +175,7 @@ def lock_consumers(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsum
         return LockedConsumers({})
     consumers_locked = consumer_store.lock(tx, uuids)
     # the query is queued before an answer is read, so that both statements are sent together
-    held = tx.queue(_held_by(len(uuids)), bind_values("uuid", uuids))
+    held = tx.queue(*_HELD_BY.bind_list(uuids))
     known = {row.uuid: row for row in consumer_store.rows(consumers_locked)}
     holdings = [ClaimantHolding(*row) for *row, _, _ in held.rows]
     # the clock of the database decides in the same statement, because the clocks of workers differ
@@ -194,7 +192,7 @@ def lock_consumers(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsum
     planned: list[ClaimantHolding] = []
     promised: list[ClaimantHolding] = []
     if windows:
-        later = tx.queue(_later_of(len(windows)), bind_values("id", windows)).rows
+        later = tx.queue(*_LATER_OF.bind_list(windows)).rows
         for *row, is_planned, is_over in later:
             holding = ClaimantHolding(*row)
             (planned if is_planned else promised).append(holding)
@@ -205,28 +203,26 @@ def lock_consumers(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsum
     return LockedConsumers(known, holdings, frozenset(expired), planned, promised, frozenset(timed))
 
 
-@lru_cache(KEPT_SIZES)
-def _held_by(count: int) -> PreparedStatement:
-    return PreparedStatement(
-        sa.select(
-            consumers.c.uuid,
-            resource_providers.c.id,
-            resource_providers.c.uuid,
-            allocations.c.resource_class_id,
-            allocations.c.used,
-            # the rows include expired consumers, because their holdings still occupy resources
-            sa.not_(COUNTS),
-            IS_TIMED,
-        )
-        .select_from(allocations)
-        .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
-        .join(consumers, consumers.c.id == allocations.c.consumer_id)
-        .where(consumers.c.uuid.in_(bind_parameters("uuid", count)))
+_HELD_BY: Final = StatementFamily(
+    consumers.c.uuid,
+    sa.select(
+        consumers.c.uuid,
+        resource_providers.c.id,
+        resource_providers.c.uuid,
+        allocations.c.resource_class_id,
+        allocations.c.used,
+        # the rows include expired consumers, because their holdings still occupy resources
+        sa.not_(COUNTS),
+        IS_TIMED,
     )
+    .select_from(allocations)
+    .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
+    .join(consumers, consumers.c.id == allocations.c.consumer_id)
+    .where,
+)
 
 
-@lru_cache(KEPT_SIZES)
-def _later_of(count: int) -> PreparedStatement:
+def _later_amounts(chosen: sa.ColumnElement[bool]) -> sa.Select[Any]:
     def amounts(table: sa.Table, is_planned: str) -> sa.Select[Any]:
         return (
             sa.select(
@@ -241,8 +237,11 @@ def _later_of(count: int) -> PreparedStatement:
             .select_from(table)
             .join(resource_providers, resource_providers.c.id == table.c.provider_id)
             .join(consumers, consumers.c.id == table.c.consumer_id)
-            .where(table.c.consumer_id.in_(bind_parameters("id", count, ConsumerId)))
+            .where(chosen)
         )
 
     found = sa.union_all(amounts(planned_allocations, "1"), amounts(window_promises, "0")).subquery()
-    return PreparedStatement(sa.select(*found.c))
+    return sa.select(*found.c)
+
+
+_LATER_OF: Final = StatementFamily(consumers.c.id, _later_amounts)

@@ -3,19 +3,12 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import lru_cache
+from functools import cache
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from placement.db.batch import (
-    KEPT_SIZES,
-    PreparedStatement,
-    StatementAnswer,
-    bind_parameters,
-    bind_values,
-    split_rows,
-)
+from placement.db.batch import PreparedStatement, StatementAnswer, StatementFamily, split_rows
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
     RESERVATION,
@@ -111,7 +104,7 @@ def is_of_project(project: sa.ColumnElement[str] | str) -> sa.ColumnElement[bool
 def lock(tx: WriteTransaction, uuids: Collection[str]) -> StatementAnswer:
     """Lock consumers until this transaction ends; the function :func:`rows` reads the answer."""
     # uuids are sorted, because all transactions lock consumers in this order
-    return tx.queue(_locking_lookup(len(uuids)), bind_values("uuid", sorted(uuids)))
+    return tx.queue(*_LOCKING_LOOKUP.bind_list(sorted(uuids)))
 
 
 def rows(locked: StatementAnswer) -> list[ConsumerRow]:
@@ -119,11 +112,10 @@ def rows(locked: StatementAnswer) -> list[ConsumerRow]:
     return [ConsumerRow(*each) for each in locked.rows]
 
 
-@lru_cache(KEPT_SIZES)
-def _locking_lookup(count: int) -> PreparedStatement:
-    # the rows include expired consumers, because writers have to see their rows
-    chosen = sa.select(*_columns).where(consumers.c.uuid.in_(bind_parameters("uuid", count)))
-    return PreparedStatement(chosen.order_by(consumers.c.uuid).with_for_update())
+# the rows include expired consumers, because writers have to see their rows
+_LOCKING_LOOKUP: Final = StatementFamily(
+    consumers.c.uuid, sa.select(*_columns).order_by(consumers.c.uuid).with_for_update().where
+)
 
 
 def check_generation(present: ConsumerRow | None, given: Generation) -> None:
@@ -198,29 +190,23 @@ def remove(tx: WriteTransaction, ids: Iterable[int]) -> None:
     """Delete the consumers with these ids, which no longer have allocations."""
     # the function returns early, because a statement without consumers would be a useless round trip
     if chosen := list(ids):
-        tx.queue(_consumer_removal(len(chosen)), bind_values("id", chosen))
+        tx.queue(*_REMOVAL.bind_list(chosen))
 
 
-@lru_cache(KEPT_SIZES)
-def _consumer_removal(count: int) -> PreparedStatement:
-    return PreparedStatement(
-        sa.delete(consumers).where(consumers.c.id.in_(bind_parameters("id", count, ConsumerId)))
-    )
+_REMOVAL: Final = StatementFamily(consumers.c.id, sa.delete(consumers).where)
 
 
 def remove_amounts(tx: WriteTransaction, table: sa.Table, ids: Collection[int]) -> None:
     """Queue the removal of all rows that consumers have in a table of amounts."""
     # the function returns early, because a statement without consumers would be a useless round trip
     if ids:
-        tx.queue(_amounts_removal(table, len(ids)), bind_values("id", ids))
+        tx.queue(*_amounts_removal(table).bind_list(ids))
 
 
-@lru_cache(KEPT_SIZES)
-def _amounts_removal(table: sa.Table, count: int) -> PreparedStatement:
+@cache
+def _amounts_removal(table: sa.Table) -> StatementFamily:
     # the condition uses the consumer's id, because this is the first column of the primary key
-    return PreparedStatement(
-        sa.delete(table).where(table.c.consumer_id.in_(bind_parameters("id", count, ConsumerId)))
-    )
+    return StatementFamily(table.c.consumer_id, sa.delete(table).where)
 
 
 def remove_amounts_at(
@@ -228,18 +214,13 @@ def remove_amounts_at(
 ) -> None:
     """Queue the removal of the rows that a consumer has in a table of amounts, at some providers."""
     if providers:
-        values = {"consumer": consumer_id, **bind_values("provider", sorted(providers))}
-        tx.queue(_partial_removal(table, len(providers)), values)
+        tx.queue(*_partial_removal(table).bind_list(sorted(providers), consumer=consumer_id))
 
 
-@lru_cache(KEPT_SIZES)
-def _partial_removal(table: sa.Table, count: int) -> PreparedStatement:
-    return PreparedStatement(
-        sa.delete(table).where(
-            table.c.consumer_id == sa.bindparam("consumer", type_=ConsumerId),
-            table.c.provider_id.in_(bind_parameters("provider", count, sa.Integer)),
-        )
-    )
+@cache
+def _partial_removal(table: sa.Table) -> StatementFamily:
+    of_consumer = sa.delete(table).where(table.c.consumer_id == sa.bindparam("consumer", type_=ConsumerId))
+    return StatementFamily(table.c.provider_id, of_consumer.where)
 
 
 def find_roots(conn: sa.Connection, uuids: Collection[str]) -> Mapping[str, Sequence[str]]:

@@ -108,7 +108,7 @@ def window_times(conn: sa.Connection, uuids: Collection[str]) -> dict[str, TimeW
 
 
 def begin_windows(tx: WriteTransaction) -> int:
-    """Turn the planned allocations of windows that have begun into allocations; return their number."""
+    """Turn planned allocations of windows that have begun into allocations; return the number of windows."""
     due = sorted(tx.conn.execute(_due).scalars())
     if not due:
         return 0
@@ -127,8 +127,8 @@ class UnseenReturns(ConcurrentUpdate):
 
     def __init__(self, windows: Sequence[str]) -> None:
         super().__init__(
-            f"Claims have given amounts back to the reservations {', '.join(windows)} since the present"
-            " generations. Please read the reservations, and try again with their new generations."
+            f"Claims have given amounts back to the reservations {', '.join(windows)} since their last"
+            " change. Please read the reservations, and try again with their new generations."
         )
         self.windows = windows
 
@@ -212,5 +212,5 @@ def _give_back_expired(tx: WriteTransaction) -> int:
     tx.lock_buckets([buckets.RESERVATIONS])
     if found:
         # under the lock of the bucket, so that no two transactions delete the same rows
-        time_events.forget_ended(tx, expiries.server_time(tx.conn))
+        time_events.forget_ended(tx, clock.server_time(tx.conn))
     return len(found)

@@ -1,21 +1,20 @@
 """Claims that expire at a time (by the database's clock), unless a client confirms them first.
 
 A consumer with an expiring claim has a row in ``claim_expiries``, which counts only for one generation of the
-consumer. After any write of its allocations, or after a confirmation, the claim of the consumer does not
-expire any more. A claim with a fixed end time has a row in the same table. No confirmation changes this end
-time, and :mod:`placement.store.time_profile` relies on this. Expired claims are released like reservations
-(:mod:`placement.store.due_changes`).
+consumer. After any write of its allocations, or after a confirmation without a new expiry, the claim of the
+consumer does not expire any more. A claim with a fixed end time has a row in the same table. No confirmation
+changes this end time, and :mod:`placement.store.time_profile` relies on this. Expired claims are released
+like reservations (:mod:`placement.store.due_changes`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
 from placement.db import buckets, clock
-from placement.db.batch import KEPT_SIZES, PreparedStatement, StatementAnswer, bind_parameters, bind_values
+from placement.db.batch import PreparedStatement, StatementAnswer, StatementFamily
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
     RESERVATION,
@@ -44,7 +43,7 @@ def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) 
         return None
     # rows of earlier claims are deleted, because a consumer has at most one row
     if known:
-        tx.queue(_expiry_removal(len(known)), bind_values("id", sorted(known)))
+        tx.queue(*_REMOVAL.bind_list(sorted(known)))
     chosen = sorted(seconds)
     # the code uses one statement for each consumer: few claims of a call expire, and a single text is
     # prepared once
@@ -52,7 +51,7 @@ def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) 
         tx.queue(_insertion, {"consumer": consumer, "seconds": seconds[consumer]})
     # this counter is incremented, so that all workers read the next expiry again
     tx.lock_buckets([buckets.RESERVATIONS])
-    return tx.queue(_expiry_times(len(chosen)), bind_values("uuid", chosen))
+    return tx.queue(*_TIMES.bind_list(chosen))
 
 
 _consumer: Final = consumers.c.uuid == sa.bindparam("consumer")
@@ -96,7 +95,7 @@ def write_ends(tx: WriteTransaction, ends: Mapping[str, ClaimEnd], known: Collec
     if not ends:
         return
     if known:
-        tx.queue(_expiry_removal(len(known)), bind_values("id", sorted(known)))
+        tx.queue(*_REMOVAL.bind_list(sorted(known)))
     for consumer, end in sorted(ends.items()):
         tx.queue(_end_insertion, {"consumer": consumer, **asdict(end)})
     tx.lock_buckets([buckets.RESERVATIONS])
@@ -154,24 +153,13 @@ _ENDS: Final = (
 )
 
 
-def server_time(conn: sa.Connection) -> float:
-    """Return the time of the database's clock, in seconds since 1970."""
-    return float(conn.execute(sa.select(clock.ServerNow())).scalar_one())
-
-
-@lru_cache(KEPT_SIZES)
-def _expiry_removal(count: int) -> PreparedStatement:
-    chosen = claim_expiries.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
-    return PreparedStatement(sa.delete(claim_expiries).where(chosen))
-
-
-@lru_cache(KEPT_SIZES)
-def _expiry_times(count: int) -> PreparedStatement:
-    return PreparedStatement(
-        sa.select(consumers.c.uuid, claim_expiries.c.expires_at)
-        .select_from(claim_expiries.join(consumers, EXPIRES))
-        .where(consumers.c.uuid.in_(bind_parameters("uuid", count)))
-    )
+_REMOVAL: Final = StatementFamily(claim_expiries.c.consumer_id, sa.delete(claim_expiries).where)
+_TIMES: Final = StatementFamily(
+    consumers.c.uuid,
+    sa.select(consumers.c.uuid, claim_expiries.c.expires_at)
+    .select_from(claim_expiries.join(consumers, EXPIRES))
+    .where,
+)
 
 
 class ClaimExpiry(NamedTuple):
@@ -264,7 +252,7 @@ def list_ending(
     """
     values: dict[str, Any] = {"end": after[0], "after": after[1], "limit": limit}
     if root is None:
-        query, now = _ENDING, server_time(conn)
+        query, now = _ENDING, clock.server_time(conn)
     else:
         row = conn.execute(_root, {"root": root}).one_or_none()
         if row is None:
@@ -377,7 +365,7 @@ def confirm_claim(
         return float(answer.rows[0][1])
     # the row is deleted although the new generation already makes it ineffective, because it would stay until
     # its time
-    tx.queue(_expiry_removal(1), bind_values("id", [row.id]))
+    tx.queue(*_REMOVAL.bind_list([row.id]))
     tx.lock_buckets([buckets.RESERVATIONS])
     return None
 

@@ -5,8 +5,8 @@ The module ``time_profile`` decides how large holds are.
 A provider has at most one hold, which is a consumer of the type ``WINDOW_HOLD``; the provider's uuid
 determines the uuid of the hold. Each write of timed amounts also writes a claim for the provider's hold. This
 claim replaces the old amounts of the hold by the new amounts. So the usual check of capacity also covers
-windows. If all timed amounts of a provider have begun, its hold has no amounts, and disappears like each
-consumer without allocations.
+windows. If all timed amounts of a provider have begun, and claims give nothing back to a window, its hold
+has no amounts, and disappears like each consumer without allocations.
 
 A transaction reads or writes the hold of a provider only while it has locked the provider's bucket. So the
 transaction locks the row of the hold after the bucket, and no deadlock is possible; the transaction locks the
@@ -25,6 +25,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from placement.db import clock
 from placement.db.batch import (
     KEPT_SIZES,
     PreparedStatement,
@@ -67,7 +68,7 @@ from placement.store.time_profile import (
     needed_holds,
     returned_amounts,
 )
-from placement.store.time_schedule import CLOCK, amounts_of, hold_uuid, timed_rows
+from placement.store.time_schedule import amounts_of, hold_uuid, timed_rows
 
 LOG = logging.getLogger(__name__)
 
@@ -127,8 +128,13 @@ class TimedChange:
             # a deleted provider or inventory has no capacity
             capacity, used = supplies[uuid].balance_of(class_ids.get(name)) if uuid in supplies else (0, 0)
             limit = capacity - used + sum(each.used for each in beside if each.has_begun)
-            ahead = TimeWindow(self.now, math.inf)
-            if first_growth([*beside, *before.get(key, [])], [*beside, *new], limit, ahead) < math.inf:
+            # the sum grows only while there are new amounts
+            begin = max(self.now, min(each.starts_at for each in new))
+            affected = TimeWindow(begin, max(each.window.ends_at for each in new))
+            if begin < affected.ends_at and (
+                first_growth([*beside, *before.get(key, [])], [*beside, *new], limit, affected)
+                < affected.ends_at
+            ):
                 raise capacity_exceeded(uuid, name)
 
 
@@ -302,7 +308,7 @@ def _lock_holds(
     :param may_lack_holds: whether to leave out the holds of which other consumers have the uuids.
     :raises HoldRefusal: another consumer has the uuid of a hold, and no hold may be left out.
     """
-    clock_answer = tx.queue(CLOCK, {})
+    clock_answer = tx.queue(clock.READ_TIME, {})
     amounts_answer = tx.queue(*amounts_of(providers))
     # the four statements are sent together, because no answer is read before the last one is queued
     locked = lock_consumers(tx, [hold_uuid(each) for each in providers])

@@ -2,8 +2,8 @@
 
 Other windows need free capacity. The service books a maintenance without a check of the capacity, so guests
 on the host do not prevent the booking. Until the maintenance ends, the service allocates the host neither to
-consumers without an end time, nor to claims that overlap the maintenance. Present guests keep their
-allocations until they end or move.
+consumers without an end time, nor to claims and windows that overlap the maintenance. Present guests keep
+their allocations until they end or move.
 
 The window is degraded while it overlaps the allocations of guests that have to move.
 """
@@ -17,6 +17,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from placement.db.batch import split_rows
+from placement.db.clock import server_time
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
     WINDOW_HOLD,
@@ -35,7 +36,6 @@ from placement.store.claimants import LockedConsumers, lock_consumers
 from placement.store.claims import ConsumerClaim
 from placement.store.consumers import ConsumerOwnership
 from placement.store.expired import COUNTS, EXPIRES
-from placement.store.expiries import server_time
 from placement.store.providers import no_provider
 from placement.store.reservation_changes import ReservationEnd, make_reservation
 from placement.store.reservations import (
@@ -107,7 +107,7 @@ def _tree_uuids(conn: sa.Connection, host: str) -> list[str]:
 class HostGuest:
     """A consumer with allocations of providers that a maintenance window has booked.
 
-    ``ends_at`` is the end time of the consumer's allocations, in seconds since 1970.
+    ``ends_at`` is the end of the consumer's allocations, with their cleaning time, in seconds since 1970.
 
     ``has_to_move`` tells whether the consumer still has allocations during the window; otherwise the consumer
     ends before the window. ``is_planned`` tells whether the consumer is a window that has not begun.

@@ -5,11 +5,11 @@ at any time. In a database that was restored from a backup, an id read earlier m
 """
 
 from collections.abc import Collection
-from functools import lru_cache
+from functools import cache
 
 import sqlalchemy as sa
 
-from placement.db.batch import KEPT_SIZES, PreparedStatement, bind_parameters, bind_values
+from placement.db.batch import StatementFamily
 from placement.db.database import WriteTransaction
 
 
@@ -27,7 +27,7 @@ class NameLookup:
 
     def __init__(self, tx: WriteTransaction, table: sa.Table, names: Collection[str]) -> None:
         # the constructor only queues the query, so that several lookups take one round trip
-        self._answer = tx.queue(_id_lookup(table, len(names)), bind_values("name", names)) if names else None
+        self._answer = tx.queue(*_id_lookup(table).bind_list(names)) if names else None
 
     @property
     def ids(self) -> dict[str, int]:
@@ -36,10 +36,9 @@ class NameLookup:
         return {name: each for name, each in rows}  # noqa: C416  # rows are not pairs
 
 
-@lru_cache(KEPT_SIZES)
-def _id_lookup(table: sa.Table, count: int) -> PreparedStatement:
-    chosen = table.c.name.in_(bind_parameters("name", count))
-    return PreparedStatement(sa.select(table.c.name, table.c.id).where(chosen))
+@cache
+def _id_lookup(table: sa.Table) -> StatementFamily:
+    return StatementFamily(table.c.name, sa.select(table.c.name, table.c.id).where)
 
 
 def lock_name(tx: WriteTransaction, table: sa.Table, name: str) -> int | None:

@@ -102,8 +102,8 @@ def _part_insertion(
 def stamp_provider(tx: WriteTransaction) -> None:
     """Queue the statement that stamps the provider and increases its generation.
 
-    The method :meth:`~placement.db.database.WriteTransaction.stamp_provider` has the same effect, but needs
-    the id of the provider.
+    The method :meth:`~placement.db.database.WriteTransaction.note_changed` has the same effect, but needs the
+    id of the provider.
     """
     tx.queue(_stamp, {"now": tx.now})
 

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from placement import exceptions
-from placement.db.batch import KEPT_SIZES, PreparedStatement, bind_parameters, bind_values
+from placement.db.batch import PreparedStatement, StatementFamily
 from placement.db.buckets import bucket_of, present_counter
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
@@ -48,15 +47,14 @@ def find_providers(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, Pr
     # the function returns early, because not every database accepts an empty IN list
     if not uuids:
         return {}
-    found = tx.queue(_by_uuid(len(uuids)), bind_values("uuid", uuids))
+    found = tx.queue(*_BY_UUID.bind_list(uuids))
     return {row.uuid: row for row in (ProviderRow(*each) for each in found.rows)}
 
 
-@lru_cache(KEPT_SIZES)
-def _by_uuid(count: int) -> PreparedStatement:
-    # columns in the order of the fields of ProviderRow
-    columns = (_rp.id, _rp.uuid, _rp.name, _rp.generation, _rp.parent_id, _rp.root_id)
-    return PreparedStatement(sa.select(*columns).where(_rp.uuid.in_(bind_parameters("uuid", count))))
+# columns in the order of the fields of ProviderRow
+_BY_UUID: Final = StatementFamily(
+    _rp.uuid, sa.select(_rp.id, _rp.uuid, _rp.name, _rp.generation, _rp.parent_id, _rp.root_id).where
+)
 
 
 def no_provider(uuid: str) -> NotFound:
@@ -80,7 +78,7 @@ def read_locked(tx: WriteTransaction, uuid: str) -> ProviderRow:
 
 
 def check_generation(row: ProviderRow, given: int) -> None:
-    """Refuse a write of traits or aggregates if its generation is not the provider's current generation.
+    """Refuse a write of traits, aggregates or attributes for another than the provider's generation.
 
     :raises ConcurrentUpdate: the generation differs. Clients compare the words of this message.
     """

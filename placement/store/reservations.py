@@ -1,9 +1,10 @@
 """Reservations: consumers that keep allocations for later claims, until a time of the database's clock.
 
 A reservation is a consumer of the type :data:`TYPE`, with a row in the table of reservations. Like every
-consumer, it disappears with its last allocation, except for a window that claims use. The amounts of an
-expired reservation are released by the next worker that reads the reservation or needs these amounts
-(:mod:`placement.store.due_changes`). So no separate process has to release expired reservations.
+consumer, it disappears with its last allocation, except for a window that begins later or that claims use.
+The amounts of an expired reservation are released by the next worker that reads the reservation or needs
+these amounts (:mod:`placement.store.due_changes`). So no separate process has to release expired
+reservations.
 """
 
 from __future__ import annotations
@@ -12,13 +13,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from placement.db import clock
-from placement.db.batch import KEPT_SIZES, PreparedStatement, StatementBatch, bind_parameters, bind_values
+from placement.db.batch import PreparedStatement, StatementBatch, StatementFamily
 from placement.db.database import WriteTransaction
 from placement.db.tables import RESERVATION, consumers, planned_allocations, reservations, resource_classes
 from placement.exceptions import NO_RESERVATION, Conflict, NotFound
@@ -232,7 +232,7 @@ def window_claim(
     locked: claimants.LockedConsumers,
     window: TimeWindow | None,
 ) -> ConsumerClaim:
-    """Return the claim of a locked reservation for its amounts, whether the window has begun or not.
+    """Return a claim of a locked reservation, or of a claim's consumer, for its present or planned amounts.
 
     The claim has only the amounts in the scope of the window. The caller has locked the buckets of their
     providers.
@@ -258,11 +258,14 @@ def reserved_amounts(conn: sa.Connection, found: Collection[CapacityReservation]
     A pending window has its planned allocations. An amount that a claim has given back belongs to the window
     again.
     """
-    held: list[allocations.Allocation] = []
-    if uuids := [each.uuid for each in found]:
-        held += allocations.of_consumers(conn, uuids)
-    if pending := [each.uuid for each in found if each.is_pending]:
-        held += allocations.planned_of(conn, pending)
+    if not found:
+        return ReservedAmounts(())
+    # both statements are queued before an answer is read, so that they are sent together
+    batch, pending = StatementBatch(conn), [each.uuid for each in found if each.is_pending]
+    answers = [batch.add(*allocations.PRESENT.bind_list(each.uuid for each in found))]
+    if pending:
+        answers.append(batch.add(*allocations.PLANNED.bind_list(pending)))
+    held = [each for answer in answers for each in allocations.read_allocations(answer)]
     # only windows that have begun have promises
     windows = [each.uuid for each in found if each.starts_at is not None and not each.is_pending]
     promised = window_promises.promised_amounts(conn, windows)
@@ -362,12 +365,10 @@ def unusable_reservation(reservation: str, project_id: str) -> Conflict:
 
 
 def _class_names(tx: WriteTransaction, class_ids: Iterable[int]) -> Mapping[int, str]:
-    chosen = sorted(class_ids)
-    rows = tx.queue(_class_lookup(len(chosen)), bind_values("id", chosen)).rows
+    rows = tx.queue(*_CLASS_LOOKUP.bind_list(sorted(class_ids))).rows
     return {class_id: name for class_id, name in rows}  # noqa: C416  # rows are not pairs to dict()
 
 
-@lru_cache(KEPT_SIZES)
-def _class_lookup(count: int) -> PreparedStatement:
-    chosen = resource_classes.c.id.in_(bind_parameters("id", count, sa.Integer))
-    return PreparedStatement(sa.select(resource_classes.c.id, resource_classes.c.name).where(chosen))
+_CLASS_LOOKUP: Final = StatementFamily(
+    resource_classes.c.id, sa.select(resource_classes.c.id, resource_classes.c.name).where
+)

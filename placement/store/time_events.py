@@ -1,4 +1,4 @@
-"""Events of windows and of claims with an end time, computed from the tables and the clock.
+"""Events of windows, and of claims with an action at their end, computed from the tables and the clock.
 
 Nouns
     An *event* has a kind, a consumer and an *instant*: the time at which it happens, by the clock of the

@@ -39,8 +39,8 @@ Returns of claims
 
 Invariants
     - At each instant, amounts without an end and timed amounts together are at most the capacity, unless an
-      operator reduces the capacity. A write never increases the excess over the capacity, neither at any
-      instant nor of the peak.
+      operator reduces the capacity or books a maintenance. Any other write never increases the excess over
+      the capacity, neither at any instant nor of the peak.
     - A transaction that changes timed amounts also writes the holds of their providers.
     - An amount that has ended, but still has its allocation, counts as begun, but not for the peak. So the
       hold is never too small, even if the service removes the allocation late.
@@ -165,7 +165,7 @@ class TimedAmount:
 
     @property
     def starts_at(self) -> float:
-        """The start of the window, or now for an amount with an allocation, even if the clock is behind."""
+        """The start of the window; minus infinity for an amount with an allocation, which has begun."""
         # the clock of a server that takes over may be behind
         return -math.inf if self.has_begun else self.window.starts_at
 

@@ -8,23 +8,12 @@ from __future__ import annotations
 import uuid as uuids
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from placement.db import clock
-from placement.db.batch import (
-    KEPT_SIZES,
-    PreparedStatement,
-    Rows,
-    StatementBatch,
-    Values,
-    bind_parameters,
-    bind_values,
-    pad_values,
-    split_rows,
-)
+from placement.db.batch import PreparedStatement, Rows, StatementBatch, StatementFamily, Values, split_rows
 from placement.db.tables import (
     RESERVATION,
     WINDOW_HOLD,
@@ -61,7 +50,6 @@ def hold_uuid(provider: str) -> str:
     return str(uuids.uuid5(_NAMESPACE, provider))
 
 
-CLOCK: Final = PreparedStatement(sa.select(clock.ServerNow()))
 _PROMISED: Final = 2
 _KINDS: Final = {planned_allocations.name: "0", allocations.name: "1", window_promises.name: str(_PROMISED)}
 """The kinds of rows with timed amounts: planned amounts, begun amounts, and promises of windows."""
@@ -112,24 +100,12 @@ def _amounts_query(
 
 def amounts_of(providers: Sequence[str]) -> tuple[PreparedStatement, Values]:
     """Return a statement, with its values, that reads the timed amounts of providers."""
-    padded = pad_values(providers)
-    return _amounts_statement(len(padded)), bind_values("uuid", padded)
-
-
-@lru_cache(KEPT_SIZES)
-def _amounts_statement(count: int) -> PreparedStatement:
-    return PreparedStatement(_amounts_query(resource_providers.c.uuid.in_(bind_parameters("uuid", count))))
+    return _AMOUNTS.bind_list(providers)
 
 
 def _holds_of(providers: Sequence[str]) -> tuple[PreparedStatement, Values]:
     """Return a statement, with its values, that reads the holds of providers."""
-    padded = pad_values([hold_uuid(each) for each in providers])
-    return _holds_statement(len(padded)), bind_values("uuid", padded)
-
-
-@lru_cache(KEPT_SIZES)
-def _holds_statement(count: int) -> PreparedStatement:
-    return PreparedStatement(_ALL_HOLDS.where(consumers.c.uuid.in_(bind_parameters("uuid", count))))
+    return _HOLDS.bind_list(map(hold_uuid, providers))
 
 
 def timed_rows(rows: Rows) -> TimedRows:
@@ -167,7 +143,7 @@ def read_schedule(
 ) -> TimeSchedule:
     """Return the timed amounts and holds of some or all providers; leave out the consumers in ``without``."""
     batch = StatementBatch(conn)
-    clock_answer = batch.add(CLOCK, {})
+    clock_answer = batch.add(clock.READ_TIME, {})
     if of_providers is None:
         now = float(clock_answer.scalars[0])
         found = timed_rows(conn.execute(_ALL_AMOUNTS).all())
@@ -243,3 +219,5 @@ _ALL_HOLDS: Final = (
     .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
     .where(consumers.c.consumer_type == WINDOW_HOLD)
 )
+_AMOUNTS: Final = StatementFamily(resource_providers.c.uuid, _amounts_query)
+_HOLDS: Final = StatementFamily(consumers.c.uuid, _ALL_HOLDS.where)

@@ -16,13 +16,12 @@ Invariants
 
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 
 from placement import exceptions
-from placement.db.batch import KEPT_SIZES, PreparedStatement, bind_parameters, bind_values
+from placement.db.batch import StatementFamily
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
     inventories,
@@ -92,7 +91,7 @@ class PresentProvider:
 
 
 def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[str, int]:
-    """Write the described state of all providers of a tree; return their new generations by uuid.
+    """Write the described state of providers of one tree; return their new generations by uuid.
 
     :raises InvalidRequest: the providers are not one tree, or a resource class or trait does not exist.
     :raises ConcurrentUpdate: a provider has another name, parent or generation than the client knows.
@@ -106,7 +105,7 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
     # parents are looked up, too, because a new provider may have a parent without a description
     tx.lock(lookups)
     # the query is queued after the lock, together with the lookups of ids and rows
-    taken = tx.queue(_name_owners(len(wanted)), bind_values("name", [each.name for each in wanted]))
+    taken = tx.queue(*_NAME_OWNERS.bind_list(each.name for each in wanted))
     ids = _NameIds(tx, wanted)
     rows = providers.find_providers(tx, lookups)
     _check_places(wanted, by_uuid, rows)
@@ -339,13 +338,9 @@ def _read(tx: WriteTransaction, rows: Sequence[ProviderRow]) -> dict[int, Presen
     found = {row.id: PresentProvider() for row in rows}
     if not rows:
         return found
-    given = bind_values("id", found)
     # the parts are read by four statements instead of a join, which would repeat each inventory for each
     # trait
-    answers = [
-        tx.queue(part(len(found)), given)
-        for part in (_inventory_lookup, _trait_lookup, _aggregate_lookup, _attribute_lookup)
-    ]
+    answers = [tx.queue(*part.bind_list(found)) for part in _PART_LOOKUPS]
     for provider_id, name, *values in answers[0].rows:
         found[provider_id].inventories[name] = InventoryValues(*values)
     for provider_id, name in answers[1].rows:
@@ -357,43 +352,35 @@ def _read(tx: WriteTransaction, rows: Sequence[ProviderRow]) -> dict[int, Presen
     return found
 
 
-def _is_of_providers(column: sa.Column[int], count: int) -> sa.ColumnElement[bool]:
-    return column.in_(bind_parameters("id", count, sa.Integer))
-
-
-@lru_cache(KEPT_SIZES)
-def _inventory_lookup(count: int) -> PreparedStatement:
-    table = inventories
-    values: list[sa.Column[Any]] = [table.c[name] for name in inventory_store.COLUMNS]
-    chosen = sa.select(table.c.provider_id, resource_classes.c.name, *values).join(
-        resource_classes, resource_classes.c.id == table.c.resource_class_id
-    )
-    return PreparedStatement(chosen.where(_is_of_providers(table.c.provider_id, count)))
-
-
-@lru_cache(KEPT_SIZES)
-def _trait_lookup(count: int) -> PreparedStatement:
-    table = provider_traits
-    chosen = sa.select(table.c.provider_id, traits.c.name).join(traits, traits.c.id == table.c.trait_id)
-    return PreparedStatement(chosen.where(_is_of_providers(table.c.provider_id, count)))
-
-
-@lru_cache(KEPT_SIZES)
-def _aggregate_lookup(count: int) -> PreparedStatement:
-    table = provider_aggregates
-    chosen = sa.select(table.c.provider_id, table.c.aggregate)
-    return PreparedStatement(chosen.where(_is_of_providers(table.c.provider_id, count)))
-
-
-@lru_cache(KEPT_SIZES)
-def _attribute_lookup(count: int) -> PreparedStatement:
-    table = provider_attributes
-    chosen = sa.select(table.c.provider_id, table.c.name, table.c.text, table.c.number)
-    return PreparedStatement(chosen.where(_is_of_providers(table.c.provider_id, count)))
-
-
-@lru_cache(KEPT_SIZES)
-def _name_owners(count: int) -> PreparedStatement:
-    return PreparedStatement(
-        sa.select(_rp.name, _rp.uuid).where(_rp.name.in_(bind_parameters("name", count)))
-    )
+_PART_LOOKUPS: Final = (
+    StatementFamily(
+        inventories.c.provider_id,
+        sa.select(
+            inventories.c.provider_id,
+            resource_classes.c.name,
+            *(inventories.c[name] for name in inventory_store.COLUMNS),
+        )
+        .join(resource_classes, resource_classes.c.id == inventories.c.resource_class_id)
+        .where,
+    ),
+    StatementFamily(
+        provider_traits.c.provider_id,
+        sa.select(provider_traits.c.provider_id, traits.c.name)
+        .join(traits, traits.c.id == provider_traits.c.trait_id)
+        .where,
+    ),
+    StatementFamily(
+        provider_aggregates.c.provider_id,
+        sa.select(provider_aggregates.c.provider_id, provider_aggregates.c.aggregate).where,
+    ),
+    StatementFamily(
+        provider_attributes.c.provider_id,
+        sa.select(
+            provider_attributes.c.provider_id,
+            provider_attributes.c.name,
+            provider_attributes.c.text,
+            provider_attributes.c.number,
+        ).where,
+    ),
+)
+_NAME_OWNERS: Final = StatementFamily(_rp.name, sa.select(_rp.name, _rp.uuid).where)

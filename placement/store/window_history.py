@@ -1,4 +1,4 @@
-"""The history of windows: each booking with its promised amounts, until the booking is older than a limit.
+"""The history of windows: each booking with its promised amounts, within limits of age and number.
 
 A booking writes a row of the history, and the deletion of a window marks this row. The end of a window needs
 no write, because its state follows from the clock of the database. Each new booking also deletes some old

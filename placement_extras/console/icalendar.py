@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from flask import Blueprint, Response, request
 
+from placement.db.clock import server_time
 from placement.exceptions import InvalidRequest, NotFound
-from placement.store.expiries import server_time
 from placement_extras.console import page_request
 from placement_extras.console.page_request import PageRequest, ask_api, console_page
 

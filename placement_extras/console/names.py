@@ -29,7 +29,7 @@ class NamedUse:
 
     @property
     def is_custom(self) -> bool:
-        """Whether a client created the name through the API; other names are standard names."""
+        """Whether the name begins with ``CUSTOM_``, so that clients may delete it."""
         return self.name.startswith(CUSTOM)
 
 

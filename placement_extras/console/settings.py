@@ -66,7 +66,10 @@ class SettingsGroup:
 
 @dataclass(frozen=True, slots=True)
 class SettingsPage:
-    """A page of groups, and one of hosts (``apart``) in trouble; ``without`` counts those without group."""
+    """A page of groups, and one of hosts that are behind, ahead or in trouble (``apart``).
+
+    ``without`` is the number of hosts without a group.
+    """
 
     groups: ListPage[SettingsGroup]
     without: int

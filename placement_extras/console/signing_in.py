@@ -124,7 +124,7 @@ def sign_in() -> Response:
     try:
         if not _count_attempt(service, limits):
             LOG.warning(
-                "too many attempts to sign in to the console from %s, so visitors from there have to wait",
+                "too many attempts to sign in to the console from %s, so this one was refused",
                 request.remote_addr,
             )
             answer = _form_page(form, _TOO_OFTEN, HTTPStatus.TOO_MANY_REQUESTS)

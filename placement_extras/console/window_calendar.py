@@ -1,6 +1,6 @@
 """The page ``/console/calendar``: the windows, claims with an end time, and free amounts of hosts over time.
 
-A page shows few hosts and reads only their windows, so its cost does not grow with the cloud.
+A page shows few hosts and reads only their windows from the database.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, Final
 import sqlalchemy as sa
 from flask import Blueprint, render_template, request, url_for
 
+from placement.db.clock import server_time
 from placement.policies import ext, rest
 from placement.read_model.provider import Provider
-from placement.store.expiries import server_time
 from placement.store.holders import find_projects
 from placement.store.reservations import list_reservations, reserved_amounts
 from placement.store.time_profile import TimedAmount, TimeWindow

@@ -26,7 +26,8 @@ A worked example
 Invariants
     - A function that reads a guest raises ``InvalidRequest`` if flavor and image contradict each other or
       themselves.
-    - With default options, a translation is the query that Nova 34.0.0 sends; if Nova refuses a guest, this
+    - With default options, a translation is the first query that Nova 34.0.0 sends; if Nova refuses a guest,
+    this
       package refuses it, too (``tests/nova/test_flavors.py``). If Placement would refuse the query, this
       package refuses the guest. Unlike Nova, this package also requests the service's own resource classes.
       Extra specs and properties that Nova ignores are also ignored here, with a warning.

@@ -9,7 +9,7 @@ changes since the adoption.
 ``stock_database`` reads the tables of OpenStack Placement, and ``stock_writer`` writes them. ``importer``
 copies rows, and ``relations`` renames tables.
 
-Each move either completes or leaves the database unchanged. PostgreSQL and SQLite execute a move in one
-transaction. MySQL commits each change of a table at once. So a row in a MySQL database records the progress
-of the move. If the move is interrupted, a second run continues from the recorded step.
+A move that fails leaves the database unchanged. PostgreSQL and SQLite execute a move in one transaction.
+MySQL commits each change of a table at once. So a row in a MySQL database records the progress of an adoption
+or abandonment. If a crash interrupts the move there, a second run continues from the recorded step.
 """

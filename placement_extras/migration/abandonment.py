@@ -126,10 +126,12 @@ class AbandonOutcome:
     :param changes: a line for each change since the adoption.
     :param notes: a line for each kind of content that is lost or changed, because the old tables cannot store
         it.
+    :param is_discarded: whether the changes are dropped, rather than carried back.
     """
 
     changes: Sequence[str] = ()
     notes: Sequence[str] = ()
+    is_discarded: bool = False
 
 
 def abandon_adoption(
@@ -139,8 +141,8 @@ def abandon_adoption(
 
     :param owner: project and user of consumers without a row, the same as in the adoption.
     :param way: the treatment of the changes since the adoption.
-    :raises Conflict: nothing was adopted, the old tables refuse a row, or a change exists and ``way`` is
-        ``AbandonWay.REFUSE``. The database is then unchanged.
+    :raises Conflict: nothing was adopted, old tables or rights are missing, the old tables refuse a row, or a
+        change exists and ``way`` is ``AbandonWay.REFUSE``. The database is then unchanged.
     :raises Unavailable: the database does not answer, or another program uses its tables.
     """
     with migration.exclusive_connection(url) as conn:
@@ -221,7 +223,7 @@ def _resolve_changes(
     changes = compare_content(before, carried)
     words = describe_changes(changes, before, carried)
     if not changes or way is AbandonWay.DISCARD:
-        return AbandonOutcome(tuple(words))
+        return AbandonOutcome(tuple(words), is_discarded=True)
     if way is AbandonWay.REFUSE:
         raise Conflict(
             f"{len(words)} changes since the adoption would be lost:\n{shorten_list(words)}\n"

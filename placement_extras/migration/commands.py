@@ -32,7 +32,8 @@ def add_adopt_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--skip-orphans",
         action="store_true",
-        help="do not copy rows that belong to no resource provider, resource class, trait or aggregate",
+        help="leave out rows that refer to a missing resource provider, resource class, trait or aggregate;"
+        " without this option the command refuses them",
     )
 
 
@@ -101,7 +102,7 @@ def take_over(conf: cfg.ConfigOpts) -> str | None:
 
     The function is a :class:`placement.maintenance.sync.Takeover`.
 
-    :return: a description for the operator; None if there was no database to adopt.
+    :return: a description for the operator; None if nothing had to be adopted.
     :raises Unavailable: the database does not answer, or cannot be adopted.
     """
     url = conf.placement_database.connection
@@ -135,7 +136,8 @@ def run_abandon(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     )
     outcome = abandonment.abandon_adoption(conf.placement_database.connection, incomplete_owner(conf), way)
     if outcome.changes:
-        done = "dropped" if way is AbandonWay.DISCARD else "carried back"
+        # a second run on MySQL may treat the changes as the options of the first run said
+        done = "dropped" if outcome.is_discarded else "carried back"
         print(importer.shorten_list(outcome.changes), f"All {len(outcome.changes)} are {done}.", sep="\n")
     print(*outcome.notes, "The database is that of OpenStack Placement again.", sep="\n")
     return 0
@@ -176,12 +178,13 @@ def add_import_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--skip-orphans",
         action="store_true",
-        help="do not copy rows that belong to no resource provider, resource class, trait or aggregate",
+        help="leave out rows that refer to a missing resource provider, resource class, trait or aggregate;"
+        " without this option the command refuses them",
     )
 
 
 def run_import(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Copy the database of a stopped OpenStack Placement service into this one, which must be empty."""
+    """Copy the database of a stopped OpenStack Placement service into the empty database of this service."""
     url = _source_url(arguments)
     with open_database(conf) as database, open_source(url, incomplete_owner(conf)) as source:
         if arguments.dry_run:
@@ -222,7 +225,7 @@ def _source_url(arguments: Namespace) -> str:
     # the file must have exactly one word; files usually end with a newline
     if len(text.split()) != 1:
         raise InvalidRequest(
-            f"--source-file {arguments.source_file} does not hold one URL, and nothing else."
+            f"--source-file {arguments.source_file} has to hold exactly one URL, and nothing else."
         )
     return text.strip()
 

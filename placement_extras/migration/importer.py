@@ -154,11 +154,12 @@ def examine_source(source: StockContent, *, skip_orphans: bool = False) -> list[
     # Placement has run
     notes += [f"root provider set right: {name}" for name in source.provider_names(corrected)]
     notes += [
-        f"consumer without a record, gets generation 0 and the incomplete project and user: {consumer}"
+        "consumer without a record, gets generation 0, and project and user of [placement]"
+        f" incomplete_consumer_*: {consumer}"
         for consumer in source.unknown_consumers
     ]
     notes += [
-        f"consumer whose project or user is in no table, gets the incomplete one: {consumer}"
+        f"consumer with a missing project or user, gets that of [placement] incomplete_consumer_*: {consumer}"
         for consumer in source.ownerless_consumers()
     ]
     return notes

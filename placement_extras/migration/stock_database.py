@@ -460,4 +460,4 @@ def _find_leftovers(conn: sa.Connection, t: StockTables, class_ids: set[int]) ->
         )
         for provider_id, other_id in conn.execute(pairs):
             what = column.removesuffix("_id")
-            yield f"{what} number {other_id} of resource provider number {provider_id}: there is no such pair"
+            yield f"{what} number {other_id} of resource provider number {provider_id}: one is missing"

@@ -50,9 +50,9 @@ class CreateClaim(command.Lister):
       openstack allocation claim create --vcpus 4 --ram 8192 --project-id web --user-id ann
 
     The table has a line for each resource provider. Lines with the number 0 are the claim; lines with numbers
-    from 1 on are alternates. The column "score" is filled if the claim has an order, and "expires_at" if the
-    claim expires or has an end time. A dry run claims nothing, so its columns "consumer", "generation" and
-    "expires_at" are empty. If no host fits, the command shows the reasons.
+    from 1 on are alternates. The column "score" is filled if the claim has an order or a soft policy, and
+    "expires_at" if the claim expires or has an end time. A dry run claims nothing, so its columns "consumer",
+    "generation" and "expires_at" are empty. If no host fits, the command shows the reasons.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -158,7 +158,7 @@ class ListReservations(command.Lister):
             choices=("pending", "active", "cleaning", "failed", "degraded", "ended", "cancelled"),
             help="List reservations of this state only. A pending or active reservation is degraded if its"
             " hosts no longer have the reserved amounts. An active one has failed if none of its amounts is"
-            " available. Ended and cancelled reservations are listed for 90 days",
+            " available. Ended and cancelled reservations with a start are listed for at most 90 days",
         )
         return parser
 
@@ -279,7 +279,7 @@ class ListAvailability(command.Lister):
         parser.add_argument(
             "--deadline",
             metavar="<time>",
-            help="Latest end time (UTC); default: any end time of a stay that starts within 366 days",
+            help="Latest end time (UTC); default: any end time of a window that starts within 366 days",
         )
         add_joint_arguments(parser)
         _add_margins(parser)

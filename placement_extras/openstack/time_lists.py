@@ -29,10 +29,10 @@ TableRow = tuple[Any, ...]
 
 
 class ListTimeEvents(command.Lister):
-    """List starts and ends of reservations and of claims, by time.
+    """List starts and ends of reservations, and ends of claims with an action at their end, by time.
 
     If --until is in the future, the list has the events that will happen if nothing changes. The column
-    "hosts" is empty for reservations and claims that are over.
+    "hosts" is empty for reservations that are over; for claims that are over, it has their last hosts.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -75,9 +75,9 @@ class ListTimeEvents(command.Lister):
 class ListEndingClaims(command.Lister):
     """List the claims that end, on a host or on all hosts.
 
-    The column "kept_until" is the time until which a preemptible claim keeps its resources. A reservation
-    that begins later may end the claim. The column "reservation" has the reservation from which the claim has
-    taken its resources.
+    The column "kept_until" is the time until which a preemptible claim keeps its resources. After that time,
+    the start of a reservation may end the claim. The column "reservation" has the reservation from which the
+    claim has taken its resources.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -158,8 +158,7 @@ class GuestRelocator:
         held, complete = self._held_amounts(members)
         if not complete:
             raise InvalidRequest(
-                f"Consumers on the hosts of 'excluded_hosts' hold more than {MAX_HELD} allocations:"
-                " name fewer hosts."
+                f"Consumers on the hosts to drain hold more than {MAX_HELD} allocations: name fewer hosts."
             )
         # another view is opened, because the model may have changed while the database was read
         with self._model.fresh_view() as view:
@@ -318,7 +317,7 @@ def count_capacity(call: ApiRequest) -> Response:
         }
     except BudgetExhausted:
         raise _too_long(
-            deadline, "the limit was reached in the search for moves: ask for fewer flavors or hosts"
+            deadline, "the limit was reached in the search for new places: ask for fewer flavors or hosts"
         ) from None
     return call.json_answer(
         {
@@ -353,9 +352,10 @@ def _uncounted_warnings(
     left = max((each.uncounted_hosts for each in capacities if each is not None), default=0)
     if left:
         yield (
-            f"guests were placed on {hosts - left:,} of {hosts:,} hosts in {deadline:g} seconds of work"
-            " ([api] capacity_deadline); the other hosts count as 0 in lower_bound and by their free amounts"
-            " in upper_bound, and capable_hosts and candidate_hosts do not contain them"
+            f"guests were placed on {hosts - left:,} of {hosts:,} hosts, because the request has only"
+            f" {deadline:g} seconds of CPU time ([api] capacity_deadline); the other hosts"
+            " count as 0 in lower_bound and by their free amounts in upper_bound, and capable_hosts and"
+            " candidate_hosts do not contain them"
         )
 
 

@@ -89,7 +89,7 @@ def make_room(
     *,
     all_known: bool,
 ) -> MigrationPlan:
-    """Return the fewest moves that make room for a guest.
+    """Return the fewest known moves that make room for a guest.
 
     :param hosts: the hosts from which guests may move, by :func:`nearest_hosts`.
     :param guests: the guests on these hosts that may move.

@@ -20,9 +20,9 @@ OPTIONS: list[cfg.Opt] = [
 Maximum CPU time, in seconds, of a request that computes how many guests
 of each flavor still fit (POST /ext/v1/capacity). If the request takes longer,
 the answer is 400 with the code placement.ext.search_too_long, and names the
-flavor at which the limit was reached. For flavors with a topology, the answer
-has a lower and an upper bound instead, and a warning has the number of hosts
-that were counted.
+flavor, or the step, at which the limit was reached. For flavors with a
+topology, the answer has a lower and an upper bound instead, and a warning has
+the number of hosts that were counted.
 
 Such a request counts as a long search; [api] candidates_deadline describes
 how many long searches a worker runs at the same time.

@@ -105,7 +105,7 @@ class OutcomeTally:
         )
         self._in_step = Gauge(
             "placement_shadow_in_step",
-            "1 as long as every write had the same outcome in both services, then 0.",
+            "1 until a write is known to have had different outcomes in the two services, then 0.",
             registry=self.registry,
         )
         self._in_step.set(1)
@@ -284,7 +284,7 @@ class ComparerStatus:
         ).set_function(lambda: self.backlog.bytes)
         Gauge(
             "placement_shadow_left_out",
-            "Requests that were not copied because the queue was full.",
+            "Requests that were not compared, because a queue was full or the comparison had failed.",
             registry=registry,
         ).set_function(self._left_out)
         Gauge(

@@ -8,7 +8,9 @@ Modules
       ``explanations`` explains why a request has few candidates or none.
     - ``trees`` shows and writes all providers of a host. ``attributes`` shows and writes named values of a
       provider.
-    - ``changes`` tells clients which providers have changed.
+    - ``changes`` tells clients which providers have changed. ``availability`` finds times at which requests
+      have room. ``time_events`` lists starts and ends of reservations and ends of claims.
+    - ``root`` is the version document.
 
 Imports
     The package may import all of ``placement.api``. Only the application factory imports this package, so

@@ -220,7 +220,7 @@ def choice_document(choice: HostChoice) -> dict[str, Any]:
 
 
 def place_document(choice: HostChoice) -> dict[str, Any]:
-    """Return the host, the allocations and the mappings of a choice that has no score."""
+    """Return the host, the allocations and the mappings of a choice, without its score."""
     return {
         "root_provider_uuid": choice.root.uuid,
         "allocations": {

@@ -16,6 +16,7 @@ from placement.api.ext.claims import (
     time_or_null,
 )
 from placement.api.paths import EXT
+from placement.db.clock import server_time
 from placement.db.database import WriteTransaction
 from placement.exceptions import InvalidRequest
 from placement.policies import ext as rules
@@ -29,7 +30,6 @@ from placement.store import reservations as store
 from placement.store.allocations import Allocation
 from placement.store.booking_limits import BookingLimits
 from placement.store.consumers import ConsumerOwnership
-from placement.store.expiries import server_time
 from placement.store.maintenances import HostGuest, book_maintenance, find_guests
 from placement.store.reservation_changes import ReservationEnd
 from placement.store.reservations import (

@@ -1,4 +1,4 @@
-"""The resource ``/ext/v1/time_events``: starts and ends of reservations and of claims."""
+"""The resource ``/ext/v1/time_events``: starts and ends of reservations, and ends of claims."""
 
 from typing import Any, Final
 
@@ -7,9 +7,9 @@ from flask import Blueprint, Response
 from placement.api.call import ApiRequest, api_operation, next_links
 from placement.api.ext.reservations import visible_project
 from placement.api.paths import EXT
+from placement.db.clock import server_time
 from placement.policies import ext as rules
 from placement.schemas.time_events import parse_events
-from placement.store.expiries import server_time
 from placement.store.time_events import list_events
 from placement.store.time_profile import iso_time
 

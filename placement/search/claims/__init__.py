@@ -1,4 +1,4 @@
-"""Serves ``POST /ext/v1/claims``: finds a host for each claim, and writes the allocations, in one call.
+"""Finds hosts for claims, reservations and windows; ``POST /ext/v1/claims`` also writes the allocations.
 
 Nouns
     A *wanted claim* is a request for candidates, with the consumer that shall get the allocations of one of

@@ -10,7 +10,7 @@ are 2 + 3 and 3 + 2, each with 13 as the sum of squares.
 
 Invariants
     - The parts of a division are above 0. The largest part exceeds the smallest part by at most the least
-      common multiple of the step sizes.
+      common multiple of the step sizes, except in the result of :func:`exact_division`.
     - The first division that is yielded has the smallest sum of squares of its parts.
 """
 

@@ -9,7 +9,7 @@ further work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from placement.read_model.trees import HostTree
@@ -56,13 +56,17 @@ class HostRoom:
             tree.free[slot] + each.counted for (_, slot), each in zip(having, self.skylines, strict=True)
         ]
         self.max_units = [tree.shape.portions[slot].max_unit for _, slot in having]
-        self.most, self.most_at_once = self._sum_free(0 for _ in having)
+        self.most, self.most_at_once = self._sum_free([0] * len(having))
         # the peaks of several providers are mostly at different times, so this is a lower bound
-        self.least, self.least_at_once = self._sum_free(each.peak for each in self.skylines)
+        self.least, self.least_at_once = self._sum_free([each.peak for each in self.skylines])
         self.total: TimeSkyline | None = None
 
-    def _sum_free(self, used: Iterable[int]) -> tuple[int, int]:
+    def _sum_free(self, used: Sequence[int]) -> tuple[int, int]:
         """Return what the host can give beside these used amounts: in all, and from one provider."""
+        # most hosts have one provider of a class, and a search may read thousands of hosts
+        if len(used) == 1:
+            room = max(0, min(self.max_units[0], self.free[0] - used[0]))
+            return room, room
         rooms = [
             min(most, free - beside)
             for most, free, beside in zip(self.max_units, self.free, used, strict=True)

@@ -150,7 +150,7 @@ def prolong_stay(
 ) -> list[PlacedClaim]:
     """Return places for several preemptible claims with the longest common stay.
 
-    :param placed: places for the shortest stay; they are the result if the budget is spent.
+    :param placed: places for the shortest stay; they are the result if the search finds no longer one.
     """
     wanted = [each.wanted for each in placed]
 

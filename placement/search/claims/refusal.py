@@ -220,7 +220,7 @@ def _explain_split(
 def reservation_refusal(
     wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, reserved: Sequence[allocations.Allocation]
 ) -> NoCandidate:
-    """Return the error for a claim that asks for more than its reservation has left."""
+    """Return the error for a claim that has no place within the amounts of its reservation."""
     # the message names only some hosts, because a reservation may have a thousand
     holds = ", ".join(
         f"{held.used} {held.resource_class} of {held.provider}" for held in reserved[:_MAX_SAID]

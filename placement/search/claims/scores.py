@@ -334,7 +334,7 @@ def attribute_score(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *
 
     A provider without a number for the attribute counts with the number of its nearest ancestor that has a
     number. If several providers give amounts, the score is computed from the mean of their numbers. The
-    result is None if neither a provider nor its ancestors have a number for the attribute.
+    result is None if one of the providers has no number for the attribute, and none of its ancestors has one.
 
     :param low: whether the lowest number of the attribute is the best.
     """

@@ -12,6 +12,7 @@ from dataclasses import replace
 from time import thread_time
 from typing import TypeVar
 
+from placement.db import clock
 from placement.db.batch import StatementBatch
 from placement.db.database import WriteTransaction
 from placement.exceptions import InvalidRequest, NoCandidate, Unavailable
@@ -88,7 +89,7 @@ class ClaimService:
         :raises ConcurrentUpdate: a consumer has another generation than the given one.
         :raises InvalidRequest: a resource class, trait, root or attribute that the claims name does not
             exist, or the search takes too long.
-        :raises Unavailable: every attempt lost a race.
+        :raises Unavailable: every attempt lost a race, or groups or windows changed during its search.
         """
         # the code uses one budget for all attempts, because the client waits for all of them
         end = thread_time() + self._context.search_seconds
@@ -119,7 +120,8 @@ class ClaimService:
                         was_repeated, placed = True, None
             if placed is None:
                 LOG.debug(
-                    "Attempt %d of a claim is repeated, because its groups or windows have changed", attempt
+                    "Attempt %d of a claim is repeated, because groups, windows or providers have changed",
+                    attempt,
                 )
                 continue
             # a dry run checks generations here, because it never reaches the transaction that checks them
@@ -169,7 +171,7 @@ class ClaimService:
         if all(each.wanted.expires_in is None for each in placed):
             return placed
         with self._context.database.read() as conn:
-            now = expiries.server_time(conn)
+            now = clock.server_time(conn)
         return [
             each if (seconds := each.wanted.expires_in) is None else replace(each, expires_at=now + seconds)
             for each in placed
@@ -355,7 +357,7 @@ class ClaimService:
         if wanted[0].window is None:
             return None
         with self._context.database.read() as conn:
-            return StaySpan.from_wanted(wanted[0], expiries.server_time(conn))
+            return StaySpan.from_wanted(wanted[0], clock.server_time(conn))
 
     def _skylines_without(
         self, wanted: Sequence[WantedClaim], held: Sequence[allocations.Allocation]

@@ -140,7 +140,9 @@ class WindowTimetable:
                 read, providers = self._read, view.snapshot.providers
                 changed = read.changed_in(view)
                 # windows of a provider end before it is deleted, so no change of it shows their end
-                gone = set() if read.is_from(view) else read.skylines.keys() - providers.keys()
+                known = read.skylines.keys()
+                # the comparison is quick, and mostly no provider is deleted
+                gone = set() if read.is_from(view) or known <= providers.keys() else known - providers.keys()
                 # a view with few changes since a read suffices: in a busy cloud each view has some
                 if not changed or (has_read and len(changed) <= _FEW) or attempt == _ATTEMPTS:
                     found = {each.uuid: read.skylines.get(each.id, NO_SKYLINES) for each in changed}
@@ -196,7 +198,7 @@ def _check_time(end: float) -> None:
     """Raise Unavailable if a request may not go on waiting for amounts."""
     if time.monotonic() > end:
         raise Unavailable(
-            "This worker is still reading the windows of all hosts, which takes seconds after its start."
+            "This worker is still reading the windows of all hosts, which takes seconds in a large cloud."
             " Please try again.",
             SEARCH_TOO_LONG,
         )

@@ -5,9 +5,10 @@ room after some movable windows have moved to equivalent hosts. Hosts are *equiv
 same structure, traits, aggregates and attributes. So the search need not know the requests of the moved
 windows: an equivalent host satisfies them, too.
 
-The search is limited: it reads the windows of some random hosts, and then tries to move each of their windows
-alone, and all of them together. So the search may miss a possible place. A move never changes the amounts or
-the time of a window, and the transaction of the booking checks all moves again.
+The search is limited: it reads the windows of some random hosts. It then tries to move the smallest windows
+of each host alone, and all windows of a host together if they are few. So it may miss a possible place. A
+move never changes the amounts or the time of a window, and the transaction of the booking checks all moves
+again.
 
 A worked example
     Hosts ``a`` and ``b`` are equivalent, with 8 VCPU each. Each host has a window of 4 VCPU from 9:00 to

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
+from placement.db import clock
 from placement.exceptions import Conflict, InvalidRequest, NoCandidate
 from placement.read_model.feed import ModelView
 from placement.read_model.snapshot import ModelSnapshot
@@ -32,7 +33,6 @@ from placement.search.claims.host_times import HostTimes
 from placement.search.claims.joint_windows import JointWindow, find_joint
 from placement.search.claims.placement import UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal
-from placement.store import expiries
 from placement.store.booking_limits import BookingLimits
 from placement.store.time_profile import MAX_AHEAD, TimeWindow, iso_time
 from placement.store.time_skyline import whole_milliseconds
@@ -109,7 +109,7 @@ class WindowSearch:
         try:
             concerned = possible_providers(self._context.model, wanted)
             with self._context.database.read() as conn:
-                now = expiries.server_time(conn)
+                now = clock.server_time(conn)
             try:
                 span = time.span_at(now, limits)
             except Conflict as refused:
@@ -173,7 +173,7 @@ class WindowSearch:
             unplaced = self._never_placed(view.snapshot, skylines, wanted, ways, budget, explain=explain)
             if isinstance(unplaced, UnplacedClaim):
                 refusal = claim_refusal(wanted, unplaced, budget)
-                refusal.detail += " Windows, and claims that end, do not matter."
+                refusal.detail += " Windows, and claims that end, are not the reason."
                 return refusal, False
             if unplaced:
                 refusal = NoCandidate(

@@ -61,8 +61,8 @@ Invariants
       providers; its search checks the rules between parts, and every relaxation.
     - A host either fits or has exactly one reason.
     - Every relaxation in an answer was tested by a search. A relaxation of at most three changes that is
-      missing in an answer does not help. The exceptions are incomplete answers, and answers with the maximum
-      number of relaxations.
+      missing in an answer does not help. The exceptions are incomplete answers, answers with the maximum
+      number of relaxations, and requests with a topology, for which each relaxation changes one clause.
     - Each step of the work is counted against the budget. An explanation lists the fields that are incomplete
       because the budget was spent.
 """

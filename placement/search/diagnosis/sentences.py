@@ -25,7 +25,7 @@ _MAX_NAME: Final = 60
 def explanation_sentence(explanation: RequestExplanation) -> str:
     """Return a sentence with the number of fitting hosts, other hosts' reasons, and the best change.
 
-    For instance ``0 of 10,000 hosts: 8,218 have no NUMA node with 30 PCPU free (most: 28 on h17), 913 lack
+    For instance ``0 of 10,000 hosts: 9,087 have no NUMA node with 30 PCPU free (most: 28 on h17), 913 lack
     CUSTOM_A; asking for 28 PCPU would leave 41 hosts``. Names of providers are shown in printable form.
     """
     # without providers, "0 of 0 hosts" would mislead

@@ -60,7 +60,7 @@ def test_sync_tells_where_there_is_no_way_back_without_the_backup(manage, url, b
     migration.upgrade_schema(url, before)
     status, output, errors = manage("db", "sync")
     assert (status, output) == (0, f"The database is at revision {schema_revisions.newest_revision()}.\n")
-    assert ("Releases of revision 0002 answer every request with 503" in errors) == is_told
+    assert ("Releases with revision 0002 accept no other revision" in errors) == is_told
     assert ("restore the backup" in errors) == is_told
     assert "restore" not in manage("db", "sync")[2]
 
@@ -141,8 +141,8 @@ def test_the_url_of_the_source_comes_from_a_file_or_standard_input(synced, sourc
     ("content", "said"),
     [
         (None, "No such file"),
-        ("", "does not hold one URL"),
-        ("sqlite:// x", "does not hold one URL"),
+        ("", "has to hold exactly one URL"),
+        ("sqlite:// x", "has to hold exactly one URL"),
         ("\0", ""),
     ],
 )

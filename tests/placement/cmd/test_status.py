@@ -133,7 +133,7 @@ def test_wrong_roots_are_a_failure(check, execute):
     assert results["Missing Root Provider IDs"] == (
         FAILURE,
         "1 resource providers have a wrong root or parent. 'placement-manage audit' names them; "
-        "'placement-manage heal' corrects them.",
+        "'placement-manage heal' corrects the healable ones.",
     )
 
 
@@ -237,7 +237,7 @@ def test_a_keystone_that_cannot_be_asked_is_a_warning(conf_file, url, capsys, se
     (warning,) = [each for each in json.loads(out)["checks"] if each["result"] != SUCCESS]
     assert (warning["check"], warning["result"]) == ("Keystone", WARNING)
     assert warning["details"].startswith(complaint)
-    assert warning["details"].endswith("clients are answered 503.")
+    assert warning["details"].endswith("the service cannot validate tokens.")
 
 
 def test_a_misspelt_option_is_a_warning_and_one_of_openstack_placement_is_none(check, conf_file):

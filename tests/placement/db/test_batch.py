@@ -8,7 +8,14 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from placement.db.batch import PreparedStatement, bind_parameters, bind_rows, bind_values, split_rows
+from placement.db.batch import (
+    PreparedStatement,
+    StatementFamily,
+    bind_parameters,
+    bind_rows,
+    bind_values,
+    split_rows,
+)
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.engine import PoolOptions
 from placement.db.tables import consumers
@@ -119,3 +126,27 @@ def test_places_are_filled_in_the_order_of_the_values() -> None:
     assert bind_values("uuid", ["a", "b"]) == {"uuid_0": "a", "uuid_1": "b"}
     assert bind_rows([{"x": 1, "y": 2}, {"x": 3, "y": 4}]) == {"x_0": 1, "y_0": 2, "x_1": 3, "y_1": 4}
     assert [len(chunk) for chunk in split_rows(range(1001))] == [500, 500, 1]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 8, 9])
+def test_a_family_selects_exactly_the_given_values(database: ServiceDatabase, number: int) -> None:
+    family = StatementFamily(consumers.c.uuid, sa.select(consumers.c.uuid).order_by(consumers.c.uuid).where)
+    rows = [consumer(each) for each in range(12)]
+
+    def work(tx: WriteTransaction) -> list[object]:
+        tx.insert(consumers, rows)
+        return tx.queue(*family.bind_list(row["uuid"] for row in rows[:number])).scalars
+
+    assert database.write(work) == [row["uuid"] for row in rows[:number]]
+
+
+def test_a_family_compiles_one_statement_for_each_power_of_two() -> None:
+    family = StatementFamily(consumers.c.uuid, sa.delete(consumers).where)
+    assert len({family.bind_list(map(str, range(number)))[0] for number in range(1, 65)}) == 7
+
+
+def test_a_family_keeps_no_statement_for_very_many_values() -> None:
+    family = StatementFamily(consumers.c.uuid, sa.delete(consumers).where)
+    first, values = family.bind_list(map(str, range(5000)))
+    assert len(values) == 5000
+    assert family.bind_list(map(str, range(5000)))[0] is not first

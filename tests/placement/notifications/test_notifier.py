@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from placement.db.clock import server_time
 from placement.db.database import ServiceDatabase
 from placement.exceptions import Conflict, InvalidRequest
 from placement.maintenance import sync
@@ -21,7 +22,6 @@ from placement.notifications.notifier import (
 )
 from placement.notifications.position_file import NotifierPosition, PositionFile
 from placement.notifications.webhook import DeliveryFailed
-from placement.store.expiries import server_time
 from tests.placement.api.ext.windows import HOUR, PATH, booked
 from tests.placement.builders import make_provider, new_claim, post_claims
 from tests.placement.moving_clock import after

@@ -55,7 +55,7 @@ def test_a_search_that_finds_nothing_in_time_is_refused_with_the_group_to_blame(
     assert (refusal.value.code, budget.ended) == (SEARCH_TOO_LONG, "deadline")
     found = re.fullmatch(
         r"No allocation candidate was found in 0.1 seconds of work, which is the limit "
-        r"\(\[api\] candidates_deadline\)\. In \d+ ways to serve the other groups "
+        r"\(\[api\] candidates_deadline\)\. In \d+ ways to serve other groups "
         r"there was no place left for resources(_\d+)=(\S+): ask for fewer groups, or for smaller amounts\.",
         refusal.value.detail,
     )

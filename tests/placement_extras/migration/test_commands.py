@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from placement.cmd import manage as command
 from placement.cmd import status
 from placement.db import adoption, migration, schema_revisions
+from placement_extras.migration import abandonment
 from tests.placement.running import Admin, application
 from tests.placement_extras.migration import reference_world as world
 
@@ -96,6 +97,14 @@ def test_a_database_is_adopted_and_given_back_by_commands(manage, stock):
     result, _, errors = manage("db", "abandon")
     assert result == 1
     assert "nothing to go back to" in errors
+
+
+def test_a_second_run_without_an_option_says_that_the_first_one_has_dropped_the_changes(manage, monkeypatch):
+    outcome = abandonment.AbandonOutcome(("trait made: CUSTOM_LATER",), is_discarded=True)
+    monkeypatch.setattr(abandonment, "abandon_adoption", lambda *_: outcome)
+    result, output, _ = manage("db", "abandon")
+    assert result == 0
+    assert "All 1 are dropped." in output
 
 
 @pytest.mark.parametrize("again", [["db", "sync"], ["db", "adopt"]])

@@ -232,8 +232,8 @@ def test_corrections_are_reported_before_the_import(reference):
     with open_source(reference.url, OWNER) as source:
         assert importer.examine_source(source) == [
             f"root provider set right: numa ({world.NUMA})",
-            "consumer without a record, gets generation 0 and the incomplete project and user: "
-            + world.UNRECORDED,
+            "consumer without a record, gets generation 0, and project and user of [placement]"
+            f" incomplete_consumer_*: {world.UNRECORDED}",
         ]
 
 
@@ -341,7 +341,7 @@ def look(reference):
 def test_consumers_of_a_missing_owner_are_reported(database, reference):
     reference.execute("DELETE FROM projects WHERE id = 2", "DELETE FROM users WHERE id = 2")
     outcome = run(database, reference)
-    named = {note.rsplit(" ", 1)[1] for note in outcome.notes if "project or user is in no table" in note}
+    named = {note.rsplit(" ", 1)[1] for note in outcome.notes if "with a missing project or user" in note}
     assert named == {world.MIGRATION, world.UNTYPED}
 
 

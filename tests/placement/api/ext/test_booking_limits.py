@@ -74,7 +74,7 @@ def test_the_hours_of_a_project_within_a_period_are_limited(url: str) -> None:
     admin = limited(url, max_project_hours={"VCPU": 10}, hours_period=int(4 * HOUR))
     assert book(admin, 4, 1, 3).status_code == 201
     detail = refusal(book(admin, 3, 4, 5))
-    assert "for at most 10 hours" in detail
+    assert "at most 10 hours of one" in detail
     assert "it has 8.0 hours, and would have 11.0 with this reservation" in detail
     assert book(admin, 2, 4, 5).status_code == 201
     assert book(admin, 4, 5.1, 7).status_code == 201

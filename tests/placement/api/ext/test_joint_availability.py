@@ -79,7 +79,7 @@ def test_claims_that_never_fit_together_are_explained(admin: Admin, hosts: list[
         found = find(admin, asked(1, count=3), different_hosts=True, explain=explain)
         assert (found["windows"], "overlap" in found["reason"]) == ([], False)
     assert found["reason"].endswith(
-        "2 hosts are excluded by different_hosts. Windows, and claims that end, do not matter."
+        "2 hosts are excluded by different_hosts. Windows, and claims that end, are not the reason."
     )
 
 

@@ -217,7 +217,7 @@ def test_a_host_beside_another_service_leaves_the_root_alone(admin: Admin) -> No
         ([described(ROOT, traits=[f"T{each}" for each in range(5001)])], "too many"),
         ([described(str(uuid.UUID(int=each)), traits=["T"] * 6) for each in range(1000)], "too many"),
         ([described(str(uuid.UUID(int=each))) for each in range(1001)], "too many"),
-        ([1], "Item 0: JSON does not validate: 1 is not of type"),
+        ([1], "Item 1: JSON does not validate: 1 is not of type"),
     ],
 )
 def test_an_invalid_tree_is_refused_and_nothing_is_made(
