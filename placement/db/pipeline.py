@@ -88,8 +88,12 @@ def exchange_statements(
     received = []
     # the answers to BEGIN and COMMIT, at both ends, have no rows
     for result in exchanging.results[len(begin) : len(begin) + len(steps)]:
-        transformer.set_pgresult(result)
-        received.append(transformer.load_rows(0, result.ntuples, tuple))
+        # most statements of a write return no rows, and the loaders of rows take longer than the look here
+        if result.ntuples:
+            transformer.set_pgresult(result)
+            received.append(transformer.load_rows(0, result.ntuples, tuple))
+        else:
+            received.append([])
     return received
 
 
@@ -97,7 +101,8 @@ def _encode_step(step: PipelineStep) -> _Encoded:
     """Encode the values of a statement in PostgreSQL's text format; return them with the statement."""
     # in text format, the server derives the types of parameters from the statement, as for literals
     values = [None if value is None else str(value).encode() for value in step.values]
-    if any(value is not None and b"\0" in value for value in values):
+    # a zero byte has no other meaning in UTF-8, so one look at all values is enough
+    if values and b"\0" in b"".join(filter(None, values)):
         raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
     return step.text, values
 

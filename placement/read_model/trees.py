@@ -122,6 +122,13 @@ _MAX_LAYOUTS: Final = 4
 """Maximum number of layouts that each frame caches, which suffices because most requests repeat."""
 
 
+_MAX_PARTS: Final = 4
+"""Maximum number of parts that each frame caches; the next requests mostly have the same options."""
+
+_MAX_CHOSEN: Final = 64
+"""Maximum number of positions in a part that a frame caches."""
+
+
 class PortionBounds(NamedTuple):
     """The bounds of one resource class at several providers: which amounts one allocation may have.
 
@@ -161,6 +168,26 @@ class PortionBounds(NamedTuple):
         return (self.least, self.step) if self.step and self.least == self.lowest else None
 
 
+class TreePart(NamedTuple):
+    """Some providers of a tree and some of its sharing providers, which stand for the whole in a search.
+
+    Unlike trees have equal parts, because places count only the part, and numbers stand for branches.
+    """
+
+    positions: tuple[int, ...]
+    """The positions in the provider set; the first one is 0, so that a part tells which tree it is from."""
+    chosen: tuple[tuple[int, ...], ...]
+    """The places of the chosen positions."""
+    pick: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+    """A function that picks the part from all members."""
+    own_count: int
+    """The number of providers that belong to the tree; sharing providers follow."""
+    lineages: tuple[tuple[int, ...], ...]
+    """For each provider of the tree, the places of the provider and its ancestors."""
+    branches: tuple[int | None, ...]
+    """For each provider, a number of its branch; None for root and sharing providers."""
+
+
 class TreeFrame:
     """The parents and resource classes that several structures have in common; their portions may differ.
 
@@ -169,7 +196,10 @@ class TreeFrame:
     amount in :attr:`HostTree.free`.
     """
 
-    __slots__ = ("__weakref__", "_giving", "_layouts", "branches", "classes", "having", "lineages", "slots")
+    __slots__ = (
+        *("__weakref__", "_giving", "_layouts", "_parts"),
+        *("branches", "classes", "having", "lineages", "slots"),
+    )
 
     def __init__(self, parents: Sequence[int | None], names: Sequence[Sequence[str]]) -> None:
         #: for each position, the positions of the provider and its ancestors, the root last
@@ -187,6 +217,7 @@ class TreeFrame:
         # these caches are in the frame, so that they are dropped with its last tree
         self._giving: dict[tuple[str, ...], Sequence[Places]] = {}
         self._layouts: dict[Where, TreeLayout] = {}
+        self._parts: dict[tuple[tuple[int, ...], ...], TreePart] = {}
 
     def places_giving(self, names: tuple[str, ...]) -> Sequence[Places]:
         """Return the position and the slots of each provider that has all these resource classes."""
@@ -213,6 +244,30 @@ class TreeFrame:
             if len(self._layouts) >= _MAX_LAYOUTS:
                 self._layouts.clear()
             self._layouts[where] = found
+        return found
+
+    def part_of(self, chosen: tuple[tuple[int, ...], ...]) -> TreePart:
+        """Return the part of a provider set with these positions from the cache; make it if it is missing."""
+        found = self._parts.get(chosen)
+        if found is None:
+            positions = tuple(sorted({0}.union(*chosen)))
+            place = {at: rank for rank, at in enumerate(positions)}
+            own = [at for at in positions if at < len(self.lineages)]
+            numbers: dict[int | None, int | None] = {None: None}
+            branches = [numbers.setdefault(self.branches[at], len(numbers)) for at in own]
+            found = TreePart(
+                positions,
+                tuple([tuple([place[at] for at in each]) for each in chosen]),
+                slot_picker(positions),
+                len(own),
+                tuple([tuple([place[up] for up in self.lineages[at] if up in place]) for at in own]),
+                (*branches, *(None,) * (len(positions) - len(own))),
+            )
+            # parts of requests with many groups would take much memory, and rarely occur again
+            if sum(map(len, chosen)) <= _MAX_CHOSEN:
+                if len(self._parts) >= _MAX_PARTS:
+                    self._parts.clear()
+                self._parts[chosen] = found
         return found
 
 
@@ -361,6 +416,17 @@ class ProviderSet:
     def own_count(self) -> int:
         """The number of providers of the tree."""
         return len(self.shape.lineages)
+
+    @property
+    def own_lineages(self) -> Sequence[tuple[int, ...]]:
+        """For each provider of the tree, the positions of the provider and its ancestors."""
+        return self.shape.lineages
+
+    @property
+    def member_branches(self) -> tuple[int | None, ...]:
+        """For each position, the topmost provider of its branch; None for root and sharing providers."""
+        shared = len(self.members) - self.own_count
+        return self.shape.branches + (None,) * shared if shared else self.shape.branches
 
     @property
     def uuids(self) -> tuple[bytes, ...]:

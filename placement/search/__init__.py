@@ -12,17 +12,18 @@ Nouns
     providers of the set that can serve it. An *assignment* maps some of the needs to chosen options. The
     *rules* say which choices a candidate may combine. A complete assignment is a *candidate*. A *pattern* is
     a candidate in which positions of the provider set stand for the providers. An *offer* is a provider set
-    with a batch of its patterns.
+    with a batch of its patterns. In answers, positions count only the options, which are an *option set*, so
+    that hosts of unlike structures share patterns.
 
     A *compiled request* applies to all trees of a structure for which the conditions of the request have the
     same results. The search compares only the free amounts that matter. For most resource classes, it
     compares whether a provider has enough for a need. For classes that several needs *contest*, it compares
     the free amount itself. If several trees have the same such amounts, the search visits only one of them.
-    Trees of different compiled requests are also equivalent if their options have the same positions and
-    relations. A *dead end* is a partial assignment that no further choice can complete. An assignment that
-    differs from a dead end only in equivalent providers is a dead end, too. A search *rests* at a tree after
-    many choices without a result, so that other trees come first. Each step of a search *spends* a part of
-    its *budget*.
+    Trees of different compiled requests are also equivalent if their options have the same relations (or, in
+    claims, also the same positions). A *dead end* is a partial assignment that no further choice can
+    complete. An assignment that differs from a dead end only in equivalent providers is a dead end, too. A
+    search *rests* at a tree after many choices without a result, so that other trees come first. Each step of
+    a search *spends* a part of its *budget*.
 
 Modules
     - ``request`` is made by ``placement.schemas``; ``conditions`` turns it into needs and conditions.

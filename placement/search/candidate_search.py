@@ -29,7 +29,7 @@ from placement.search.candidates import (
     UnusedPatterns,
     candidates_of,
 )
-from placement.search.compiled_request import CompiledRequest, SearchResults, options_of
+from placement.search.compiled_request import CompiledRequest, SearchResults, options_of, serving_needs
 from placement.search.conditions import MetPositions, ProviderNeed, needs_of, root_conditions
 from placement.search.equivalence import root_reader, tree_reader
 from placement.search.request import CandidatesRequest
@@ -123,6 +123,7 @@ class CandidateSearch:
         budget: SearchBudget,
         *,
         distinct_only: bool = False,
+        options_only: bool = False,
     ) -> None:
         self.budget = budget
         self._snapshot = snapshot
@@ -163,10 +164,12 @@ class CandidateSearch:
         #: conditions
         self._plans: dict[Hashable, CompiledRequest | None] = {}
         self._distinct_plans: dict[Hashable, CompiledRequest | None] = {}
+        #: for each need the indexes of the sharing providers that can serve it, by the ids of all of them
+        self._serving: dict[tuple[int, ...], list[list[int]]] = {}
         self._met_in: list[MetPositions] = [each.met_in(snapshot) for each in self._rules.conditions]
         # the code uses one cache for all plans, because trees of two structures may have the same positions
         # of options
-        self._searched = SearchResults(self._rules, 1, distinct_only=distinct_only)
+        self._searched = SearchResults(self._rules, 1, distinct_only=distinct_only, options_only=options_only)
         #: patterns of unused trees; the keys are a compiled request, a class of trees, and the positions
         #: outside of pools
         self._when_empty: dict[tuple[CompiledRequest, TreeClass, tuple[int, ...]], UnusedPatterns] = {}
@@ -188,7 +191,7 @@ class CandidateSearch:
         # an answer has the summaries of a tree once, however many candidates the tree has
         added = {provider_set for provider_set, _ in offers} - self._sized
         self._sized |= added
-        summaries = sum([provider_set.own_count for provider_set in added])
+        summaries = sum([len(provider_set.shape.lineages) for provider_set in added])
         return candidates * self._candidate_size + summaries * _SUMMARY_SIZE
 
     @cached_property
@@ -225,7 +228,7 @@ class CandidateSearch:
         # candidate is found twice
         if not self._sharing.providers:
             plan = self._plan_of(tree, (), in_use=True)
-            return None if plan is None else (tree, plan.pattern_batches(tree, tree.free, self._rng))
+            return None if plan is None else plan.pattern_batches(tree, tree.free, self._rng)
         # the free amounts are checked before the sharing providers are looked up, which takes longer than
         # this check
         if self._has_too_little(tree):
@@ -237,7 +240,7 @@ class CandidateSearch:
         if plan is None or (plan.only_shared and not each_root and self._is_repeated(shared)):
             return None
         provider_set = tree.beside_shared(shared, uuids) if shared else tree
-        return provider_set, plan.pattern_batches(provider_set, tree.free, self._rng)
+        return plan.pattern_batches(provider_set, tree.free, self._rng)
 
     def _has_too_little(self, tree: HostTree) -> bool:
         """Return whether too little of an unshared class is free for one need or for all needs."""
@@ -248,7 +251,10 @@ class CandidateSearch:
                 return True
         free, having = tree.free, tree.shape.having
         for name, asked in self._least_sums:
-            if sum([free[slot] for _, slot in having.get(name, ()) if free[slot] > 0]) < asked:
+            if (
+                max_free[name] < asked
+                and sum([free[slot] for _, slot in having[name] if free[slot] > 0]) < asked
+            ):
                 return True
         return False
 
@@ -260,7 +266,7 @@ class CandidateSearch:
         provider_set = (
             tree.beside_shared(shared, tuple([each.uuid.encode() for each in shared])) if shared else tree
         )
-        return any(plan.pattern_batches(provider_set, tree.free))
+        return any(plan.pattern_batches(provider_set, tree.free)[1])
 
     def unused_patterns(
         self,
@@ -397,7 +403,13 @@ class CandidateSearch:
         self, tree: HostTree, shared: Sequence[Provider], met: Sequence[Sequence[bool]]
     ) -> CompiledRequest | None:
         rules = self._rules
-        options = options_of(rules, tree, shared, met)
+        serving: Sequence[Sequence[int]] = ()
+        if shared:
+            ids = tuple([each.id for each in shared])
+            if ids not in self._serving:
+                self._serving[ids] = serving_needs(rules, shared)
+            serving = self._serving[ids]
+        options = options_of(rules, tree, serving, met)
         if options is None:
             return None
         members = (*tree.members, *shared) if shared else tree.members
@@ -460,7 +472,9 @@ def find_candidates(
     budget = budget or SearchBudget()
     limits = [limit for limit in (request.limit, max_candidates) if limit is not None and limit != NO_LIMIT]
     limit = min(limits, default=None)
-    looking = CandidateSearch(snapshot, request, random.Random() if randomize else None, budget)
+    looking = CandidateSearch(
+        snapshot, request, random.Random() if randomize else None, budget, options_only=True
+    )
     # each batch has one candidate if roots take turns, or if repeated candidates have to be dropped one by
     # one
     in_turn = randomize or strategy == "breadth-first"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from placement.read_model.trees import ProviderSet, TreeStructure
+from placement.read_model.trees import ProviderSet, TreePart
 from placement.search.budget import SearchBudget
 from placement.search.rules import RequestRules
 
@@ -87,6 +87,38 @@ class PatternBatch(tuple[CandidatePattern, ...]):
     __hash__ = object.__hash__
 
 
+class OptionSet(ProviderSet):
+    """The part of a provider set that serves a request, so that unlike trees share patterns of positions."""
+
+    __slots__ = ("part", "whole")
+
+    def __init__(self, whole: ProviderSet, part: TreePart) -> None:
+        self.whole = whole
+        self.part = part
+        self.members = part.pick(whole.members)
+        self.shape = whole.shape
+
+    @property
+    def own_count(self) -> int:
+        """The number of these providers that belong to the tree."""
+        return self.part.own_count
+
+    @property
+    def uuids(self) -> tuple[bytes, ...]:
+        """The uuids of these providers."""
+        return self.part.pick(self.whole.uuids)
+
+    @property
+    def own_lineages(self) -> Sequence[tuple[int, ...]]:
+        """For each of these providers in the tree, the positions of the provider and of those above it."""
+        return self.part.lineages
+
+    @property
+    def member_branches(self) -> tuple[int | None, ...]:
+        """For each position, a number of its branch; None for root and sharing providers."""
+        return self.part.branches
+
+
 class UnusedPatterns(NamedTuple):
     """All patterns that trees of one structure would have without any usage.
 
@@ -133,6 +165,8 @@ def candidates_of(offers: Iterable[Offer]) -> Iterator[AllocationCandidate]:
 
 
 _Branches = tuple[int | None, ...]
+_BITS: Final = 32
+"""Number of bits for the number of providers of a candidate."""
 
 
 def topology_first(offers: Sequence[Offer], budget: SearchBudget | None = None) -> list[Offer]:
@@ -151,36 +185,21 @@ def topology_first(offers: Sequence[Offer], budget: SearchBudget | None = None) 
     # if a provider set has several batches, they are ordered together; below, each set has exactly one batch
     if len({provider_set for provider_set, _ in offers}) < len(offers):
         return _of_several_batches(offers, budget)
-    # only batches of several patterns need an order
-    where = {batch: provider_set for provider_set, batch in offers if len(batch) > 1}
-    # mostly all provider sets have one structure: then one table of branches serves all batches
-    if len({provider_set.shape for provider_set, _ in offers}) > 1:
-        return _of_several_shapes(offers, budget)
-    ordered = {batch: _order_batches(branches_of(each), (batch,), budget)[0] for batch, each in where.items()}
-    return [(each, ordered.get(batch, batch)) for each, batch in offers] if ordered else [*offers]
-
-
-def _of_several_shapes(offers: Iterable[Offer], budget: SearchBudget) -> list[Offer]:
-    of_shapes: dict[tuple[PatternBatch, TreeStructure], PatternBatch] = {}
-    of_branches: dict[tuple[PatternBatch, _Branches], PatternBatch] = {}
+    #: unlike trees with the same branches get the same batch, so that rendering makes one template for them
+    known: dict[tuple[PatternBatch, _Branches], PatternBatch] = {}
     found = []
     for offer in offers:
         provider_set, batch = offer
+        # only batches of several patterns need an order
         if len(batch) > 1:
-            shape = provider_set.shape
-            ordered = of_shapes.get((batch, shape))
+            key = batch, provider_set.member_branches
+            ordered = known.get(key)
             if ordered is None:
-                branches = branches_of(provider_set)
-                # structures with the same branches get the same batch, so that rendering makes one template
-                # for them
-                ordered = of_branches.get((batch, branches))
-                if ordered is None:
-                    (ordered,) = _order_batches(branches, (batch,), budget)
-                    of_branches[batch, branches] = ordered
-                of_shapes[batch, shape] = ordered
+                (ordered,) = _order_batches(key[1], (batch,), budget)
+                known[key] = ordered
             # an unchanged order keeps the offer object, which saves making a tuple
             if ordered is not batch:
-                offer = (provider_set, ordered)
+                offer = provider_set, ordered
         found.append(offer)
     return found
 
@@ -193,7 +212,7 @@ def _of_several_batches(offers: Sequence[Offer], budget: SearchBudget) -> list[O
     left: dict[ProviderSet, Iterator[PatternBatch]] = {}
     for provider_set, batches in of_root.items():
         if len(batches) > 1 or len(batches[0]) > 1:
-            key = (tuple(batches), branches_of(provider_set))
+            key = (tuple(batches), provider_set.member_branches)
             if key not in known:
                 known[key] = _order_batches(key[1], key[0], budget)
             left[provider_set] = iter(known[key])
@@ -205,26 +224,16 @@ def _order_batches(
 ) -> Sequence[PatternBatch]:
     """Return the patterns of all batches in order, divided into batches of the same lengths as before."""
     branch = branches.__getitem__
-    #: the patterns; the key is their number of branches and their number of providers
-    by_spread: dict[tuple[int, int], list[CandidatePattern]] = {}
-    last, in_order = (0, 0), True
-    for batch in batches:
-        for pattern in batch:
-            # The value None stands for the root and for sharing providers, which are not branches
-            found = {*map(branch, pattern.giving_positions)}
-            spread = (len(found) - (None in found), len(pattern.form.resources))
-            in_order, last = in_order and last <= spread, spread
-            by_spread.setdefault(spread, []).append(pattern)
-        budget.spend_anyway(len(batch))
+    patterns = [*chain.from_iterable(batches)]
+    budget.spend_anyway(len(patterns))
+    spreads = []
+    for positions, form in patterns:
+        found = {*map(branch, positions if form.all_give else [positions[at] for at in form.resources])}
+        # The value None stands for the root and for sharing providers, which are not branches. One number has
+        # both counts, because numbers are compared faster than tuples
+        spreads.append((len(found) - (None in found) << _BITS) + len(form.resources))
     # most batches are in order already; then equivalent trees keep the batch that the search has cached
-    if in_order:
+    if spreads == sorted(spreads):
         return batches
-    rest = chain.from_iterable([by_spread[spread] for spread in sorted(by_spread)])
+    rest = iter([patterns[at] for at in sorted(range(len(patterns)), key=spreads.__getitem__)])
     return [PatternBatch(islice(rest, len(batch))) for batch in batches]
-
-
-def branches_of(provider_set: ProviderSet) -> _Branches:
-    """Return for each position the topmost provider of its branch; None for root and sharing providers."""
-    shared = len(provider_set.members) - provider_set.own_count
-    branches = provider_set.shape.branches
-    return branches + (None,) * shared if shared else branches

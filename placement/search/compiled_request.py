@@ -4,20 +4,22 @@ The comparison uses only the free amounts that matter to the request, that is, w
 enough for a need. If several needs ask for a class, the free amount itself is compared, up to the sum of
 these needs. Trees without a difference in these amounts have candidates of the same patterns.
 
-Trees of different structures share results if their options have the same positions and relations.
+Trees of different structures share results if their options have the same relations. In answers, positions
+then count only the options (:class:`~placement.search.candidates.OptionSet`), not all providers.
 
 Only :mod:`placement.search.candidate_search` uses this module, and passes one tree at a time.
 """
 
 import random
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import chain, product, tee
+from inspect import GEN_CLOSED, getgeneratorstate
+from itertools import chain, islice, product, tee
 from operator import ge, itemgetter
 from typing import Any, Final, Literal, NamedTuple
 
 from placement.read_model.provider import Provider
-from placement.read_model.trees import HostTree, Places, ProviderSet, TreeStructure
+from placement.read_model.trees import HostTree, Places, ProviderSet, TreePart
 from placement.search.backtracking import (
     SMALL_BY_KINDS,
     SMALL_IN_PAIRS,
@@ -27,8 +29,13 @@ from placement.search.backtracking import (
     pairwise_assignments,
 )
 from placement.search.budget import BudgetExhausted
-from placement.search.candidates import CandidatePattern, PatternBatch, PatternForm, UnusedPatterns
-from placement.search.conditions import ProviderNeed
+from placement.search.candidates import (
+    CandidatePattern,
+    OptionSet,
+    PatternBatch,
+    PatternForm,
+    UnusedPatterns,
+)
 from placement.search.rules import RequestRules
 from placement.search.symmetry import AssignmentKinds, never_pooled
 
@@ -39,6 +46,8 @@ _WIDE: Final = 17
 first.
 """
 
+_PartBatches = tuple[TreePart | None, Iterable[PatternBatch]]
+"""Batches of patterns, and the part of a tree that their positions count; None stands for the whole tree."""
 _BatchEnd = Literal["full", "rest", "done"]
 """The reason for the end of a batch: it is full, the search rests, or there are no more patterns."""
 
@@ -58,6 +67,25 @@ class NeedOptions(NamedTuple):
         return chain([at for at, _ in self.own], self.shared)
 
 
+class _PatternCache(dict[tuple[int, ...], CandidatePattern]):
+    """The patterns of a request by the positions that were chosen for its needs; makes missing patterns."""
+
+    def __init__(self, rules: RequestRules) -> None:
+        self._rules = rules
+        #: forms by the index of the first need at the provider of each need
+        self._forms: dict[tuple[int, ...], PatternForm] = {}
+
+    # as in conditions, a known pattern is looked up in C
+    def __missing__(self, positions: tuple[int, ...]) -> CandidatePattern:
+        self._rules.budget.spend(len(positions))
+        firsts = tuple(map(positions.index, positions))
+        form = self._forms.get(firsts)
+        if form is None:
+            form = self._forms[firsts] = PatternForm.from_firsts(self._rules, firsts)
+        made = self[positions] = CandidatePattern(positions, form)
+        return made
+
+
 class SearchResults:
     """The results of a request at some trees, which are reused for equivalent trees.
 
@@ -65,18 +93,19 @@ class SearchResults:
     :param batch: number of patterns that are searched for at once.
     :param distinct_only: at trees with many assignments, find only one of several assignments that differ
         only in equal providers or equal groups.
+    :param options_only: whether the positions in patterns count only the options of a tree.
     """
 
-    def __init__(self, rules: RequestRules, batch: int, *, distinct_only: bool) -> None:
+    def __init__(
+        self, rules: RequestRules, batch: int, *, distinct_only: bool, options_only: bool = False
+    ) -> None:
         self.batch = batch
         self.distinct_only = distinct_only
+        self.options_only = options_only
         #: batches; the key has everything that decides which patterns exist. A tuple has all batches, an
         #: iterator is copied for each use
         self.batches: dict[Hashable, Iterable[PatternBatch]] = {}
-        #: patterns by the positions that were chosen for the needs
-        self.patterns: dict[tuple[int, ...], CandidatePattern] = {}
-        #: forms of patterns by the index of the first need at the provider of each need
-        self.forms: dict[tuple[int, ...], PatternForm] = {}
+        self.patterns = _PatternCache(rules)
         #: the indexes of the needs, in the order in which they are checked
         # a need that fails is moved to the front, because in a crowded cloud one need fails at most trees
         self.hardest_first = [*rules.distinct]
@@ -115,41 +144,29 @@ class CompiledRequest:
         tree: HostTree,
         shared: Sequence[Provider],
         options: Sequence[NeedOptions],
-        traits: Hashable,
+        traits: Sequence[Collection[int]],
         searched: SearchResults,
     ) -> None:
         self._rules = rules
         self._shape = tree.shape
         self._options = options
         self._searched = searched
-        self._shared_ids = tuple([each.id for each in shared])
+        self._traits = traits
+        self._shared_ids = tuple([each.id for each in shared]) if shared else ()
         # each list of options is computed once: groups that ask for many devices are mostly equal, and have
         # the same options
-        self._distinct = [options[index] for index in rules.distinct]
+        self._distinct = [options[index].own for index in rules.distinct]
         #: the number of steps for a check of all options
-        self._steps = sum([len(own) + len(sharing) for own, sharing in self._distinct])
+        self._steps = sum(map(len, self._distinct))
         #: whether all options are sharing providers, so that no provider of the trees is an option
-        self.only_shared = not any(own for own, _ in self._distinct)
-        #: the part of the key of results that depends neither on options nor on contested free amounts
-        self._apart: Hashable = ()
-        # this part of the key is empty if the positions of options decide alone, so that trees of different
-        # structures can share results
-        if not rules.by_options_alone:
-            lineages = self._shape.lineages
-            used = {at for own, _ in self._distinct for at, _ in own}
-            # only options have lineages, because no other provider can serve a need of a same_subtree rule
-            related = tuple([lineages[at] for at in sorted(used)]) if rules.by_lineage else ()
-            # positions of sharing providers begin after those of the tree; their free amounts are not in the
-            # key
-            whose = (len(lineages), self._shared_ids) if shared else ()
-            self._apart = (related, traits, whose, *[each.positions for each in self._contested_classes])
+        self.only_shared = not any(self._distinct)
         self._relevant: Callable[[tuple[int, ...]], Any] | None = None
-        self._by_relevant: dict[Hashable, Iterable[PatternBatch]] | None = None
+        self._by_relevant: dict[Hashable, _PartBatches] | None = None
 
     def pattern_batches(
         self, provider_set: ProviderSet, free: tuple[int, ...], rng: random.Random | None = None
-    ) -> Iterable[PatternBatch]:
-        """Return the patterns of all candidates of a tree in batches.
+    ) -> tuple[ProviderSet, Iterable[PatternBatch]]:
+        """Return the patterns of all candidates of a tree in batches, and the providers at their positions.
 
         The search for a batch begins when it is needed.
 
@@ -162,8 +179,10 @@ class CompiledRequest:
         # each tree gets its own random order, so the result is not kept for other trees
         if rng is not None:
             options = self._having_enough(free)
-            return self._in_batches(self._find_patterns(provider_set, options, rng)) if options else ()
-        known: Iterable[PatternBatch] | None
+            return provider_set, (
+                self._in_batches(self._find_patterns(provider_set, options, rng)) if options else ()
+            )
+        known: _PartBatches | None
         # the first tree is searched without a key, because there may be no second tree like it
         if self._by_relevant is None:
             self._by_relevant = {}
@@ -173,14 +192,17 @@ class CompiledRequest:
             # never need it
             if self._relevant is None:
                 self._relevant = _pick_slots(
-                    sorted({slot for own, _ in self._distinct for _, slots in own for slot in slots})
+                    sorted({slot for own in self._distinct for _, slots in own for slot in slots})
                 )
             relevant = self._relevant(free)
             known = self._by_relevant.get(relevant)
             if known is None:
                 known = self._by_relevant[relevant] = self._batches_alike(provider_set, free)
+        part, batches = known
+        if part is not None:
+            provider_set = OptionSet(provider_set, part)
         # tee() copies the iterator and keeps the results; type() is faster than isinstance() for each tree
-        return known if type(known) is tuple else tee(known, 2)[1]
+        return provider_set, batches if type(batches) is tuple else tee(batches, 2)[1]
 
     def unused_patterns(
         self, empty: ProviderSet, *, pooled: bool, parts: Sequence[int] = ()
@@ -196,7 +218,8 @@ class CompiledRequest:
         """
         capacities = tuple(self._shape.capacities)
         if not pooled:
-            return UnusedPatterns(PatternBatch(chain.from_iterable(self.pattern_batches(empty, capacities))))
+            _, batches = self.pattern_batches(empty, capacities)
+            return UnusedPatterns(PatternBatch(chain.from_iterable(batches)))
         options = self._options_within(capacities)
         if options is None:
             return UnusedPatterns(PatternBatch())
@@ -218,24 +241,43 @@ class CompiledRequest:
             options = options and self._within_reach(rule, options)
         return options
 
-    def _batches_alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> Iterable[PatternBatch]:
+    def _batches_alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> _PartBatches:
         """Return the patterns for all trees with these free amounts, as a tuple or an iterator to copy."""
-        contested = self._contested_amounts(free)
-        options = None if contested is None else self._options_within(free)
-        if contested is not None and options is not None and self._rules.subtrees:
-            contested = self._contested_in_reach(contested, options)
-        if options is None or contested is None:
-            return ()
-        likeness: Hashable = (*map(tuple, options), *map(tuple, contested), self._apart)
+        amounts = self._contested_amounts(free)
+        having = None if amounts is None else self._options_within(free)
+        contested = None
+        if amounts is not None and having is not None:
+            contested = self._contested_places(amounts, having)
+        if having is None or contested is None:
+            return None, ()
+        rules, searched, members = self._rules, self._searched, provider_set.members
+        options = (*map(tuple, having),)
+        part = self._shape.frame.part_of(options)
+        shown = part.positions
+        is_part = searched.options_only and len(shown) < len(members)
+        if is_part:
+            options = part.chosen
+        likeness: Hashable = options
+        # this part of the key is missing if the options decide alone
+        if not rules.by_options_alone:
+            # ids stand for the free amounts and relations of sharing providers
+            by_ids = self._shared_ids if rules.by_lineage or rules.adding_up else ()
+            likeness = (
+                likeness,
+                part.lineages if rules.by_lineage else (),
+                by_ids and (part.own_count, by_ids),
+                *[tuple([at in with_trait for at in shown]) for with_trait in self._traits],
+                *[tuple([dict(here).get(at) for at in shown]) for here in contested],
+            )
         is_wide = self._is_wide(options)
         if is_wide:
             # the key has the relations of providers, because these decide which ways are equivalent
-            members = provider_set.members
-            used = sorted({at for found in options for at in found})
-            apart = tuple([at for at in used if never_pooled(members[at].traits)])
-            likeness = likeness, self._kinship_key, apart
-        known = self._searched.batches.get(likeness)
+            apart = tuple([never_pooled(members[at].traits) for at in shown])
+            likeness = likeness, self._kinship_key(shown), apart
+        known = searched.batches.get(likeness)
         if known is None:
+            if is_part:
+                provider_set = OptionSet(provider_set, part)
             kinds = self._kinds_at(provider_set, options) if is_wide else None
             patterns = self._find_patterns(provider_set, options, kinds=kinds)
             # the first batch is made now: mostly it has all patterns, and then a tuple replaces the iterator
@@ -246,8 +288,8 @@ class CompiledRequest:
             else:
                 begun += (PatternBatch(),) if end == "rest" else ()
                 known = tee(chain(begun, self._in_batches(patterns)), 1)[0]
-            self._searched.batches[likeness] = known
-        return known
+            searched.batches[likeness] = known
+        return part if is_part else None, known
 
     def _is_wide(self, options: Sequence[Sequence[int]]) -> bool:
         """Return whether there are at least ``_WIDE`` assignments, and some of them may be equivalent."""
@@ -256,15 +298,15 @@ class CompiledRequest:
             options, _WIDE - 1
         ) >= _WIDE
 
-    @cached_property
-    def _kinship_key(self) -> Hashable:
-        """A key of the relations, such as parents, that decide which options are equivalent."""
+    def _kinship_key(self, shown: Sequence[int]) -> Hashable:
+        """Return a key of the relations, such as parents, that decide which providers are equivalent."""
         lineages = self._shape.lineages
         parents = {each[1] for each in lineages if len(each) > 1}
-        used = sorted({at for own, _ in self._distinct for at, _ in own})
         # The entry is None for providers with children, which are never equivalent to other providers
-        families = tuple([None if at in parents else lineages[at][1:2] for at in used])
-        return len(lineages), families, self._shared_ids
+        above = [None if at in parents else lineages[at][1:2] for at in shown if at < len(lineages)]
+        # the first place with the same parent stands for the parent, so that unlike trees have equal keys
+        families = tuple(map(above.index, above)), tuple([each and len(each) for each in above])
+        return families, self._shared_ids
 
     def _kinds_at(
         self,
@@ -330,15 +372,18 @@ class CompiledRequest:
             found.append(here)
         return found
 
-    def _contested_in_reach(
+    def _contested_places(
         self, contested: Sequence[Sequence[int]], options: Sequence[Sequence[int]]
-    ) -> list[list[int]] | None:
-        """Return the contested amounts at these options; None if too little of a class is free there."""
-        found = []
+    ) -> list[tuple[tuple[int, int], ...]] | None:
+        """Return positions and contested amounts of these options; None if too little of a class is free."""
+        found: list[tuple[tuple[int, int], ...]] = []
+        if not contested:
+            return found
         for each, amounts in zip(self._contested_classes, contested, strict=True):
             positions = set[int]().union(*[options[index] for index in each.asking])
-            here = [amount for at, amount in zip(each.positions, amounts, strict=True) if at in positions]
-            if each.own_only and sum(here) < each.asked:
+            pairs = zip(each.positions, amounts, strict=True)
+            here = tuple([(at, amount) for at, amount in pairs if at in positions])
+            if each.own_only and sum([amount for _, amount in here]) < each.asked:
                 return None
             found.append(here)
         return found
@@ -402,23 +447,23 @@ class CompiledRequest:
         options: Sequence[Sequence[int]],
         rng: random.Random | None = None,
         kinds: AssignmentKinds | None = None,
-    ) -> Iterator[CandidatePattern | None]:
-        members, rules = provider_set.members, self._rules
+    ) -> Generator[CandidatePattern | None]:
+        members, rules, pattern_at = provider_set.members, self._rules, self._searched.patterns.__getitem__
         in_any_order = rng is None and kinds is None
         # no rule relates the needs to each other, so the product is the answer, computed in C
         if in_any_order and rules.by_options_alone:
-            yield from map(self._pattern_of, product(*options))
+            yield from map(pattern_at, product(*options))
             return
         places = None
         limit = SMALL_IN_PAIRS if kinds is None else SMALL_BY_KINDS
         if rng is None and rules.pairwise and count_ways(options, limit) <= limit:
             # lineages only contain positions of the tree
-            lineages = self._shape.lineages
-            if not any(options[index][-1] >= len(lineages) for rule in rules.subtrees for index in rule):
-                places = OptionPlaces(members, options, lineages)
+            own = provider_set.own_count
+            if not any(options[index][-1] >= own for rule in rules.subtrees for index in rule):
+                places = OptionPlaces(members, options, provider_set.own_lineages)
         if places and kinds is None:
             for found in pairwise_assignments(rules, places):
-                yield None if found is None else self._pattern_of(found)
+                yield None if found is None else pattern_at(found)
             return
         # rules and the general search work with providers, so their results are converted to positions
         positions_of = {members[at].id: at for found in options for at in found}
@@ -428,20 +473,9 @@ class CompiledRequest:
             if chosen is None:
                 yield None
             else:
-                yield self._pattern_of(tuple([positions_of[provider.id] for provider in chosen]))
+                yield pattern_at(tuple([positions_of[provider.id] for provider in chosen]))
 
-    def _pattern_of(self, positions: tuple[int, ...]) -> CandidatePattern:
-        known = self._searched.patterns.get(positions)
-        if known is None:
-            self._rules.budget.spend(len(positions))
-            firsts = tuple(map(positions.index, positions))
-            form = self._searched.forms.get(firsts)
-            if form is None:
-                form = self._searched.forms[firsts] = PatternForm.from_firsts(self._rules, firsts)
-            known = self._searched.patterns[positions] = CandidatePattern(positions, form)
-        return known
-
-    def _in_batches(self, patterns: Iterator[CandidatePattern | None]) -> Iterator[PatternBatch]:
+    def _in_batches(self, patterns: Generator[CandidatePattern | None]) -> Iterator[PatternBatch]:
         """Yield the patterns in batches, and an empty batch at each rest of the search."""
         end: _BatchEnd = "full"
         while end != "done":
@@ -451,71 +485,71 @@ class CompiledRequest:
             if end == "rest":
                 yield PatternBatch()
 
-    def _next_batch(self, patterns: Iterator[CandidatePattern | None]) -> tuple[PatternBatch, _BatchEnd]:
+    def _next_batch(self, patterns: Generator[CandidatePattern | None]) -> tuple[PatternBatch, _BatchEnd]:
         """Return the patterns of the next batch, and the reason why the batch ends."""
         batch: list[CandidatePattern] = []
         try:
-            for pattern in patterns:
-                if pattern is None:
-                    return PatternBatch(batch), "rest"
-                batch.append(pattern)
-                if len(batch) == self._searched.batch:
-                    self._rules.budget.spend(len(batch))
-                    return PatternBatch(batch), "full"
+            # the loop runs in C, up to a None or the end of the generator
+            batch.extend(islice(iter(patterns.__next__, None), self._searched.batch))
+            if len(batch) == self._searched.batch:
+                self._rules.budget.spend(len(batch))
+                return PatternBatch(batch), "full"
         # patterns found before the error are valid; the next call raises the error again
         except BudgetExhausted:
             if not batch:
                 raise
-        return PatternBatch(batch), "done"
+            return PatternBatch(batch), "done"
+        return PatternBatch(batch), "done" if getgeneratorstate(patterns) == GEN_CLOSED else "rest"
 
 
 def options_of(
-    rules: RequestRules, tree: HostTree, shared: Sequence[Provider], met: Sequence[Sequence[bool]]
+    rules: RequestRules, tree: HostTree, serving: Sequence[Sequence[int]], met: Sequence[Sequence[bool]]
 ) -> Sequence[NeedOptions] | None:
     """Return for each need the options that an unused tree would have; None if some need has no option.
 
+    :param serving: for each need, the sharing providers of the tree that can serve it, from
+        :func:`serving_needs`.
     :param met: for each condition of the rules, whether the provider at each position of the tree meets it.
     """
+    shape = tree.shape
     found: list[NeedOptions] = []
     for index, like in enumerate(rules.first_alike):
         # an earlier need with the same terms has the same options
-        if like < len(found):
+        if like < index:
             found.append(found[like])
             continue
-        own = _own_options(rules, index, tree.shape, met)
-        sharing = _shared_options(rules, rules.needs[index], shared, len(tree.members)) if shared else ()
-        if not own and not sharing:
+        # mostly this is the list of the frame, unchanged
+        own = shape.frame.places_giving(rules.names[index])
+        rules.budget.spend(len(own))
+        for rank, (name, amount) in rules.doubtful[index]:
+            if not shape.any_gives(name, amount):
+                portions = shape.portions
+                own = [each for each in own if portions[each[1][rank]].is_portion(amount)]
+        for condition in rules.conditions_of[index]:
+            positions = met[condition]
+            if not all(positions):
+                own = [each for each in own if positions[each[0]]]
+        sharing: Sequence[int] = serving[index] if serving else ()
+        if sharing:
+            # positions of sharing providers follow those of the tree
+            sharing = [len(tree.members) + at for at in sharing]
+        elif not own:
             return None
         found.append(NeedOptions(own, sharing))
     return found
 
 
-def _own_options(
-    rules: RequestRules, index: int, shape: TreeStructure, met: Sequence[Sequence[bool]]
-) -> Sequence[Places]:
-    """Return the options of a need in the tree; mostly this is a list that the structure has cached."""
-    found = shape.places_giving(rules.names[index])
-    rules.budget.spend(len(found))
-    for rank, (name, amount) in enumerate(rules.needs[index].resources):
-        # in most trees each provider with the class can give the amount, so the structure's list is returned
-        # unchanged
-        if not shape.any_gives(name, amount):
-            portions = shape.portions
-            found = [each for each in found if portions[each[1][rank]].is_portion(amount)]
-    for condition in rules.conditions_of[index]:
-        positions = met[condition]
-        if not all(positions):
-            found = [each for each in found if positions[each[0]]]
-    return found
-
-
-def _shared_options(
-    rules: RequestRules, need: ProviderNeed, shared: Sequence[Provider], first: int
-) -> list[int]:
+def serving_needs(rules: RequestRules, shared: Sequence[Provider]) -> list[list[int]]:
+    """Return for each need the indexes of the sharing providers that can serve it, given their usage."""
     # current usage is checked here: a sharing provider serves several hosts, so its free amount is not in the
     # key of a tree
-    rules.budget.spend(len(shared))
-    return [at for at, each in enumerate(shared, first) if need.served_by(each, rules.snapshot)]
+    rules.budget.spend(len(shared) * len(rules.distinct))
+    found: list[list[int]] = []
+    for index, like in enumerate(rules.first_alike):
+        need = rules.needs[index]
+        new = [at for at, each in enumerate(shared) if like == index and need.served_by(each, rules.snapshot)]
+        found.append(new if like == index else found[like])
+    return found
 
 
 def _pick_slots(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:

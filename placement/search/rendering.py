@@ -238,16 +238,16 @@ def _used_trees(snapshot: ModelSnapshot, offers: Iterable[Offer]) -> Iterable[Ho
     found: dict[HostTree, None] = {}
     used_by: dict[PatternBatch, list[int]] = {}
     for provider_set, patterns in offers:
-        if isinstance(provider_set, HostTree):
-            # a tree without sharing providers: its candidates use only this tree
-            found[provider_set] = None
+        members, own = provider_set.members, provider_set.own_count
+        if own == len(members):
+            # without sharing providers, candidates use only this tree
+            found[trees[members[0].root_id]] = None
             continue
         used = used_by.get(patterns)
         if used is None:
             used = used_by[patterns] = sorted({at for pattern in patterns for at in pattern.giving_positions})
         # positions are collected once for each batch, because equivalent trees share batches; positions of
         # sharing providers come last
-        members, own = provider_set.members, provider_set.own_count
         if used[0] < own:
             found[trees[members[0].root_id]] = None
         for at in reversed(used):

@@ -230,6 +230,16 @@ class RequestRules:
         #: for each need, its resource classes, and the amount of each
         self.names = [tuple([name for name, _ in need.resources]) for need in needs]
         self.asked = [tuple([amount for _, amount in need.resources]) for need in needs]
+        bounds = snapshot.portion_bounds
+        #: for each need, the ranks of its resources that some providers of the class may be unable to give
+        self.doubtful = [
+            [
+                (rank, (name, amount))
+                for rank, (name, amount) in enumerate(need.resources)
+                if (known := bounds(name)) is None or not known.give_verdict(amount)
+            ]
+            for need in needs
+        ]
         #: the indexes of the needs of the group without a suffix
         self.unsuffixed = [index for index, need in enumerate(needs) if need.unsuffixed]
         subtrees = [

@@ -151,12 +151,16 @@ class AssignmentKinds:
         A pool counts as one provider. The search handles needs in a fixed order, so the key also determines
         the remaining needs.
         """
+        stand_ins, kind_of = self._stand_ins, self.of_providers
+        pairs = [
+            (stand_ins[at.id], kind) for kind, at in zip(self.of_needs, chosen, strict=True) if at is not None
+        ]
+        # mostly each provider serves one need; then the lists below are unnecessary
+        if len(dict(pairs)) == len(pairs):
+            return tuple(sorted([(kind_of[at], kind) for at, kind in pairs]))
         served: dict[int, list[int]] = {}
-        stand_ins = self._stand_ins
-        for kind, at in zip(self.of_needs, chosen, strict=True):
-            if at is not None:
-                served.setdefault(stand_ins[at.id], []).append(kind)
-        kind_of = self.of_providers
+        for provider_id, kind in pairs:
+            served.setdefault(provider_id, []).append(kind)
         return tuple(sorted([(kind_of[at], *sorted(those)) for at, those in served.items()]))
 
     def _need_signature(self, index: int, options: Sequence[Provider]) -> Hashable:

@@ -432,7 +432,7 @@ class TestFailures:
         rig.agent.stop()
         (tmp_path / "state" / CLAIMS_FILE).write_bytes(b"{")
         rig.start_again()
-        assert "The file of notes of claims cannot be used" in caplog.text
+        assert "The agent cannot use its file with the notes of claims" in caplog.text
         kind.end()
         rig.wait_for(lambda: rig.ask("guest.list") == [])
         rig.wait_for(lambda: rig.agent.reports.report_now())

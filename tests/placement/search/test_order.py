@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.candidate_search import find_candidates
-from placement.search.candidates import AllocationCandidate, Offer, branches_of, candidates_of, topology_first
+from placement.search.candidates import AllocationCandidate, Offer, candidates_of, topology_first
 from placement.search.request import CandidatesRequest, RequestGroup
 from tests.examples import examples
 from tests.placement.search.snapshots import Spec, build
@@ -42,8 +42,10 @@ def root_of(candidate: AllocationCandidate) -> int:
 
 def spread(candidate: AllocationCandidate) -> tuple[int, int]:
     """The number of branches that a candidate uses, and the number of its providers."""
-    members = {each.id: each for each in candidate.provider_set.members}
-    own = {each.id for each in candidate.provider_set.members[: candidate.provider_set.own_count]}
+    # the provider set may have only the options of the request, without their parents
+    whole = getattr(candidate.provider_set, "whole", candidate.provider_set)
+    members = {each.id: each for each in whole.members}
+    own = {each.id for each in whole.members[: whole.own_count]}
     used = candidate.resources.keys()
     branches = set()
     for provider_id in used & own:
@@ -90,7 +92,7 @@ def test_sharing_providers_are_no_branch() -> None:
     by_name = dict(
         zip(
             [each.name for each in candidate.provider_set.members],
-            branches_of(candidate.provider_set),
+            candidate.provider_set.member_branches,
             strict=True,
         )
     )

@@ -9,7 +9,7 @@ import pytest
 from placement.read_model.provider import SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search import candidate_search as module
-from placement.search.candidates import AllocationCandidate
+from placement.search.candidates import AllocationCandidate, candidates_of
 from placement.search.compiled_request import CompiledRequest, NeedOptions
 from placement.search.request import CandidatesRequest, RequestGroup
 from placement.search.rules import NeedAssignment
@@ -79,6 +79,32 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     monkeypatch.setattr(CompiledRequest, "pattern_batches", counting_batches)
     monkeypatch.setattr(NeedAssignment, "allows_provider", counting_allowed)
     return counts
+
+
+def test_hosts_of_different_structure_share_patterns() -> None:
+    snapshot = build(
+        Spec("a", None, {"MEMORY_MB": 8}),
+        *(Spec(f"a{node}", "a", {"VCPU": 4}) for node in range(2)),
+        Spec("b", None, {"MEMORY_MB": 8}),
+        Spec("b0", "b", {"VCPU": 4}),
+        Spec("device", "b0", {"CUSTOM_DEV": 1}),
+        Spec("b1", "b", {"VCPU": 4}),
+    )
+    request = CandidatesRequest(
+        (RequestGroup("_0", {"VCPU": 1}), RequestGroup("_1", {"VCPU": 2})), group_policy="isolate"
+    )
+    offers = module.find_candidates(snapshot, request)
+    assert len({id(batch) for _, batch in offers}) == 1
+    names = [
+        {
+            suffix: [snapshot.providers[each].name for each in ids]
+            for suffix, ids in candidate.mappings.items()
+        }
+        for candidate in candidates_of(offers)
+    ]
+    assert names == [
+        {"_0": [f"{host}{first}"], "_1": [f"{host}{1 - first}"]} for host in "ab" for first in range(2)
+    ]
 
 
 class TestOrder:
