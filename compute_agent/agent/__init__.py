@@ -21,5 +21,5 @@ is accepted, the worker gets the new host state and controllers. Then
 uses the configuration from its next round on.
 
 Invariants: an object is made after the objects that it uses. Before start(), only threads of the driver run.
-If the agent refuses to start, the host stays unchanged.
+An agent that refuses to start has written only to its state folder, and has mounted resctrl if configured.
 """

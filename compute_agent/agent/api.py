@@ -159,7 +159,7 @@ class AgentParts(Protocol):
         ...
 
     def capacity(self) -> list[dict[str, Any]]:
-        """Show how the reclaimed capacity of the shared CPUs is computed, term by term."""
+        """Show how the offers of unused CPUs and memory, and the withheld amounts, are computed."""
         ...
 
     def list_interference(self) -> list[dict[str, Any]]:
@@ -210,7 +210,7 @@ OPEN_METHODS: Final = frozenset(
         *("inventory", "resctrl.groups", "status", "watermark.list", "watermark.test"),
     }
 )
-"""The methods that change nothing. Any user that may open the socket can call them."""
+"""The methods that any user that may open the socket can call. They change nothing."""
 
 
 class ApiMethods:
@@ -371,7 +371,7 @@ class ApiMethods:
         return move_document(view, place, f"not in effect yet: {', '.join(pending)}" if pending else "moved")
 
     def guest_stop(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Stop a guest. Its allocation stays, because only the consumer's owner may delete it."""
+        """Stop a guest. Its allocation stays, unless the agent itself has claimed it for the guest."""
         guest = self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]).guest
         with _refuse_request(DriverError):
             self._agent.driver.stop(guest, float(self._agent.options.guests.stop_timeout))
@@ -471,7 +471,7 @@ class ApiMethods:
         return self._agent.list_interference()
 
     def capacity_show(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Show how the reclaimed capacity of the shared CPUs is computed, term by term."""
+        """Show how the offers of unused CPUs and memory, and the withheld amounts, are computed."""
         load(EmptySchema(), params)
         return self._agent.capacity()
 

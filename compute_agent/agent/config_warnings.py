@@ -78,7 +78,7 @@ _METRICS: Final[Mapping[str, tuple[str, ...]]] = {
 def interference_warnings(
     conf: cfg.ConfigOpts, unmeasured_metrics: Mapping[str, str], unusable_levers: Mapping[str, str]
 ) -> Iterator[str]:
-    """One warning for each interference section that has no effect on this host.
+    """Warnings about interference sections that limit no guest on this host, or call a missing program.
 
     :param unmeasured_metrics: the reason for each metric that this host cannot measure.
     :param unusable_levers: the reason for each lever that cannot throttle a guest on this host.

@@ -207,8 +207,8 @@ def derive_tree(
 
     The function writes nothing, so checks of a configuration can call it.
 
-    :param guest_classes: the names of the QoS classes that pools may name. The result is None if the sections
-        of classes are wrong; the tree then has no pools.
+    :param guest_classes: the names of the QoS classes that pools may name; None if the sections of classes
+        are wrong. The tree then has no pools.
     :param platform: the caches and the memory bandwidth of resctrl; None if the tree offers neither.
     :param own_uuid: the uuid of the agent's own root provider; unused if nova-compute owns the root.
     :raises ConfigError: an option is wrong; the error names section and option.
@@ -378,8 +378,9 @@ def build_controllers(
 ) -> tuple[KernelController, ...]:
     """Make the controllers of a configuration, in the order in which they act.
 
-    If another program pins guests (by default nova-compute), no controller pins guests. The controllers then
-    bind memory only for guests with a memory type.
+    If another program pins guests (by default nova-compute), no controller pins guest CPUs. One controller
+    moves emulator threads, if ``[isolation] emulator`` asks for it. Memory is bound only for guests with a
+    memory type.
 
     :param resctrl: the resctrl mount of this host.
     :raises ConfigError: a section that defines a class is invalid.

@@ -154,7 +154,7 @@ def guests_document(views: Iterable[GuestView]) -> dict[str, Any]:
 
 def guest_reason(view: GuestView) -> str:
     """The reason why a guest does not run on the CPUs of its allocation; empty if it runs on them."""
-    unknown = "" if view.allocation is not None else "Placement has not said yet what it holds"
+    unknown = "" if view.allocation is not None else "the allocation is not known yet from Placement"
     migrating = "" if view.migration is None else str(view.migration)
     return "; ".join(filter(None, (migrating, view.refusal or unknown, view.stray)))
 
@@ -334,9 +334,10 @@ def watermark_rows(status: WatermarkStatus) -> list[dict[str, Any]]:
     """The rows of all thresholds: one row for each watermark section, domain and action, by section.
 
     ``usage``, ``amount`` (the threshold) and ``gap`` (the excess) are in the metric's unit. A value of None
-    is unknown. ``gap`` is also None while usage is below the threshold. ``streak`` counts the consecutive
-    rounds with usage above the threshold; the agent acts when ``streak`` reaches ``for_samples``.
-    ``in_force`` describes the limits and evictions that the metric causes now.
+    is unknown. ``gap`` is also None while the threshold is not exceeded. For ``throttle_up``, ``gap`` is the
+    difference by which usage is below the threshold. ``streak`` counts the consecutive rounds with usage
+    above the threshold; the agent acts when ``streak`` reaches ``for_samples``. ``in_force`` describes the
+    present limits of the kind that the metric sets, and the evictions that the metric causes.
 
     While watermarks keep new guests away, ``in_force`` says so in the rows of all watermarks with an exceeded
     threshold. If no threshold is exceeded, the rows of all watermarks within their cool-down say so.

@@ -96,7 +96,8 @@ LOG = logging.getLogger(__name__)
 class HostResctrl:
     """The resctrl mount of this host.
 
-    :ivar control: the mount; None means that resctrl is not mounted, or cannot be read.
+    :ivar control: the mount; None means that resctrl is not mounted, or that this user cannot read it (or
+        write to it, if the caller is the agent).
     :ivar off: the reason why the agent does not control caches; empty if it controls them.
     """
 
@@ -120,7 +121,7 @@ def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> HostResctrl:
     except (NoMountError, ResctrlError, BadSchemataError) as error:
         return HostResctrl(None, str(error))
     if not control.writable:
-        return HostResctrl(control, f"{mount.path} is not mounted, but a copy of one")
+        return HostResctrl(control, f"{mount.path} is a copy of resctrl, and not a mount")
     if not control.platform.cache_ids:
         return HostResctrl(control, "the processor can limit neither cache ways nor bandwidth")
     return HostResctrl(control)

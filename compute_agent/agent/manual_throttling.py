@@ -125,7 +125,10 @@ class ManualThrottling(AgentLoop):
         self._thread.stop(STOP_SECONDS)
 
     def resume_evictions(self) -> None:
-        """Continue the last agent's evictions of known guests that neither run again nor are preserved."""
+        """Continue the evictions of the last agent; do nothing before the running guests are known.
+
+        A guest that was started again, or that is preserved now, is not evicted.
+        """
         if not self._known.has_taken_over:
             return
         running, lost = {guest.uuid: guest for guest in self._known.guests()}, self._lost_guests()

@@ -1,8 +1,8 @@
 """The protocol of the UNIX socket, and servers that limit their threads and the time of idle clients.
 
 A request is a line of JSON, ``{"method": "guest.list", "params": {...}}``. The answer is ``{"result": ...}``
-or ``{"error": "what went wrong"}``. Methods that change something are for root and the agent's own user;
-other users that may open the socket can call the other methods. Each connection has a thread. The server
+or ``{"error": "what went wrong"}``. Root and the agent's own user can call each method. Other users that may
+open the socket can call some of the methods that change nothing. Each connection has a thread. The server
 limits the number of threads, and the seconds for which a connection may keep its thread without a complete
 request.
 """

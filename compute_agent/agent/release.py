@@ -1,4 +1,4 @@
-"""Releases a host: undoes every setting that the agent has made, and reports the settings that remain.
+"""Releases a host: undoes settings that the agent has made, and reports the settings that remain.
 
 A release searches the host and Placement for settings to undo, because no list of settings is stored. So
 after an interruption, a second release finds the remaining settings and undoes them. Before the first change,
@@ -120,8 +120,8 @@ def mark_released(folder: Path) -> None:
 def remove_mark(folder: Path, lock_timeout: float) -> None:
     """Remove the mark, so that an agent may start on this state folder again.
 
-    The limits of guests are also removed from the state folder, because the release has undone them. If the
-    release itself kept new guests away, the next agent lets them in again.
+    Limits for interference are also removed from the state folder, because the release has undone them. If
+    the release itself kept new guests away, the next agent lets them in again.
 
     :param lock_timeout: the seconds to wait for the end of an agent or a release on the folder.
     :raises LockedError: an agent or a release still runs.

@@ -88,9 +88,9 @@ class HostSignature:
     These facts differ after a change of the host that needs a reload of the agent.
 
     :ivar online: the online CPUs.
-    :ivar files: the files of configuration, fleet and providers.
-    :ivar rest: the NUMA nodes and the state of resctrl. Huge pages and PCI devices are added if the
-        configuration offers them.
+    :ivar files: the files of configuration, fleet, providers and nova-compute.
+    :ivar rest: the NUMA nodes and the state of resctrl. Huge pages and PCI devices are added if an option
+        needs them.
     """
 
     online: CpuSet
@@ -172,7 +172,7 @@ class DeviceSurvey:
 
 
 def _other_files(conf: cfg.ConfigOpts) -> tuple[Path, ...]:
-    """The paths of provider files, of nova-compute's and of the fleet's revision, if they exist or not."""
+    """The paths of the provider files, nova-compute's files and the fleet's revision, which may be absent."""
     of_fleet = (Path(conf.state_path) / KEPT,) if conf.fleet.group else ()
     of_nova = (Path(each) for each in conf.pci.nova_config if each and conf.pci.device_spec)
     always = (*of_fleet, *of_nova)
@@ -184,7 +184,7 @@ def _other_files(conf: cfg.ConfigOpts) -> tuple[Path, ...]:
 
 
 def file_stamps(conf: cfg.ConfigOpts) -> FileStamps:
-    """Read the stamps of the files of configuration, fleet and providers."""
+    """Read the stamps of the files of configuration, fleet, providers and nova-compute."""
     return tuple((path, _file_stamp(path)) for path in (*written.files_of(conf), *_other_files(conf)))
 
 
@@ -215,7 +215,10 @@ class ConfigurationLoader(Protocol):
 
 
 class ConfigReloader:
-    """Applies changed files and hardware from the main thread; any may call use_root(), check_options()."""
+    """Applies changed files and hardware.
+
+    The main thread calls the methods. Other threads may call use_root() and check_options().
+    """
 
     def __init__(
         self,

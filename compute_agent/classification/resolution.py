@@ -140,7 +140,7 @@ class _SourceFindings:
         if setting == "qos_class":
             # A class may be removed while guests of it run. The guest keeps the name of the class, and
             # throttling does not act on guests of an unknown class.
-            self.problems.append(f"{where}: {missing}; until then the agent does not act on the guest")
+            self.problems.append(f"{where}: {missing}; until then no watermark acts on the guest")
             return {setting: value}
         if setting == "blockio_class":
             return {setting: value}  # the controller of block I/O reports each guest of an unknown class

@@ -20,9 +20,13 @@ ALL_MENDED: Final = 4
 class AuditCommand(AgentLister):
     """Compare the guests of this host with their allocations in Placement.
 
-    The findings are guests without an allocation, allocations without a guest, allocations with other amounts
-    than the guest has, and guests without CPUs. The list also has two kinds of rows that do not count as
-    findings: guests that migrate, and emulator threads on dedicated CPUs with [isolation] emulator = leave.
+    The findings are guests without an allocation or without CPUs, allocations without a guest, and guests
+    with other amounts, kinds of CPUs or PCI devices than they hold. Guests on CPUs of other guests or outside
+    the CPU sets are findings, too. Emulator threads on dedicated CPUs are a finding if the agent cannot move
+    them.
+
+    Two kinds of rows do not count as findings: guests that migrate, and emulator threads on dedicated CPUs
+    with [isolation] emulator = leave.
 
     The exit status has the same meaning as in nova-manage placement audit. 0: no findings. 1: an error. 3:
     findings that are not repaired. 4: all findings were repaired.

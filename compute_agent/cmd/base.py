@@ -39,7 +39,7 @@ class ConfigMixin:
     app: Any
 
     def get_epilog(self) -> str:
-        """Return no epilog, for which cliff would search all installed packages."""
+        """Return no epilog, because cliff would search all installed packages to write one."""
         return ""
 
     def load_conf(self) -> cfg.ConfigOpts:

@@ -295,7 +295,7 @@ class GuestLimit(_OneGuest):
 class GuestEvict(_OneGuest):
     """Evict a guest, as a watermark does: by [qos] evict_command, or by asking it to stop.
 
-    The agent deletes the guest's allocation, unless nova-compute owns it.
+    When the guest has left, the agent deletes its allocation on this host, except beside nova-compute.
     `compute-agent event list --kind evict` shows the outcome.
     """
 
@@ -327,7 +327,10 @@ class GuestMove(_OneGuest):
 
 
 class GuestStop(_OneGuest):
-    """End a guest. The allocation of the guest in Placement stays, and its owner has to delete it."""
+    """End a guest. Its allocation in Placement stays, and its owner has to delete it.
+
+    The agent itself deletes an allocation that it has claimed ([guests] claim).
+    """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Request the daemon to end the guest. Returns the names and values to print."""

@@ -219,7 +219,8 @@ class ConfigCheck(ShowOne):
 
     If an agent runs, the row guests lists, for each guest, the matching rule and the settings that would
     change. The exit status is 0 if the configuration is good, and 1 if the agent would refuse to start. The
-    exit status is 3 if options or sections are unknown, or if Placement does not answer.
+    exit status is 3 if an option or section is unknown, if a value seems to contain a comment, or if
+    Placement does not answer.
     """
 
     def run(self, parsed_args: argparse.Namespace) -> int:

@@ -170,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command of the command line.
 
     Exit status 0: the command succeeded. 1: the command failed or was refused, and standard error has the
-    reason. 2: the command line is wrong.
+    reason. 2: the command line is wrong. The help texts of some commands explain further statuses.
 
     :param argv: the arguments; None means the arguments of this process.
     """

@@ -46,7 +46,7 @@ _COMMANDS: Final[Mapping[str, Sequence[str]]] = {
 _SECONDS: Final = 60
 """Maximum seconds for each part of the archive."""
 _MAX_BYTES: Final = 4 << 20
-"""Maximum bytes of each part in the archive. A log is cut at its beginning, other parts at their end."""
+"""Maximum bytes of each part in the archive. A log file is cut at its beginning, other parts at their end."""
 _SECRETS: Final = (
     (re.compile(r"(?<=://)([^/\s:@]*):\S+@"), r"\1:***@"),
     # the pattern matches up to the end of the line, because a password may contain any character
@@ -64,10 +64,10 @@ _SECRETS: Final = (
 
 
 class DefectReport(AgentCommand):
-    """Write an archive with the state of this host, without secrets, for the report of a defect.
+    """Write an archive with the state of this host for the report of a defect.
 
-    The daemon need not run. The archive contains names of guests, hosts and files, so read it before you send
-    it.
+    The command replaces texts that look like passwords or tokens. The archive contains names of guests, hosts
+    and files, so read it before you send it. The daemon need not run.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -48,7 +48,7 @@ class WatermarkList(AgentLister):
         if not rows:
             self.say_why_empty(
                 "Not configured: nothing is watched without a section [watermark:NAME] with a metric;"
-                " --metrics lists these."
+                " --metrics lists all metrics."
             )
         return _COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in map(_readable, rows)]
 

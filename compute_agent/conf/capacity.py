@@ -35,9 +35,10 @@ OPTS: Final = [
         "cold_memory",
         default=False,
         help="Whether the agent looks for memory that guests do not use. Every 6 seconds, the agent has"
-        " the kernel move 1/2000 of a guest's memory to swap (memory.reclaim of cgroup v2), unless the"
-        " guest waits for memory. The option memory counts memory that stays in swap for 10 minutes as"
-        " unused. The host needs swap. The agent moves memory only of guests that have a class up to [qos]"
+        " the kernel move up to 1/2000 of a guest's memory to swap (memory.reclaim of cgroup v2), and less"
+        " if the guest waits for memory. If a guest has not waited for memory for 10 minutes, the option"
+        " memory counts all of its memory in swap as unused. The host needs swap, of which at least a"
+        " quarter is free. The agent moves memory only of guests that have a class up to [qos]"
         " highest_class and no dedicated CPUs.",
     ),
     cfg.FloatOpt(
@@ -45,9 +46,9 @@ OPTS: Final = [
         default=0.1,
         min=0.01,
         max=10.0,
-        help="Maximum share of time that a guest waits for memory, in percent. If a guest waits longer,"
-        " cold_memory takes no memory from the guest. With a larger value the agent finds more unused"
-        " memory, and slows guests down more.",
+        help="Share of time, in percent. From a guest that waits for memory during this share or more, the"
+        " option cold_memory takes no memory. With a larger value the agent finds more unused memory, and"
+        " slows guests down more.",
     ),
     cfg.StrOpt(
         "steal",

@@ -81,7 +81,7 @@ COMPUTE_OPTS: Final = [
     cfg.StrOpt(
         "cpu_dedicated_set",
         help="CPUs that back PCPU, such as 4-12,^8,15. Each of these CPUs runs one guest CPU. If neither"
-        " this option nor cpu_shared_set is set, all online CPUs back VCPU.",
+        " this option nor cpu_shared_set nor [DEFAULT] vcpu_pin_set is set, all online CPUs back VCPU.",
     ),
     cfg.StrOpt(
         "cpu_shared_set",

@@ -18,8 +18,9 @@ OPTS: Final = [
         default=0,
         min=0,
         help="Number of CPUs of cpu_dedicated_set in the pool, as an alternative to the option cpus. The"
-        " agent chooses whole cores in the first NUMA node that has enough CPUs of cpu_dedicated_set."
-        " Within the node, the agent starts with the highest CPU numbers.",
+        " agent chooses whole cores, as far as possible, in the first NUMA node that has enough CPUs for"
+        " dedicated_cpus and shared_cpus outside other pools. Within the node, the agent starts with the"
+        " highest CPU numbers.",
     ),
     cfg.IntOpt(
         "shared_cpus",

@@ -42,7 +42,7 @@ _THREAD_POLICIES: Final = {
     ThreadPolicy.SPREAD.value: "different cores; guests share a core only if no core is free",
 }
 _EMULATOR_POLICIES: Final = {
-    EmulatorPolicy.SHARE.value: "on the shared CPUs of the host",
+    EmulatorPolicy.SHARE.value: "on shared CPUs of the host, or without these on the CPUs of the guest",
     EmulatorPolicy.ISOLATE.value: "on an additional dedicated CPU of the guest, which runs no guest CPU",
 }
 

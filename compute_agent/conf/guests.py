@@ -144,8 +144,9 @@ GUESTS_OPTS: Final = [
         type=DurationType(),
         default="10m",
         help="Time before the end of a claim (ends_at of POST /ext/v1/claims) at which the agent records an"
-        " event, if on_end of the claim is notify or evict. With 0 the agent records no event before the"
-        " end. At the end, the agent always records an event for each guest that still runs.",
+        " event, if on_end of the claim is notify or evict. For evict, the event comes at the latest when the"
+        " agent asks the guest to stop. With 0 the agent records no event before the end. At the end, the"
+        " agent always records an event for each guest that still runs.",
     ),
     cfg.FloatOpt(
         "stop_timeout",

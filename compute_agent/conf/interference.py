@@ -10,7 +10,7 @@ OPTS: Final = [
     cfg.StrOpt(
         "signal",
         choices=[
-            ("run_delay", "share of time that the guest waits for CPUs; suspects get a CPU quota"),
+            ("run_delay", "share of the needed CPU time that the guest waits; suspects get a CPU quota"),
             ("cpu_pressure", "CPU pressure of the guest's cgroup; suspects get a CPU quota"),
             ("io_pressure", "I/O pressure of the guest's cgroup; suspects get less block I/O"),
             ("cpi", "CPU cycles that the guest needs for each instruction; suspects get a CPU quota"),
@@ -60,9 +60,10 @@ OPTS: Final = [
         "escalate_command",
         help="Program that the agent calls if a guest repeatedly disturbs another guest (escalate_after)."
         " The program may, for example, migrate the guest that disturbs. The last argument of the program"
-        " is the uuid of this guest. The agent calls the program at most once a day, and ends it after ten"
-        " minutes. Blanks separate arguments, and quotes work as in a shell, but no shell is started. The"
-        " program does not inherit the agent's OS_* environment variables.",
+        " is the uuid of this guest. The agent calls the program at most once a day for the same two guests,"
+        " and ends it after ten minutes. Blanks separate arguments, and quotes work as in a shell, but no"
+        " shell is started. The program gets PATH, HOME and similar environment variables of the agent, but"
+        " no OS_* variables.",
     ),
 ]
 

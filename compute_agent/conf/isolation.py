@@ -17,13 +17,13 @@ OPTS: Final = [
                 "threads stay where the other program pins them; `compute-agent audit` and `compute-agent"
                 " guest verify` list them",
             ),
-            (MOVE, "threads go to shared CPUs of the guest's NUMA nodes"),
+            (MOVE, "threads go to shared CPUs, if possible of the guest's NUMA nodes"),
         ],
         help="Treatment of a guest's helper threads on its dedicated CPUs, with [policy] name = follow."
         " Helper threads are emulator threads, I/O threads, workers of vhost, and programs such as swtpm."
         " Nova leaves helper threads on dedicated CPUs, unless cpu_shared_set and"
-        " hw:emulator_threads_policy move them. With any other value of [policy] name, helper threads"
-        " always run on shared CPUs.",
+        " hw:emulator_threads_policy move them. With any other value of [policy] name except none, the"
+        " agent places helper threads by the setting emulator_policy.",
     ),
 ]
 

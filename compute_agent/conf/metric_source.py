@@ -10,8 +10,8 @@ OPTS: Final = [
     cfg.StrOpt(
         "command",
         help="Program that prints the value of the metric, a number. Blanks separate arguments, and quotes"
-        " work as in a shell, but no shell is started. The program does not inherit the agent's OS_*"
-        " environment variables. Set either command or promql in a section.",
+        " work as in a shell, but no shell is started. The program gets PATH, HOME and similar environment"
+        " variables of the agent, but no OS_* variables. Set either command or promql in a section.",
     ),
     cfg.StrOpt(
         "promql",

@@ -61,21 +61,24 @@ OPTS: Final = [
     cfg.StrOpt(
         "highest_class",
         default=BEST_EFFORT,
-        help="Highest class of guests that may be throttled or evicted. Guests of higher or unknown classes,"
-        " and guests with dedicated CPUs, are never throttled or evicted.",
+        help="Highest class of guests that watermarks and interference may throttle or evict. Guests of"
+        " higher or unknown classes, and guests with dedicated CPUs, are only limited or evicted by a"
+        " command, or evicted at the end of a claim.",
     ),
     cfg.FloatOpt(
         "evict_grace",
         default=60.0,
         min=0.0,
-        help="Seconds that an evicted guest has to shut down. After this time the agent kills the guest.",
+        help="Seconds that an evicted guest has to shut down. After this time the agent kills the guest. With"
+        " evict_command, the eviction instead counts as failed if the guest still runs this many seconds"
+        " after the end of the program.",
     ),
     cfg.StrOpt(
         "evict_command",
         help="Program that the agent runs for an evicted guest instead of asking it to stop; for example, a"
         " live migration. The last argument of the program is the guest's uuid. Blanks separate arguments,"
-        " and quotes work as in a shell, but no shell is started. The program does not inherit the agent's"
-        " OS_* environment variables: it has to read its credentials itself.",
+        " and quotes work as in a shell, but no shell is started. The program gets PATH, HOME and similar"
+        " environment variables of the agent, but no OS_* variables: it has to read its credentials itself.",
     ),
     cfg.FloatOpt(
         "evict_command_timeout",
@@ -129,19 +132,20 @@ WATERMARK_OPTS: Final = [
         "cool_down",
         default=30.0,
         min=0.0,
-        help="Seconds that the metric has to stay below all thresholds before the agent restores throttled"
-        " guests, or lets new guests in. For some metrics, such as pressures, the agent cannot compute the"
-        " effect of a restore. For such metrics, cool_down doubles after each restore that makes the"
-        " metric cross a threshold again, up to 16 times the value of the option.",
+        help="Seconds that the metric has to stay below throttle_down and evict before the agent restores"
+        " throttled guests, and below disable_scheduling before it lets new guests in. For some metrics, such"
+        " as pressures, the agent cannot compute the effect of a restore. For such metrics, the time until a"
+        " restore doubles after each restore that makes the metric cross a threshold again, up to 16 times"
+        " the value of the option.",
     ),
     cfg.StrOpt(
         "mode",
         default="act",
         choices=[
-            ("act", "the agent throttles and evicts"),
+            ("act", "the agent takes the actions"),
             ("preview", "the agent only logs, records and counts the actions"),
         ],
-        help="Whether the agent throttles or evicts guests at this watermark.",
+        help="Whether the agent takes the actions of this watermark.",
     ),
     cfg.ListOpt(
         "qos_classes",
@@ -205,8 +209,9 @@ QOS_CLASS_OPTS: Final = [
     ),
     cfg.StrOpt(
         "llc_range",
-        help="Part of the last-level cache that only guests of the class may fill: a range of percent,"
-        " such as 0-30.",
+        help="Part of each last-level cache that guests of the class may fill: a range of percent of the ways"
+        " that no guest has exclusively, such as 0-30. Guests of other classes may fill this part, too, if"
+        " their ranges contain it.",
     ),
     cfg.StrOpt(
         "llc_code_range",
@@ -219,8 +224,8 @@ QOS_CLASS_OPTS: Final = [
     ),
     cfg.StrOpt(
         "l2_range",
-        help="Part of each level-2 cache that only guests of the class may fill: a range of percent. The"
-        " option needs a processor that can divide level-2 caches.",
+        help="Part of each level-2 cache that guests of the class may fill: a range of percent. The option"
+        " needs a processor that can divide level-2 caches.",
     ),
     cfg.StrOpt("mb_percent", help="Maximum memory bandwidth of the class, in percent."),
     cfg.StrOpt(
@@ -249,7 +254,8 @@ QOS_CLASS_OPTS: Final = [
         "memory_high",
         min=1,
         max=1000,
-        help="Soft limit of a guest's memory, in percent of its MEMORY_MB. If the guest uses more, the kernel"
+        help="Soft limit of a guest's memory, in percent of its allocated memory (MEMORY_MB and"
+        " CUSTOM_RECLAIMED_MEMORY_MB). If the guest uses more, the kernel"
         " slows it down and reclaims its memory (memory.high, and <soft_limit> of a domain). A domain also"
         " needs memory for QEMU itself. Default: no limit.",
     ),
@@ -257,14 +263,14 @@ QOS_CLASS_OPTS: Final = [
         "memory_low",
         min=0,
         max=100,
-        help="Percent of a process guest's MEMORY_MB that the kernel protects (memory.low): the kernel"
+        help="Percent of a process guest's allocated memory that the kernel protects (memory.low): the kernel"
         " reclaims memory of other guests first. Default: 100 for LSR, else 0.",
     ),
     cfg.IntOpt(
         "memory_min",
         min=0,
         max=100,
-        help="Percent of a process guest's MEMORY_MB that the kernel never reclaims (memory.min). If"
+        help="Percent of a process guest's allocated memory that the kernel never reclaims (memory.min). If"
         " memory runs out, the kernel kills processes instead of reclaiming this memory. Default: 0.",
     ),
     cfg.BoolOpt(
@@ -285,10 +291,10 @@ QOS_CLASS_OPTS: Final = [
         "cpu_weight",
         min=1,
         max=10_000,
-        help="CPU weight of each VCPU and PCPU that a guest holds (cpu.weight). Guests on the same CPU"
-        " share its time by their weights. Default: 1 for BE and all classes with at most its rank, else"
-        " 100. If the rank of a class is not above the rank of BE, its weight cannot be above the weight of"
-        " BE.",
+        help="CPU weight for each CPU that a guest holds (cpu.weight): VCPU, PCPU or reclaimed. Guests on the"
+        " same CPU share its time by their weights. Default: 1 for BE and all classes with at most its rank,"
+        " else 100. If the rank of a class is not above the rank of BE, its weight cannot be above the weight"
+        " of BE.",
     ),
     cfg.BoolOpt(
         "cpu_idle",
@@ -308,8 +314,8 @@ QOS_CLASS_OPTS: Final = [
         "reclaimed_cap",
         min=1,
         max=1000,
-        help="Maximum CPU time of a guest, in percent of the reclaimed CPUs that it holds"
-        " (CUSTOM_RECLAIMED_VCPU). The limit applies even while CPUs are idle. Default: no limit.",
+        help="Maximum CPU time of a guest that holds only reclaimed CPUs (CUSTOM_RECLAIMED_VCPU), in percent"
+        " of these CPUs. The limit applies even while CPUs are idle. Default: no limit.",
     ),
     cfg.IntOpt(
         "realtime_priority",

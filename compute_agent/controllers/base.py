@@ -120,7 +120,7 @@ FOREIGN_ROUNDS: Final = 6
 
 
 class KernelController(Protocol):
-    """A controller for the worker; all its state is in the kernel, as reloads make a new one."""
+    """A controller for the worker. A reload makes new ones, so lasting state is on disk or in the kernel."""
 
     name: str
     acts_early: bool

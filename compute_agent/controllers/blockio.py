@@ -1,9 +1,8 @@
 """Controller ``blockio``: the weight and limits of each guest on block devices, by its block I/O class.
 
-A class is a section ``[blockio_class:NAME]``. The class of a guest comes from ``guest run --blockio-class``
-or from the metadata of its domain. A guest without a class keeps the values of the kernel or of another
-program. While a watermark throttles a guest, the guest gets a percentage of the weight and rates of its
-class.
+A class is a section ``[blockio_class:NAME]``, which the setting ``blockio_class`` of a guest names. A guest
+without a class keeps the values of the kernel or of another program. While a watermark or interference
+throttles a guest, the guest gets a percentage of the weight and rates of its class.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Controller ``cpu_class``: sets frequencies and idle states of CPUs by the class of the guests on them.
 
-A CPU class is a section ``[cpu_class:NAME]``. A QoS class may name a CPU class for the dedicated CPUs of its
-guests. CPU class ``idle`` applies to dedicated CPUs that no guest holds, and CPU class ``shared`` applies to
-shared CPUs. The content of a kernel file is saved to disk before the first write. The agent writes this
+A CPU class is a section ``[cpu_class:NAME]``. A guest's settings or its QoS class may name a CPU class for
+its dedicated CPUs. CPU class ``idle`` applies to dedicated CPUs that no guest holds, and CPU class ``shared``
+to shared CPUs. The content of a kernel file is saved to disk before the first write. The agent writes this
 content back when no CPU class sets the file any more.
 
 :mod:`compute_agent.controllers.cpu_class_plan` decides the content of files. The controller brings the CPUs
@@ -151,7 +151,7 @@ class KernelFiles:
 
 
 class CpuClassController(KernelController):
-    """Sets the governors, frequencies, energy preferences and idle states of all CPUs of the host."""
+    """Sets governors, frequencies, energy preferences and idle states, and parks idle CPUs."""
 
     name = "cpu_class"
     acts_early = False
@@ -407,7 +407,7 @@ class CpuClassController(KernelController):
         for path, text in self._in_force.items():
             if path in has and path in wanted and wanted[path].text == text != has[path]:
                 LOG.warning(
-                    "Another program changed a setting of CPUs, and the agent repaired it: %s was %s instead"
+                    "Another program changed a setting of CPUs, and the agent repairs it: %s was %s instead"
                     " of %s",
                     path,
                     has[path],

@@ -11,11 +11,12 @@ is PCI passthrough: QEMU maps the memory for the IOMMU before the first guest CP
 kernel pins the pages, and no binding can move them (mm/gup.c, FOLL_LONGTERM).
 
 Controller ``memory_limit`` limits how much memory a guest gets, and decides which guests give way when memory
-runs out. ``memory.max`` of a process guest is its ``MEMORY_MB`` plus ``[compute] memory_overhead``. The class
-of the guest gives the other limits, in percent of the memory that the guest holds:
+runs out. ``memory.max`` of a process guest is its allocated memory plus ``[compute] memory_overhead``. The
+class of the guest gives the other values, amounts in percent of the memory that the guest holds:
 
 - ``memory.high``: above it the kernel slows the guest down and reclaims its memory.
 - ``memory.low``: below it the kernel reclaims memory of other groups first.
+- ``memory.min``: below it the kernel reclaims no memory of the guest.
 - ``memory.oom.group``: whether the kernel kills all processes of the guest together.
 - ``oom_score_adj``: how early the kernel kills the guest when no memory can be reclaimed.
 

@@ -348,7 +348,10 @@ class ResctrlController(KernelController):
             yield PlannedChange(self.name, _shown_group(step.group), change)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """An item for each monitoring group, and one for the others; the default group gets their ways."""
+        """An item for each monitoring group of the default group, and one for all other groups of the agent.
+
+        The default group gets the cache ways of these groups.
+        """
         try:
             yield from self._release_groups()
         except (BadSchemataError, OSError) as error:

@@ -147,7 +147,7 @@ class CgroupRoot:
             if not os.access(folder / "cgroup.procs", os.W_OK) or not os.access(folder, os.W_OK):
                 raise PermissionError(errno.EACCES, "not writable", str(folder))
         except OSError as error:
-            LOG.warning("Guests get no cgroups, and are pinned by affinity instead: %s", error)
+            LOG.warning("Process guests get no cgroups, and are pinned by affinity instead: %s", error)
             return None
         # Controllers are enabled one at a time: a write of several names is refused as a whole if one of them
         # cannot be enabled.
@@ -362,7 +362,7 @@ class GuestCgroup:
         self._write(BURST, str(burst_microseconds(wanted)))
 
     def remove(self) -> None:
-        """Kill the processes left in the group and remove it; a missing group is no error."""
+        """Kill the processes left in the group (Linux 5.14) and remove it; a missing group is no error."""
         # One write kills all processes of the subtree, also those that fork meanwhile. Kernels before 5.14
         # have no such file; the group then stays until its processes have ended.
         with contextlib.suppress(OSError):

@@ -62,7 +62,7 @@ class CombinedDriver:
         """The drivers in their order."""
         self._by_name = {driver.name: driver for driver in drivers}
         self._doubles: Mapping[str, str] = {}
-        """The reasons why guests with the uuid of another driver's guest are not managed, by uuid."""
+        """The reasons why guests with the uuid or processes of another guest are not managed, by uuid."""
         self._groups = groups
 
     # Running guests
@@ -110,7 +110,7 @@ class CombinedDriver:
         return self._join_guests({driver.name: driver.guests() for driver in there})
 
     def lost_guests(self) -> Mapping[str, str]:
-        """The lost guests of all drivers, including guests with the uuid of another driver's guest."""
+        """The lost guests of all drivers, and those with the uuid or processes of another driver's guest."""
         found: dict[str, str] = dict(self._doubles)
         for driver in self.drivers:
             for guest_uuid, reason in driver.lost_guests().items():
@@ -295,7 +295,7 @@ class CombinedDriver:
         return driver
 
     def _join_guests(self, listed: Mapping[str, Sequence[Guest]]) -> list[Guest]:
-        """Join the guests of several drivers; record guests with the uuid or processes of an earlier guest.
+        """Join the guests of several drivers; record those that have a uuid or processes of another guest.
 
         :param listed: the guests by the name of the driver, in the order of the drivers.
         """
@@ -329,7 +329,7 @@ class CombinedDriver:
                 )
         for guest_uuid, reason in doubles.items():
             if self._doubles.get(guest_uuid) != reason:
-                LOG.warning("Two guests have the same uuid: %s", reason)
+                LOG.warning("The agent manages only one of two guests: %s", reason)
         self._doubles = doubles
         return list(kept.values())
 

@@ -485,7 +485,7 @@ def _without_groups(root: str | None) -> str:
         controllers = kernel_files.read_text(str(Path(root) / "cgroup.controllers")).split()
     except OSError as error:
         return f"[cgroup] root = {root} is not a group of cgroup v2 ({error.strerror})"
-    return "" if "cpu" in controllers else f"[cgroup] root = {root} has not the controller cpu"
+    return "" if "cpu" in controllers else f"[cgroup] root = {root} does not have the controller cpu"
 
 
 KINDS: Final[Mapping[str, DriverKind]] = {

@@ -131,7 +131,7 @@ def was_alive(identity: ProcessIdentity) -> bool:
 
 
 def seconds_at_start(pid: int) -> float | None:
-    """A process's start in seconds since boot, in clock ticks; None if there is no such process."""
+    """A process's start in seconds since boot, as exact as a clock tick; None if there is no such process."""
     identity = identify_process(pid)
     return None if identity is None else identity.start_time / _TICKS
 

@@ -21,7 +21,8 @@ _MAX_ID: Final = 1 << 53
 class EventKind(enum.StrEnum):
     """The kinds of decisions. Actions of watermarks have the same names as in options and metrics.
 
-    ``OOM_KILL`` is a decision of the kernel; all others are decisions of the agent.
+    Some kinds are no decisions of the agent but changes that it noticed, such as ``OOM_KILL``, ``LEAVE`` and
+    ``CPU_OFFLINE``.
     """
 
     START = "start"

@@ -36,12 +36,12 @@ class ConfigurationCheck(Protocol):
 def starting_with_fleet(
     conf: cfg.ConfigOpts, check: ConfigurationCheck, but_for: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
-    """Make sure that an agent starts with a usable revision, and note whether the start failed.
+    """Look for a usable revision before an agent starts, and note whether the start failed.
 
     A usable revision is taken from the state folder, or else from the source. The agent does this before it
     starts, because it would otherwise start without the settings of its fleet. If the adopted revision no
     longer fits the host, or the last start failed, the source is read for a newer revision, so that the fleet
-    can repair the host.
+    can repair the host. If no usable revision is found, the function only logs that.
 
     :param conf: the configuration of the host's own files.
     :param check: checks the configuration with a revision.

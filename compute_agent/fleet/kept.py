@@ -69,12 +69,12 @@ def take_up(folder: Path) -> None:
 
 
 def has_failed(folder: Path) -> bool:
-    """Whether the agent failed when it last started with the fleet's revision in this state folder."""
+    """Whether a failed start of the agent is noted in this state folder."""
     return (folder / FAILED).exists()
 
 
 def note_failure(folder: Path) -> None:
-    """Note in the state folder that a start with the adopted revision has failed.
+    """Note in the state folder that a start of the agent has failed.
 
     :raises OSError: the note cannot be written.
     """

@@ -71,7 +71,10 @@ class PerfEvents:
     def __init__(
         self, events: tuple[tuple[int, int], tuple[int, int]] = HARDWARE, most: int | None = None
     ) -> None:
-        """Count ``most`` threads, None: as open files allow; above it none, as some counts would mislead."""
+        """Count at most ``most`` threads; None means as many as the limit of open files allows.
+
+        If there are more threads, none is counted, because the counts of some threads would mislead.
+        """
         self.missing_reason = ""
         self._most = most
         self._events = events

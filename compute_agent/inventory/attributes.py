@@ -52,9 +52,9 @@ BROKEN_PROMISES: Final = "agent.broken_promises"
 """A text with the broken promises to guests, such as ``2 cpus, 1 quiet``; absent if all promises are kept."""
 
 REPORTED_AT: Final = "agent.reported_at"
-"""The time of the last report, in seconds since the epoch, if the options ask for it."""
+"""The time of the last heartbeat, in seconds since the epoch, if heartbeats are enabled."""
 REPORT_DUE: Final = "agent.report_due"
-"""The time by which a running agent reports again, in seconds since the epoch."""
+"""The time by which a running agent writes another heartbeat, in seconds since the epoch."""
 
 # A provider can have 256 attributes, and other programs need some of them.
 _MAX_DISTANCES: Final = 200

@@ -2,7 +2,8 @@
 
 Names, resource classes and traits are those of Nova's reports (``[pci] report_in_placement``), so that Nova's
 aliases match. In Nova's reports, these providers are below the root. The agent's providers are below NUMA
-nodes, so a query can join a device with CPUs and memory of its node by ``same_subtree``. Virtual functions
+nodes, if the nodes are known, so a query can join a device with CPUs and memory of its node by
+``same_subtree``. Virtual functions
 are counted on the provider of their physical function. Each device that makes mediated devices has its own
 provider, because Nova finds the device by the name of the provider.
 

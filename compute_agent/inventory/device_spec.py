@@ -199,7 +199,7 @@ def parse_device_specs(texts: Iterable[str]) -> tuple[DeviceSpec, ...]:
 def match_devices(
     specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]
 ) -> tuple[tuple[PciDevice, DeviceSpec], ...]:
-    """Pair devices with the first entry that selects them, without bridges and other devices."""
+    """Pair each device with the first entry that selects it; leave out bridges and unselected devices."""
     known = tuple(devices)
     # The physical functions are needed even if no entry selects them, because their address selects virtual
     # functions.

@@ -86,9 +86,9 @@ def host_name() -> str:
 def hypervisor_name(conf: cfg.ConfigOpts) -> str:
     """The name of this host's provider in Nova: from the option, or else the name of the hypervisor.
 
-    The hypervisor's name follows libvirt's virConnectGetHostname. This function returns the host's name if
-    the name contains a domain. If not, the function returns the canonical name from the resolver. If
-    that name is localhost, the function returns the host's name.
+    The name of the hypervisor is derived as in libvirt's virConnectGetHostname: it is the host's name if that
+    contains a domain, otherwise the canonical name from the resolver. If the resolver fails, or the canonical
+    name is localhost, it is the host's name.
     """
     if conf.compute.resource_provider_name:
         return str(conf.compute.resource_provider_name)

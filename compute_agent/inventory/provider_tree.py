@@ -46,13 +46,13 @@ class ProviderNode:
     """A resource provider for a part of the host.
 
     :ivar parent: the uuid of the parent; None for the root.
-    :ivar cpus: the online CPUs of the provider's zone, including CPUs in no CPU set.
+    :ivar cpus: the online and parked CPUs of the provider's zone, including CPUs in no CPU set.
     :ivar numa_nodes: the NUMA nodes that the zone contains or lies in.
     :ivar l3_ids: the L3 caches that the zone contains or lies in.
     :ivar pool: the name of the pool if the provider represents the CPUs of a pool in a zone; ``cpus`` are
         then the pool's CPUs.
-    :ivar device: the address of the PCI device, switch or root complex that the provider represents. Such a
-        provider has no CPUs.
+    :ivar device: the address of the PCI device, switch or root complex that the provider represents, or the
+        name and place of a device set. Such a provider has no CPUs.
     :ivar device_class: the resource class of the PCI device; empty for other providers. Provider files may
         add other classes.
     :ivar withheld: by resource class, the units to withhold from new guests. Units that guests hold already

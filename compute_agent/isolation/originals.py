@@ -108,7 +108,8 @@ class OriginalsFile:
             except ValueError as error:
                 self._damaged = True
                 LOG.error(
-                    "%s cannot be used: %s; interrupts keep their present CPU masks until a reboot",
+                    "%s cannot be used: %s; the agent cannot restore the CPU masks that it changed before,"
+                    " and a reboot resets them",
                     self._path,
                     error,
                 )

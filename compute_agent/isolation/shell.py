@@ -75,7 +75,8 @@ class IsolationStatus:
 
     :ivar refused: by uuid of the guest, messages about partitions that the guest does not have.
     :ivar balancers: messages about irqbalance processes that do not avoid the quiet CPUs.
-    :ivar unlocked: the reason why another agent may write the same masks; empty if no other agent can.
+    :ivar unlocked: the reason why another agent writes, or may write, the same masks; empty if no other agent
+        can.
     """
 
     quiet: CpuSet = frozenset()
@@ -144,7 +145,7 @@ class HostIsolator:
     def bring_about(self, demand: IsolationDemand) -> IsolationStatus:
         """Set masks, partitions and bans as a demand says; return the status, which lists all failures.
 
-        :raises OSError: originals cannot be kept, so nothing is written.
+        :raises OSError: originals cannot be kept. Files without a kept original are not written.
         """
         if (demand.quiet_cpus or self._has_originals) and (objection := self._ownership.find_objection()):
             quiet = [guest.uuid for guest in demand.guests if guest.quiet]
@@ -386,7 +387,7 @@ class HostIsolator:
         if plan.changed:
             LOG.warning(
                 "Another program changed %d masks to include quiet CPUs, such as %s = %s, and the agent"
-                " repaired them",
+                " repairs them",
                 len(plan.changed),
                 plan.changed[0].in_words,
                 cpuset.format(plan.changed[0].cpus),

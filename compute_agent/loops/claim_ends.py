@@ -516,7 +516,7 @@ class ClaimEnds(AgentLoop):
         match step:
             case EndStep.NOTICE:
                 is_evicted = note.claim.on_end is OnEnd.EVICT and not guest.settings.preserve
-                fate = "is evicted then" if is_evicted else "has to leave until then"
+                fate = "is evicted then" if is_evicted else "has to leave by then"
                 self._recorder.record_done(
                     LOG.warning,
                     EventKind.CLAIM,

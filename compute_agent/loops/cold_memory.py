@@ -75,8 +75,7 @@ class ColdMemoryLoop(SingleThreadLoop):
         """The guests for which the kernel has refused to reclaim memory; each guest is logged once."""
         self._gauge = Gauge(
             "compute_agent_cold_memory_bytes",
-            "Memory of guests that has been in swap for ten minutes, while the guests did not wait for"
-            " memory.",
+            "Memory in swap of the guests that have not waited for memory for ten minutes.",
             registry=registry,
         )
         self._reclaimed = Counter(

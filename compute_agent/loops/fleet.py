@@ -264,13 +264,13 @@ class FleetLoop:
             reasons.add(FleetTrouble.GUESTS)
         trouble = "; ".join(filter(None, (trouble, *obstacles)))
         if taken is not None:
-            LOG.info("The agent has applied the settings of the fleet: %s", taken)
+            LOG.info("The agent has stored new settings of the fleet, and applies them soon: %s", taken)
         before = self._state.trouble
         if trouble != before:
             if trouble:
-                LOG.error("The agent does not apply the settings of its fleet: %s", trouble)
+                LOG.error("The host does not follow its fleet: %s", trouble)
             else:
-                LOG.info("The agent applies the settings of its fleet again")
+                LOG.info("The host follows its fleet again")
         with self._changing:
             self._show_state(replace(self._state, trouble=trouble, reasons=frozenset(reasons)))
 
@@ -318,7 +318,7 @@ class _FleetState:
 
     :ivar group: the name of the group of hosts; empty if the host has no fleet.
     :ivar revision: the stored revision; None if there is no stored revision.
-    :ivar overruled: options of the revision for which the host's own configuration files have another value.
+    :ivar overruled: options of the revision that the host's own configuration files set, too.
     :ivar trouble: the reason as text why the host does not follow its fleet; empty if the host follows it.
     :ivar reasons: the kinds of trouble for which the host does not follow its fleet.
     """

@@ -9,11 +9,11 @@ from uuid import UUID
 
 
 class ConfigError(Exception):
-    """The agent refuses to start with a configuration. The text names the options and CPUs concerned."""
+    """The agent refuses a configuration. The text names the options and CPUs concerned."""
 
 
 class DriverError(Exception):
-    """A guest could not be started, adopted, changed or stopped. The text has the guest and the reason."""
+    """Guests could not be listed, started, adopted, changed, locked or stopped. The text has the reason."""
 
 
 class GuestGoneError(DriverError):

@@ -45,7 +45,8 @@ class MonitoringSettings:
 class MonitoringCollector(Collector):
     """Collects the metrics of caches for Prometheus from the newest reading.
 
-    A series with an empty ``guest`` has the values of a whole class.
+    A series with an empty ``guest`` has the values of a class, without its guests that have a resctrl group
+    of their own.
 
     The series of a guest disappear when the guest ends, because all values come from the newest reading.
     """
@@ -209,7 +210,7 @@ class MonitorLoop:
         self._thread.wake()
 
     def newest_reading(self) -> MonitorReading | None:
-        """The newest reading, maybe after a wait of ten seconds; None while monitoring is off or fails."""
+        """The newest reading, after a wait of at most ten seconds; None while monitoring is off or fails."""
         # the attributes are read once: a reload may remove the monitor
         interval, monitor = self.settings.interval, self.monitor
         if monitor is None or interval <= 0:

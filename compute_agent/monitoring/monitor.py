@@ -281,7 +281,7 @@ class MonitoringGroups:
             try:
                 groups.remove_group(self._files, path)
             except ResctrlError as error:
-                LOG.warning("The monitoring group of an ended guest cannot be removed: %s", error)
+                LOG.warning("A monitoring group that is no longer needed cannot be removed: %s", error)
         # The most important guests come first: the kernel may not reuse a freed RMID at once, so the last
         # groups may fail.
         for guest in chosen:

@@ -2,8 +2,8 @@
 
 The tracer runs a busy thread on each CPU, and measures the interruptions of this thread. So the tracer is
 only for CPUs that no guest holds. Each instance of the tracer has its own buffer, but the kernel has a single
-list of CPUs to trace. The agent restores this list at the end of a run. If a run was killed, the next run
-restores the list.
+list of CPUs to trace. The list is restored at the end of a run. If a run was killed, the next run, or the
+next start of the agent, restores the list.
 """
 
 from __future__ import annotations

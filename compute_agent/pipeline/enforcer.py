@@ -300,7 +300,11 @@ class GuestEnforcer:
             for reason in refused:
                 if reason not in entry.refused:
                     self._recorder.record_done(
-                        LOG.warning, EventKind.REFUSE, entry.guest, "Guest %s does not get all: %s", reason
+                        LOG.warning,
+                        EventKind.REFUSE,
+                        entry.guest,
+                        "Guest %s does not get all its settings: %s",
+                        reason,
                     )
             entry.refused = refused
         for controller in self._controllers:

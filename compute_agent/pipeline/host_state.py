@@ -39,7 +39,7 @@ class HostState:
     :ivar root_known: whether the root provider is known. While the root provider is unknown, the agent cannot
         recognise allocations on this host.
     :ivar pools: the CPU pools of the configuration.
-    :ivar warnings: messages about entries of provider files that have no effect.
+    :ivar warnings: warnings about the configuration on this host, such as options without effect.
     :ivar classification: the rules that choose settings of guests.
     :ivar powered: the dedicated CPUs that a power manager may take offline and bring online.
     :ivar wakes: whether the agent itself takes the ``powered`` CPUs offline and brings them online.
@@ -247,7 +247,7 @@ def memory_nodes(host_state: HostState, guest: Guest, allocation: Allocation) ->
 
 
 def held_nodes(host_state: HostState, allocation: Allocation) -> frozenset[int]:
-    """NUMA nodes with memory of an allocation; empty if it is the root's, and may be of any node."""
+    """The NUMA nodes of an allocation's memory; empty if the root provides it, from any of its nodes."""
     classes = (MEMORY, RECLAIMED_MEMORY)
     held = [
         zone
@@ -262,7 +262,7 @@ def held_nodes(host_state: HostState, allocation: Allocation) -> frozenset[int]:
 
 
 def cpu_demands(host_state: HostState, allocation: Allocation) -> tuple[ProviderDemand, ...]:
-    """Demands of an allocation for CPUs, one a zone in their order; reclaimed CPUs count as VCPU."""
+    """The demands of an allocation for CPUs, one for each zone; reclaimed CPUs count as VCPU."""
     found, pools = [], host_state.has_pools
     for node in host_state.all_zones:
         amounts = allocation.get(node.uuid, {})

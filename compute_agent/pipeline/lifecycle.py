@@ -189,7 +189,10 @@ class GuestLifecycle:
         return True
 
     def forget_absent(self) -> None:
-        """Remove the settings by hand of guests that left this host ten minutes ago or earlier."""
+        """Remove the settings by hand and by the fleet of guests that left ten minutes ago or earlier.
+
+        A domain that is defined but does not run keeps its settings.
+        """
         present = {entry.guest.uuid for entry in self._cache}
         present |= self._cache.lost.keys() | self._cache.unclaimed.keys()
         # Guests of a driver that has not listed them yet would count as absent.

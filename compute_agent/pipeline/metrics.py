@@ -42,7 +42,7 @@ class AgentMetrics:
         )
         self.unknown_guests = Gauge(
             "compute_agent_unknown_guests",
-            "Guests with an allocation that Placement has not reported yet.",
+            "Guests about which Placement has not answered yet, so that their allocations are not known.",
             registry=self.registry,
         )
         self.migrating_guests = Gauge(

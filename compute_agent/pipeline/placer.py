@@ -143,7 +143,11 @@ class GuestPlacer:
             self.take_up(entry)
 
     def take_up(self, entry: CachedGuest) -> None:
-        """Place a guest that runs already; unknown, it keeps its CPUs as long as no other guest holds one."""
+        """Place a guest that runs already.
+
+        A guest without a known allocation or assignment stays on its CPUs while no guest holds dedicated
+        CPUs.
+        """
         is_known = entry.allocation is not None or entry.assignment is not None
         if self._is_followed(entry) or is_known or self._cache.held_cpus():
             self.place_guest(entry)

@@ -167,7 +167,7 @@ class StateFile:
             self._write()
 
     def keep_history(self, history: PlacementHistory) -> None:
-        """Replace the generations of Placement's providers, and wait until they are on disk."""
+        """Replace the history of Placement's database, and wait until it is on disk."""
         with self._lock:
             self._state = replace(self._state, history=history)
             self._write()
@@ -200,9 +200,9 @@ def look_up(path: Path) -> AgentState:
 
 
 def lock_state_folder(folder: Path) -> int:
-    """Make the state folder if it is absent, and lock it until the end of this process.
+    """Make the state folder if it is absent, and lock it.
 
-    :return: the descriptor that holds the lock.
+    :return: the descriptor that holds the lock until it is closed.
     :raises LockedError: another agent uses the folder.
     :raises OSError: the folder cannot be made, or the lock file cannot be opened.
     """

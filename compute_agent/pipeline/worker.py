@@ -267,13 +267,13 @@ class GuestPipeline:
         :raises DriverError: the guests are not known yet.
         """
         if not (self.has_taken_over_some if in_part else self.has_taken_over):
-            reason = self._driver.outage_reason or "the agent is about to look"
+            reason = self._driver.outage_reason or "the agent has not listed them yet"
             raise DriverError(f"it is not known which guests run: {reason}")
 
     @property
     def missing_guests_reason(self) -> str:
         """The reason why guests of a driver are not known yet; empty if all drivers' guests are known."""
-        return "" if self.has_taken_over else self._driver.outage_reason or "the agent is about to look"
+        return "" if self.has_taken_over else self._driver.outage_reason or "the agent has not listed it yet"
 
     @property
     def is_alive(self) -> bool:
@@ -625,7 +625,7 @@ class GuestPipeline:
             record(LOG.warning, EventKind.CPU_OFFLINE, None, "Dedicated %s went offline", named_cpus(gone))
         # Only CPUs that are still in the dedicated set are reported.
         if back := before - self._stopped & sets.dedicated:
-            record(LOG.info, EventKind.CPU_ONLINE, None, "Dedicated %s online again", named_cpus(back))
+            record(LOG.info, EventKind.CPU_ONLINE, None, "Dedicated %s came online again", named_cpus(back))
 
     def _take_over(self) -> None:
         """Take over the running guests, unless an earlier call has done so.

@@ -367,7 +367,7 @@ def place_guest(
 def _choose_near(
     supply: CpuSupply, request: GuestRequest, demand: ProviderDemand, free: CpuSet, choose: Chooser
 ) -> tuple[int, ...] | PlacementRefusal:
-    """Choose free CPUs near the guest's devices; if too few, any, unless it has ``near_only``."""
+    """Choose free CPUs near the guest's devices; if these are too few, any, except with ``near_only``."""
     near = near_cpus(supply, request, demand.cpus)
     # No CPU is preferred if all CPUs of the zone are near the devices, or if no CPU is near them.
     if not near or near == demand.cpus:

@@ -251,7 +251,11 @@ def _cores_to_spread_over(
 
 
 def core_demand(request: GuestRequest, demand: ProviderDemand) -> CoreDemand:
-    """CPUs and cores for a provider to give; with isolate, a core a guest CPU, divided by PCPU."""
+    """The CPUs and cores that a guest needs from a provider.
+
+    With thread policy isolate, the guest needs a core for each used CPU. The cores are divided over the
+    demands in proportion to their PCPU.
+    """
     if request.thread_policy is not ThreadPolicy.ISOLATE:
         return CoreDemand(request.thread_policy, demand.pcpu)
     # The CPU of the emulator threads is chosen last, and so from the last zone with PCPU.

@@ -225,7 +225,7 @@ def _across_nodes(
 
 
 def _distinct_pieces(available: Sequence[FreeCores]) -> Iterable[FreeCores]:
-    """The first piece each of those that differ only by their ids."""
+    """The first of each set of pieces that differ only by their ids."""
     return {
         (free.piece.node, free.piece.package, free.cpus == free.piece.cpus, free.amounts): free
         for free in reversed(available)

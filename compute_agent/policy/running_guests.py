@@ -132,13 +132,16 @@ def keep_dedicated(supply: CpuSupply, request: GuestRequest, current: CpuAssignm
 
 
 def may_stay(current: CpuAssignment, taken: CpuSet, online: CpuSet) -> bool:
-    """Whether a guest without allocation may stay: on no other's CPUs, and one of its own online."""
+    """Whether a guest without a known allocation may stay on its CPUs, none of which another guest holds.
+
+    A guest without dedicated CPUs also needs one of its CPUs online.
+    """
     in_the_way = not taken.isdisjoint(current.cpus | current.emulator_cpus)
     return not in_the_way and (bool(current.held_cpus) or not online.isdisjoint(current.cpus))
 
 
 L3_CROSSED: Final = 1.0
-"""Cost of each L3 domain of a guest after the first. No L3 domain belongs to two NUMA nodes."""
+"""Cost of each L3 domain of a guest beyond the first."""
 NODE_CROSSED: Final = 3.0
 """Cost of each NUMA node of a guest beyond the first."""
 PACKAGE_CROSSED: Final = 6.0

@@ -5,8 +5,8 @@ Nouns:
 - A *promise* is what a guest should have by its allocation and its settings. There are promises of CPUs,
   their siblings, NUMA nodes of memory, ways of caches, memory bandwidth, isolation, realtime priority, core
   scheduling and PCI devices.
-- A *verdict* is a promise with its state: ``kept``, ``limited`` (restricted on purpose by the agent or the
-  kernel), ``broken``, or ``unknown`` (the agent cannot read the facts).
+- A *verdict* is a promise with its state: ``kept``, ``limited`` (restricted for a known reason, such as
+  throttling), ``broken``, or ``unknown`` (the agent cannot read the facts).
 
 An example: a guest holds CPUs 2-3 with the isolation level ``quiet``, and interrupt 30 may run on CPU 2. The
 guest's promise ``cpus`` is kept, and its promise ``quiet`` is broken by ``interrupt 30 (eth0)``. If the

@@ -46,7 +46,9 @@ class PromiseState(enum.StrEnum):
 
     KEPT = "kept"
     LIMITED = "limited"
-    """The agent throttles the guest, or the kernel does not move the work that disturbs it."""
+    """The guest has less for a known reason: throttling, work that the kernel does not move, or settings of
+    another program.
+    """
     BROKEN = "broken"
     UNKNOWN = "unknown"
 

@@ -9,7 +9,7 @@ Invariants
     - Two changes are at least five minutes apart, so there are at most twelve in an hour.
     - More CPUs are withheld if the stolen time exceeds the withheld CPUs by half a CPU. Fewer CPUs are
       withheld if the stolen time was a whole CPU below the withheld CPUs for 15 minutes. Each such decrease
-      is at most a tenth of the CPUs.
+      is at most a tenth of the CPUs, or one CPU on a zone with fewer than 20.
     - While the stolen part is not known, as after a start of the agent, the number of withheld CPUs stays.
 """
 

@@ -55,7 +55,7 @@ _AS_WHOM: Final = (
 
 
 class CredentialsError(PlacementError):
-    """Placement refuses the credentials (401, 403), which only an operator can correct."""
+    """Keystone or Placement refuses the credentials (401, 403), which only an operator can correct."""
 
     def __init__(self, method: str, url: str, detail: str, **answer: Any) -> None:
         super().__init__(method, url, detail, **answer)

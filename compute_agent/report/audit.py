@@ -193,7 +193,10 @@ Decision = ConsumerAllocations | str
 
 
 class FindingKind(enum.StrEnum):
-    """Kinds of findings; a migrating guest is none, as the migration's consumer holds its allocation."""
+    """Kinds of rows of the audit.
+
+    A migrating guest is no finding, because the migration's consumer holds its allocation.
+    """
 
     UNALLOCATED = "guest without allocation"
     UNUSED = "allocation without guest"

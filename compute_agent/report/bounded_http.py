@@ -63,7 +63,7 @@ WATCH_THREAD: Final = ThreadSpec(
 
 
 class AnswerTooLargeError(requests.RequestException):
-    """The answer has more than ``MAX_ANSWER_BYTES`` or ``MAX_CONTAINERS``, or cannot be decompressed."""
+    """The answer has more than ``MAX_ANSWER_BYTES`` or ``MAX_CONTAINERS``, or an unusable encoding."""
 
 
 class AnswerTooSlowError(requests.RequestException):

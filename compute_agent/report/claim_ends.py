@@ -17,8 +17,8 @@ Doubt
     Placement's database was restored. The agent then keeps the note until the noted end time, unless the
     guest has an allocation without an end time. A claim with a lower generation than its note may come from
     an older copy as well. If this claim has an earlier end time or a stronger action, the note does not
-    change. If the generation rises after that, a client has changed the claim, and the change counts. The
-    agent never evicts a guest before the last end time that was certain.
+    change. If the generation rises after that, a client has changed the claim, and the change counts. So the
+    agent never evicts a guest for an end time that is earlier than the last certain one.
 
 Clock
     If the clock of the database jumps forward, the agent continues with the former time until a second read
@@ -52,7 +52,7 @@ _MAX_TIME: Final = 253_402_300_799.0
 """The latest time in seconds since the epoch, the end of the year 9999. Later times count as this time."""
 
 MAX_DRIFT: Final = 10.0
-"""A change of the clock of the database between two reads is a jump if it has more seconds than this."""
+"""If the clock of the database moves forward by more seconds than this between two reads, it has jumped."""
 
 
 class OnEnd(enum.StrEnum):
@@ -130,7 +130,7 @@ class EndRules:
     grace: float
 
     def notice_time(self, note: EndNote) -> float:
-        """When to record that a claim ends soon, before its eviction, unless notices are off."""
+        """The time to record that a claim ends soon; without notices, the end of the claim."""
         if note.claim.on_end is OnEnd.EVICT and self.notice:
             return note.claim.ends_at - max(self.notice, self.grace + MARGIN)
         return note.claim.ends_at - self.notice

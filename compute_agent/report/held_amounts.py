@@ -206,15 +206,16 @@ class WithheldUnits:
                 f" so nothing is withheld: set it to {self.own + self.asked} to withhold all"
             )
         if self.in_full:
-            return f"reserved of {self.resource_class}, {self.own} of it anyway"
+            return f"reserved of {self.resource_class}, {self.own} of it for other reasons"
         return (
-            f"reserved of {self.resource_class}, {self.own} of it anyway: a higher value is not possible"
+            f"reserved of {self.resource_class}, {self.own} of it for other reasons: more is not possible"
             f" while {self.held} are held at an allocation ratio of {self.ratio:g}"
         )
 
     def __str__(self) -> str:
         name = full_name(self.name, self.uuid)
-        return f"{name}: {self.asked} are withheld; {self.reserved} {self.outcome_text}"
+        now = self.outcome_text if self.foreign else f"{self.reserved} {self.outcome_text}"
+        return f"{name}: {self.asked} {self.resource_class} are to be withheld; {now}"
 
 
 def keep_withheld(

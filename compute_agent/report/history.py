@@ -11,8 +11,8 @@ Evidence
     guests show an older copy, too, because generations may have increased again meanwhile.
 
 Invariants
-    - If a single guest loses its allocation and no generation has decreased, the loss counts as intended at
-      once.
+    - If a single guest loses its allocation, no generation has decreased and no provider is missing, the loss
+      counts as intended at once.
     - Without a loss, the database never counts as an older copy.
 """
 

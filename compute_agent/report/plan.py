@@ -50,7 +50,7 @@ class AdjustmentVerdict(enum.StrEnum):
 
     KEPT = "kept"
     OVERRULED = "overruled by the configuration"
-    LIMITED = "limited to what there is"
+    LIMITED = "limited to the amounts of the host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ def in_words(name: str, adjustment: InventoryAdjustment) -> str:
             says = f"[DEFAULT] {option} says" if option else f"the files of {OPTION} say"
             return f"{was_set}, but {says} {one.own:.10g}: unset that to keep what is set here"
         case AdjustmentVerdict.LIMITED:
-            return f"{was_set}, which is more than there is: it becomes {one.becomes:.10g}; {own}"
+            return f"{was_set}, which does not fit this host: it becomes {one.becomes:.10g}; {own}"
 
 
 def written_fields(settled: Mapping[str, SettledInventory]) -> Written:

@@ -118,7 +118,7 @@ class ProviderReader:
         self._known = None
 
     def mark_stale(self, uuids: Set[str]) -> None:
-        """Read these providers again next time, as a wrong answer may have caused a refused change."""
+        """Read these providers again next time: a wrong remembered value may have caused a refusal."""
         self._trees.clear()
         self._stale = uuids
 
@@ -271,8 +271,9 @@ class HostReporter:
     def report_tree(self, tree: ProviderTree) -> ReportOutcome:
         """Send the differences between ``tree`` and Placement.
 
-        A refused change (409: in use, name taken) is in the outcome, and all other changes are made. If
-        another program changes a provider meanwhile, everything is read again, in at most four attempts.
+        A refused change (409: in use, name taken; or 400) is in the outcome. All changes that do not depend
+        on it are made. If another program changes a provider meanwhile, everything is read again, in at most
+        four attempts.
 
         :raises PlacementError: Placement does not answer, or other programs keep changing the providers.
         """

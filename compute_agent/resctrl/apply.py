@@ -31,7 +31,8 @@ def apply_plan(
     :param exclusive: the L3 cache ids on which each group will have exclusive ways after all steps. If a
         stopped group can still fill a way, this way goes to no group that has exclusive ways. The ways of the
         stopped group go to no other group either.
-    :return: the error of each stopped group. The group is as it was before the failed step.
+    :return: the error of each stopped group. The group is as it was before the failed step, unless a note on
+        the error says that this failed.
     """
     stopped: dict[str, ResctrlError] = {}
     for step in steps:

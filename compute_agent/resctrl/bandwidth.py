@@ -157,7 +157,7 @@ class IntelCodec:
 
 
 class IntelMbpsCodec:
-    """The codec of mba_MBps: MiB/s, only of rates and 100 % without ``memory_bandwidth_gbps``."""
+    """The codec of mba_MBps, in MiB/s. Without ``memory_bandwidth_gbps`` it knows only rates and 100 %."""
 
     # The kernel's control loop measures the bandwidth of a whole group, and throttles the group.
     shares_cap = True
@@ -196,7 +196,10 @@ class IntelMbpsCodec:
 
 
 class AmdCodec:
-    """The codec of AMD QoS: 1/8 GB/s of ``memory_bandwidth_gbps``, or of any group's maximum."""
+    """The codec of AMD QoS, in units of 1/8 GB/s.
+
+    100 % is ``memory_bandwidth_gbps``, but at most the highest value that any group has.
+    """
 
     # The hardware limits the traffic of a CLOSID between a whole L3 domain and memory.
     shares_cap = True
@@ -242,7 +245,7 @@ class AmdCodec:
 
 
 class ArmCodec(IntelCodec):
-    """The codec of ARM MPAM: percent for all tasks together, read back up to a step off."""
+    """The codec of ARM MPAM: percent for all tasks together. A value may be read back a step off."""
 
     shares_cap = True
 

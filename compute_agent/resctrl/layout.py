@@ -36,7 +36,7 @@ class ResctrlLayout:
             raise ValueError(f"{self.prefix!r} cannot begin the names of groups")
 
     def is_ours(self, group: str) -> bool:
-        """Whether a group's name is the agent's, which never changes any other (foreign) group."""
+        """Whether a group belongs to the agent, by its name. Groups of other programs are foreign."""
         return group.startswith(self.prefix)
 
     def class_group(self, name: str) -> str:

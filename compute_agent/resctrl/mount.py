@@ -89,7 +89,7 @@ def open_mount(root: Path = Path("/"), mount: bool = False, options: str = "") -
 
 
 def is_supported(root: Path) -> bool:
-    """Whether the kernel has resctrl, which it registers only on hardware that can be controlled."""
+    """Whether the kernel has resctrl, on hardware that can control or monitor caches or bandwidth."""
     return any(line.split()[-1:] == ["resctrl"] for line in read_text(root / "proc/filesystems").splitlines())
 
 

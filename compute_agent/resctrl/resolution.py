@@ -405,7 +405,7 @@ def _possible_demand(
 def _limited_demand(
     host: ResctrlLayout, of_class: ShareSpec, demand: GuestDemand, record_refusal: _RefusalRecorder
 ) -> GuestDemand:
-    """A guest's demand under its limits; one on ways stays if the guest has no exclusive ways."""
+    """The demand of a guest within its limits; limits on ways stay if the guest has no exclusive ways."""
     ways, bandwidth, caps = dict(demand.ways), dict(demand.bandwidth), dict(demand.share.mb_per_cache)
     way_limits = {}
     for cache, limit in demand.way_limits.items():

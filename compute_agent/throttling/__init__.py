@@ -27,12 +27,12 @@ A worked example
     largest best-effort guest from 4 to 3.2 cores. The executor writes the limit to the state file, and passes
     it to the arbiter, which passes it to the worker. Later, interference limits the same guest to 2.5 cores
     to protect a neighbour, so 2.5 cores are in force. When interference removes its limit, 3.2 cores are in
-    force again. After usage was below the threshold for the cool-down, the guest gets its whole allotment
-    again, and the limit is deleted from the state file.
+    force again. After usage was below the threshold for the cool-down, the limit is raised by steps. At the
+    guest's allotment, the limit is removed and deleted from the state file.
 
 Invariants
-    - Protected guests are never limited or evicted: guests with dedicated CPUs, and guests of a class above
-      ``[qos] highest_class``.
+    - No trigger limits or evicts protected guests: preserved guests, guests with dedicated CPUs, and guests
+      of unknown classes or of a class above ``[qos] highest_class``.
     - No step leaves a guest with less than ``[qos] min_share`` of its allotment.
     - A limit is in the state file before the kernel gets it, and stays in the file until it is removed.
     - Each limit is removed some day, even after a crash of the agent, or after its section was removed.

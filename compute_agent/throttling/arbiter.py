@@ -108,7 +108,7 @@ class LimitArbiter:
                             guests[event.uuid],
                             error,
                         )
-            # ``_failures`` has only the failures of this call, so that a failure after a success is logged
+            # ``_refused`` has only the failures of this call, so that a failure after a success is logged
             # again.
             self._refused = refused
         return not refused

@@ -83,7 +83,7 @@ class UsualStop(Protocol):
 
 
 class GuestEvictor:
-    """Evictions, each in a thread; one thread calls the methods, and the next agent goes on with them."""
+    """Evicts guests, each in a thread of its own. Only one thread may call the methods."""
 
     def __init__(
         self, stop: UsualStop, give_back: Callable[[str], None], at_a_time: int = _AT_A_TIME
@@ -101,7 +101,10 @@ class GuestEvictor:
         self._over: queue.SimpleQueue[tuple[str, Exception | None]] = queue.SimpleQueue()
 
     def begin_eviction(self, guest: str, stop: StopGuest | None = None, grace: float | None = None) -> None:
-        """Begin an eviction unless begun, by ``stop``, or (None) the constructor's with ``grace`` seconds."""
+        """Begin the eviction of a guest, unless it has begun already.
+
+        :param stop: makes the guest leave; None for the function of the constructor, called with ``grace``.
+        """
         if guest not in self._running:
             self._running.add(guest)
             # The agent does not wait for this thread, because the operator's command may hang, or Placement

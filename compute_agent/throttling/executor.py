@@ -90,7 +90,10 @@ class EvictionStarter(Protocol):
     """Starts evictions. :class:`compute_agent.throttling.evictions.GuestEvictor` implements it."""
 
     def begin_eviction(self, guest: str, stop: StopGuest | None = None, grace: float | None = None) -> None:
-        """Begin an eviction unless begun, by ``stop``, or (None) the agent's within ``grace`` seconds."""
+        """Begin the eviction of a guest, unless it has begun already.
+
+        :param stop: makes the guest leave; None for the usual stop, within ``grace`` seconds.
+        """
         ...
 
     def finished_evictions(self) -> Mapping[str, Exception | None]:

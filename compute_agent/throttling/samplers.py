@@ -374,5 +374,5 @@ def _measure_metric(
     try:
         return metric.measure(now, before)
     except Exception:  # code of another package may raise anything; the other metrics are still measured
-        LOG.exception("%s cannot be measured", metric.name)
+        LOG.exception("The metric %s cannot be measured", metric.name)
         return MetricUsage()

@@ -267,7 +267,7 @@ class InterferenceTrigger:
         return [one for one in self._decisions if one.what is not CaseVerdict.PREVIEW]
 
     def settle_action(self, action: CaseDecision, succeeded: bool) -> bool:
-        """Record an action's outcome; return whether it failed on a guest, so that another is due."""
+        """Record an action's outcome. Return False, because the next round decides again after a failure."""
         if not succeeded:
             self.owes = True  # the caller repairs limits in each round until this is False again
             if action.takes_away:

@@ -1,7 +1,7 @@
 """Metrics of each guest for Prometheus: its use, its limits and its allocation, read at each scrape.
 
 Counters come from the guest's cgroup: ``cpu.stat``, ``*.pressure``, ``memory.stat`` and ``io.stat``
-(Documentation/admin-guide/cgroup-v2.rst). A guest without a cgroup of its own has only CPU time and memory,
+(Documentation/admin-guide/cgroup-v2.rst). A guest without a cgroup of its own has only CPU time and memory.
 from its processes (proc(5)). A value that the kernel does not report has no series.
 
 The label ``guest`` of a series is the uuid of the guest. ``compute_agent_guest_info`` has name, class,

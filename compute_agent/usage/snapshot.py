@@ -48,8 +48,8 @@ class GuestUsage:
 
     - ``rank`` is the rank of its QoS class; guests of a lower rank give way first.
     - ``priority`` orders guests of one class; a guest of lower priority gives way first.
-    - ``protected`` is whether the agent must not limit or evict the guest, such as a guest with dedicated
-      CPUs.
+    - ``protected`` is whether watermarks and interference must not limit or evict the guest, such as a guest
+      with dedicated CPUs.
     - ``started`` is the time of its start, in seconds on a clock that all guests share.
     - ``usage`` is in the units of the metrics; the usage of a missing series is unknown.
     - ``name`` is the name of the guest in messages.

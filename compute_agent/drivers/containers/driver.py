@@ -126,7 +126,7 @@ class ContainerDriver(ForeignDriver):
         """Write ``cpuset.cpus`` of the group, and read it back; return how many threads changed."""
         if not self._group_of(guest).has_file(FILES[CPUS]):
             raise DriverError(
-                f"guest {guest} cannot be pinned: its control group has not the controller cpuset"
+                f"guest {guest} cannot be pinned: its control group does not have the controller cpuset"
             )
         return super().apply_cpu_settings(guest, settings)
 
@@ -159,7 +159,9 @@ class ContainerDriver(ForeignDriver):
         """
         rated = wanted is not None and wanted.rates and wanted.devices
         if rated and not self._group_of(guest).has_file(FILES[RATES[0]]):
-            raise DriverError(f"guest {guest} cannot have rates: its control group has not the controller io")
+            raise DriverError(
+                f"guest {guest} cannot have rates: its control group does not have the controller io"
+            )
         return super().apply_blockio(guest, wanted)
 
     def _scored_processes(self, guest: Guest, wanted: int) -> Sequence[int]:
@@ -179,7 +181,7 @@ class ContainerDriver(ForeignDriver):
 
     def _limit_choice(self, guest: Guest, wanted: CpuLimits) -> GoalChoice:
         if wanted.quota is not None and not self._group_of(guest).has_file(FILES[QUOTA]):
-            raise QuotaError(guest, wanted.quota, "its control group has not the controller cpu")
+            raise QuotaError(guest, wanted.quota, "its control group does not have the controller cpu")
         return super()._limit_choice(guest, wanted)
 
     def _can_idle(self, guest: Guest) -> bool:

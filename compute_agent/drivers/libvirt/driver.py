@@ -230,7 +230,7 @@ class LibvirtDriver:
                 LOG.warning("A guest cannot shut down, and is destroyed after the grace period: %s", error)
             while known.is_alive:
                 if time.monotonic() >= deadline:
-                    LOG.warning("Guest %s did not shut down within %s s, and was destroyed", guest, timeout)
+                    LOG.warning("Guest %s did not shut down within %s s, and is destroyed", guest, timeout)
                     with self._on_domain(known, "cannot be destroyed") as domain:
                         domain.destroy()
                     return

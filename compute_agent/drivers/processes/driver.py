@@ -528,7 +528,7 @@ class ProcessDriver(UndividedThreads):
 
 
 def _signal_guest(record: ProcessRecord, number: signal.Signals) -> None:
-    """Send a signal to the main process of a guest, or to all processes of a whole group."""
+    """Send a signal to the process group of a started guest, an adopted process, or an adopted cgroup."""
     if record.whole_group:
         targets = record.member_pids()
     else:

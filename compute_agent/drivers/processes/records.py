@@ -398,7 +398,11 @@ class RecordStore:
 
     def _put_aside(self, guest_uuid: str) -> None:
         aside = put_aside(self._path(guest_uuid))
-        LOG.warning("The former record of guest %s cannot be used, and was renamed to %s", guest_uuid, aside)
+        LOG.warning(
+            "The former record of guest %s, which this release cannot use in full, was renamed to %s",
+            guest_uuid,
+            aside,
+        )
 
     def _path(self, guest_uuid: str) -> Path:
         return self.folder / f"{guest_uuid}{RECORD_SUFFIX}"

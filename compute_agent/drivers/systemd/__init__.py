@@ -1,7 +1,8 @@
 """The driver of guests that are services of systemd.
 
 Terms: a *service* is a unit of type ``.service`` of the host's systemd. A service with the section
-``[X-ComputeAgent]`` is a guest while it has a main process. A *property* is a setting of a service that
+``[X-ComputeAgent]`` is a guest while it has a main process. In an active service without a main process, the
+oldest process counts as such. A *property* is a setting of a service that
 systemd keeps (``AllowedCPUs``). A property *of its own* is the value that the service had before the agent
 changed it.
 

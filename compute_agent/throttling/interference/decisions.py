@@ -150,7 +150,7 @@ def _open_cases(
     state: InterferenceState,
     samples: Sequence[GuestSamples],
 ) -> tuple[InterferenceState, list[CaseDecision]]:
-    """Open at most one case, and report the cases that preview would open. While a trial runs, do nothing."""
+    """Open at most one case, and none while a trial runs. Report the cases that preview would open."""
     now, decisions = samples[-1], []
     pairs, cases = state.pairs, state.cases
     # A host has one trial at a time, because the effects of two limits could not be distinguished.

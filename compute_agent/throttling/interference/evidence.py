@@ -128,7 +128,7 @@ class SignalTrack:
         return level is not None and level > self.threshold
 
     def suffers_lastingly(self, time: float) -> bool:
-        """Whether the last window, and the sample before, in which a disturbance begins, are violations."""
+        """Whether violations have lasted for a window, and the window's mean is above the threshold."""
         return self.suffers_now(time) and time - self.since >= WINDOW_SECONDS
 
 

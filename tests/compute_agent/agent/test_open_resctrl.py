@@ -59,7 +59,7 @@ def test_a_mount_gives_a_controller_and_an_inventory(load, files, tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "told"),
-    [("ro,relatime", "mounted read-only"), (None, "is not mounted, but a copy of one")],
+    [("ro,relatime", "mounted read-only"), (None, "is a copy of resctrl, and not a mount")],
 )
 def test_a_resctrl_that_cannot_be_written_has_no_controller(options, told, load, files, tmp_path):
     if options is not None:

@@ -127,7 +127,7 @@ def test_a_dedicated_cpu_that_goes_offline_counts_as_present_for_reloads_and_res
     online.write_text("0-1\n")
     agent.wait_for(lambda: not offline_warnings(agent))
     kinds = ("--kind", "cpu_offline", "--kind", "cpu_online")
-    offline, back = ["Dedicated CPU 1 went offline"], ["Dedicated CPU 1 online again"]
+    offline, back = ["Dedicated CPU 1 went offline"], ["Dedicated CPU 1 came online again"]
     # the file of events is written by a thread of its own
     agent.wait_for(
         lambda: [each["text"] for each in agent.ask("event", "list", *kinds)] == 2 * offline + back

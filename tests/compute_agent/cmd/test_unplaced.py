@@ -175,7 +175,10 @@ def test_a_guest_of_which_nothing_is_known_is_not_shown_as_one_without_allocatio
     os.sched_setaffinity(pid, {0, 1})  # so that nothing tells what it held
     agent.start()
     guest = listed(agent, uid)
-    assert (guest["kind"], guest["reason"]) == ("unknown", "Placement has not said yet what it holds")
+    assert (guest["kind"], guest["reason"]) == (
+        "unknown",
+        "the allocation is not known yet from Placement",
+    )
     status = agent.status()
     assert (status["unknown_guests"], status["unallocated_guests"]) == ([uid], [])
     assert metric("compute_agent_unknown_guests") == 1

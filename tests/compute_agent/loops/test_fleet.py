@@ -88,7 +88,9 @@ def test_followed_settings_are_logged_and_reported_once(followed, caplog):
     told = {"fleet.group": "edge", "fleet.generation": 7}
     assert followed.attributes() == {"cpu_capacity": 1.0, **told}
     assert followed.attributes(beside=True) == told
-    assert caplog.text.count("applied the settings of the fleet: edge generation 7") == 1
+    assert (
+        caplog.text.count("stored new settings of the fleet, and applies them soon: edge generation 7") == 1
+    )
 
 
 def test_a_trouble_is_logged_once_until_it_is_over(followed, caplog):
@@ -103,12 +105,12 @@ def test_a_trouble_is_logged_once_until_it_is_over(followed, caplog):
     assert "edge generation 8 is refused: [DEFAULT] state_path" in trouble
     assert (followed.numbers, followed.reports) == ((7, 1), 2)
     assert followed.attributes()["fleet.trouble"] == trouble[:250]
-    assert caplog.text.count("does not apply the settings of its fleet") == 1
+    assert caplog.text.count("The host does not follow its fleet") == 1
     followed.host.offer(signed(9))
     followed.follow()
     assert followed.numbers == (9, 0)
     assert "fleet.trouble" not in followed.attributes()
-    assert "applies the settings of its fleet again" in caplog.text
+    assert "The host follows its fleet again" in caplog.text
 
 
 def test_options_that_the_host_overrules_are_named(followed):

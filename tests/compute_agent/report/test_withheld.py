@@ -34,15 +34,16 @@ def kept(derived, reported, used, owned=OWNED):
 def test_withheld_units_add_to_the_reserve():
     reserved, said = kept(tree(5), there(), 30)
     assert reserved == 7
-    assert (said.in_full, said.reserved, said.outcome_text) == (True, 7, "reserved of VCPU, 2 of it anyway")
+    assert (said.in_full, said.reserved) == (True, 7)
+    assert said.outcome_text == "reserved of VCPU, 2 of it for other reasons"
 
 
 def test_no_more_than_leaves_what_is_held():
     reserved, said = kept(tree(5), there(), 41)  # 11 CPUs
     assert reserved == 5
     assert str(said) == (
-        "node (n): 5 are withheld; 5 reserved of VCPU, 2 of it anyway: a higher value is not possible"
-        " while 41 are held at an allocation ratio of 4"
+        "node (n): 5 VCPU are to be withheld; 5 reserved of VCPU, 2 of it for other reasons: more is not"
+        " possible while 41 are held at an allocation ratio of 4"
     )
 
 
@@ -58,6 +59,7 @@ def test_a_reserve_set_through_the_api_stays_and_is_reported():
         " set it to 7 to withhold all"
     )
     assert not said.in_full
+    assert str(said) == f"node (n): 5 VCPU are to be withheld; {said.outcome_text}"
     overruled = tree(5, configured=[("VCPU", "reserved")])
     assert kept(overruled, there(reserved=4), 0)[1].in_full
 

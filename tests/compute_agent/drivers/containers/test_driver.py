@@ -525,15 +525,15 @@ class TestSetting:
         folder = engine.folder_of(engine.named(DB))
         for file in ("cpuset.cpus", "cpu.max", "cpu.weight", "cpu.idle", "io.weight", "io.max"):
             (folder / file).unlink()
-        with pytest.raises(DriverError, match="has not the controller cpuset"):
+        with pytest.raises(DriverError, match="does not have the controller cpuset"):
             driver.apply_cpu_settings(guest, PINNED)
-        with pytest.raises(QuotaError, match="has not the controller cpu"):
+        with pytest.raises(QuotaError, match="does not have the controller cpu"):
             driver.cpu_limits(guest, CpuLimits(quota=1))
         assert driver.cpu_limits(guest, CpuLimits(300)) is None
         assert len(driver.missing_limits(guest, CpuLimits(idle=True, quota=1, burst=0.5))) == 2
         wanted = BlockIo(50, DeviceRates(1), 10, frozenset({"8:0"}), True)
         assert len(driver.blockio_missing(guest, wanted)) == 4
-        with pytest.raises(DriverError, match="has not the controller io"):
+        with pytest.raises(DriverError, match="does not have the controller io"):
             driver.apply_blockio(guest, wanted)
         assert not driver.apply_blockio(guest, None)
 

@@ -125,7 +125,7 @@ def test_cpus_are_set_where_the_group_has_the_controller(engine, follow):
     (guest,) = driver.guests()
     settings = CpuSettings((ONE,), ONE)
     if not GuestCgroup(engine.folders.groups / guest.cgroup).has_file("cpuset.cpus"):
-        with pytest.raises(DriverError, match="has not the controller cpuset"):
+        with pytest.raises(DriverError, match="does not have the controller cpuset"):
             driver.apply_cpu_settings(guest, settings)
         return
     driver.apply_cpu_settings(guest, settings)
