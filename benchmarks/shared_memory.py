@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
@@ -40,7 +41,9 @@ _THREADS: Final = 4
 _SEARCHES: Final = 30
 _CHANGES: Final = (300, 700, 2_000)
 _ROUNDS: Final = 5
-_SECONDS_TO_CONNECT: Final = 300.0
+_AT_ONCE: Final = 20
+# the service closes connections that are idle for longer
+_SECONDS_TO_CONNECT: Final = 60.0
 _LIMITED: Final = next(each for each in QUERIES["numa"] if each.limited)
 _LONG: Final = _LIMITED.path().replace("limit=100", "limit=5000")
 
@@ -59,7 +62,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         url, file = server.fresh_database(), folder / "model"
         migration.upgrade_schema(url)
         load_directly(url, WORLDS["numa"], options.providers // _PER_HOST)
-        _write_file(url, folder, file)
         measured = {
             name: list(_measure(start, Ours(url, folder, workers, _THREADS, file), options.workers, url))
             for name, start, workers in (
@@ -74,8 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _write_file(url: str, folder: Path, file: Path) -> None:
-    with Ours(url, folder, 1, _THREADS, file) as service, Connection(service.port) as connection:
+def _write_file(url: str, service: Ours) -> None:
+    file = service.model_file
+    assert file is not None  # of each server of this benchmark
+    file.unlink(missing_ok=True)
+    with Ours(url, file.parent, 1, _THREADS, file) as writer, Connection(writer.port) as connection:
         connection.expect("GET", _LIMITED.path())
         while not file.exists():
             time.sleep(0.1)
@@ -103,6 +108,8 @@ def _measure(
 ) -> Iterator[tuple[str, float]]:
     """Yield the name of each step, and the memory of the server after it."""
     engine, rng = sa.create_engine(url), random.Random(5)
+    # the file has no later changes to follow, also after those of the other server
+    _write_file(url, service)
     with engine.begin() as conn:
         providers = [
             (id_, uuid) for id_, uuid in conn.execute(sa.select(*resource_providers.c["id", "uuid"]))
@@ -126,27 +133,32 @@ def _measure(
                 for long, short in pairs:
                     _change_during_search(long, short, engine, rng.sample(providers, 2))
                 yield "a long search during a change", _memory(service)
-        if len(service.worker_processes()) != workers or "TIMEOUT" in service.log.read_text():
-            raise ServiceFailed("workers have ended meanwhile")
+        # each worker has read the file or taken over the model of its parent
+        log = service.log.read_text()
+        loaded = log.count("resource providers from its file") + log.count(
+            "resource providers from the parent"
+        )
+        if (loaded, log.count("Booting worker")) != (workers, workers):
+            raise ServiceFailed(f"{loaded} of {workers} workers have used the file")
     engine.dispose()
 
 
 def _connect_twice(service: Ours) -> list[tuple[Connection, Connection]]:
     """Return two connections to each worker; the kernel chooses the worker of a connection."""
-    found: dict[int, list[Connection]] = {each.pid: [] for each in service.worker_processes()}
+    workers, found = service.worker_processes(), defaultdict[int, list[Connection]](list)
     deadline = time.monotonic() + _SECONDS_TO_CONNECT
-    while any(len(each) < 2 for each in found.values()):
+    while min(len(found[each.pid]) for each in workers) < 2:
         if time.monotonic() > deadline:
             raise ServiceFailed("some workers got no connections")
-        connection = Connection(service.port)
-        connection.expect("GET", "/")
-        (worker,) = [
-            each.pid
-            for each in service.worker_processes()
-            if connection.local_port in {end.raddr.port for end in each.net_connections("tcp") if end.raddr}
-        ]
-        found[worker].append(connection)
-    return [(first, second) for first, second, *_ in found.values()]
+        # all connections of a round are made before their workers are looked up, which takes longer
+        made = [Connection(service.port) for _ in range(_AT_ONCE * len(workers))]
+        for connection in made:
+            connection.expect("GET", "/")
+        by_port = {connection.local_port: connection for connection in made}
+        for worker in workers:
+            ports = {end.raddr.port for end in worker.net_connections("tcp") if end.raddr}
+            found[worker.pid] += [by_port[each] for each in ports & by_port.keys()]
+    return [(found[each.pid][0], found[each.pid][1]) for each in workers]
 
 
 def _ask_each(connections: Sequence[Connection], paths: Sequence[str]) -> None:
