@@ -34,10 +34,7 @@
 # UPGRADE_ARGS to that of upgrades: make test-upgrade UPGRADE_ARGS='sqlite --releases 1'
 # FAILOVER_ARGS to that of failures: make test-failover FAILOVER_ARGS='galera --faults 5 --seed 1'
 
-# The first that can make environments. That of the system is compiled with optimizations; that of pyenv is not,
-# and needs a quarter more time for everything.
-PYTHON ?= $(shell for each in /usr/bin/python3.11 python3.11 python3; do \
-    $$each -c 'import ensurepip' 2>/dev/null && command -v $$each && exit; done; command -v python3.11 || command -v python3)
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime

@@ -30,9 +30,7 @@ lacking() {
     command -v podman >/dev/null || echo podman
     command -v mandoc >/dev/null || echo mandoc
     command -v groff >/dev/null || echo groff
-    pkg-config --exists libvirt 2>/dev/null || echo libvirt-dev pkg-config gcc
-    headers=$(/usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("include"))' 2>/dev/null)
-    [ -e "$headers/Python.h" ] || echo python3-dev
+    pkg-config --exists libvirt 2>/dev/null || echo libvirt-dev pkg-config gcc python3-dev
 }
 
 missing=$(lacking | tr '\n' ' ')
