@@ -71,7 +71,9 @@ class FleetKey(_SigningCommand):
 
 
 class FleetSign(_SigningCommand):
-    """Sign settings for a group of hosts. The hosts apply the settings when the file is in their source.
+    """Sign settings for a group of hosts, and write them to the file GROUP.conf.
+
+    A host applies the settings when this file is in the folder that [fleet] source of the host names.
 
     The command refuses settings that no host would accept. A single host may still refuse settings that do
     not fit this host.

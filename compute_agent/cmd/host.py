@@ -93,7 +93,7 @@ class HostShow(ShowOne):
 
 
 def _read_host(conf: cfg.ConfigOpts) -> HostTopology:
-    """The topology of this host. CPUs that the agent has parked count as present."""
+    """The topology of this host, with the offline dedicated CPUs that ``topology.json`` has."""
     return known_topology(conf, read_topology(Path(conf.host.root)))
 
 

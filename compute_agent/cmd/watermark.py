@@ -138,7 +138,10 @@ class WatermarkTest(AgentLister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Request the actions from the daemon. Returns the columns, and a row for each action."""
+        """Ask the daemon which actions the watermarks would cause; the daemon does not perform them.
+
+        Returns the columns, and a row for each action.
+        """
         params = {"metric": parsed_args.metric, "usage": parsed_args.usage}
         rows = self.ask_daemon("watermark.test", params)
         if not rows:

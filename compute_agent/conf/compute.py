@@ -100,10 +100,11 @@ COMPUTE_OPTS: Final = [
                 " nova-compute does not offer",
             ),
         ],
-        help="Shape of the provider tree, that is, which of the host's providers have the inventories. LLC"
-        " and MBA are always on the provider of their L3 domain. Default: beside if nova-compute owns the"
-        " provider of this host, else numa. If nova-compute will run on the host later, set the option to"
-        " beside before the agent starts for the first time.",
+        help="Shape of the provider tree: whether the inventories are on the root provider, or on providers"
+        " of NUMA nodes or L3 domains below it. With beside, the root belongs to nova-compute, and all"
+        " providers of the agent are below it. LLC and MBA are always on the provider of their L3 domain."
+        " Default: beside if nova-compute owns the provider of this host, else numa. If nova-compute will"
+        " run on the host later, set the option to beside before the agent starts for the first time.",
     ),
     cfg.StrOpt(
         "resource_provider_name",

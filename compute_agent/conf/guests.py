@@ -86,8 +86,7 @@ GUESTS_OPTS: Final = [
         default=list(IMAGE_SETTINGS),
         help="Image properties that the agent applies as settings, such as hw_cpu_thread_policy. Tenants can"
         " set properties of their images, so a property compute_agent_SETTING applies only if this list"
-        " contains it. If flavor and image have different thread policies, the policy of the flavor applies,"
-        " as in Nova.",
+        " contains it. The thread policy of an image applies only if the flavor has no thread policy.",
     ),
     cfg.BoolOpt(
         "confirm_claims",

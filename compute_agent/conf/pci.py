@@ -11,7 +11,8 @@ OPTS: Final = [
         "device_spec",
         default=[],
         help="PCI devices that the host offers, in the format of Nova's option: a JSON object, or a list of"
-        " objects. An object has vendor_id, product_id, address, resource_class and traits. The first"
+        " objects. The keys vendor_id, product_id and address select devices. The keys resource_class and"
+        " traits describe the providers of these devices. The first"
         " object that matches a device applies to it. Each device has a provider below its NUMA node, so one"
         " query can ask for a device together with CPUs and memory of its node. The agent does not offer"
         " devices that nova-compute reports.",

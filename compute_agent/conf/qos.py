@@ -321,7 +321,8 @@ QOS_CLASS_OPTS: Final = [
         "realtime_priority",
         min=1,
         max=49,
-        help="Realtime priority of guest CPUs on dedicated CPUs (SCHED_FIFO; SCHED_RR for process guests)."
+        help="Realtime priority of guest CPUs on dedicated CPUs. KVM domains get SCHED_FIFO; processes,"
+        " services and containers get SCHED_RR."
         " The agent does not change guests in which another program has made realtime threads, as Nova"
         " does for hw:cpu_realtime. The kernel's interrupt threads have priority 50. Default: no realtime"
         " priority.",
@@ -334,7 +335,7 @@ QOS_CLASS_OPTS: Final = [
             (CoreScope.CLASS.value, "only guests of the class"),
         ],
         help="Guests that may run on the other hardware thread of a core while a guest of the class runs"
-        " there (PR_SCHED_CORE, Linux 5.14). The values guest and class need CAP_SYS_PTRACE."
+        " there (PR_SCHED_CORE, Linux 5.14). For 'guest' and 'class', the agent needs CAP_SYS_PTRACE."
         " Default: none, so any guest or process may run there.",
     ),
     cfg.StrOpt(

@@ -59,7 +59,8 @@ _SHARED: Final = _ThreadReadings()
 def sharing_reads(earlier: SharedReadings | None = None) -> Iterator[SharedReadings]:
     """Let :func:`read_shared` use readings again, in this thread and until the end of the block.
 
-    Only lists and comparisons of guests use shared readings. Code that changes a guest reads again.
+    Shared readings are for code that lists guests, or compares a guest with its settings. Code that changes
+    a guest reads again.
 
     :param earlier: the readings of an earlier block of the same round; None begins without readings.
     :return: the readings, which a later block may use.

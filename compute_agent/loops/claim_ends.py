@@ -259,7 +259,7 @@ class ClaimEnds(AgentLoop):
         if str(error) != self._read_failure:
             # If Placement does not answer, the loop of reports has already logged that.
             log = LOG.info if isinstance(error, UnavailableError) else LOG.warning
-            log("The claims that end cannot be read, and the last known ends apply: %s", error)
+            log("The claims with an end time cannot be read, so the last known ends apply: %s", error)
         self._read_failure = str(error)
         return False
 
@@ -450,8 +450,9 @@ class ClaimEnds(AgentLoop):
         if names and is_late and not self._said_unread and not self._said_missing:
             self._said_unread = True
             LOG.warning(
-                "The claims that end have not been read since the start of the agent: %s. Until then, the"
-                " agent evicts no guest at the end of its claim, because a claim may have been extended: %s",
+                "The claims with an end time have not been read since the start of the agent: %s. Until the"
+                " agent has read them, it evicts no guest at the end of a claim, because clients may have"
+                " extended the claims. The guests are: %s",
                 self._read_failure or "no report has asked for them yet",
                 named_few(names, _MAX_NAMES),
             )

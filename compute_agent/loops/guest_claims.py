@@ -114,8 +114,9 @@ class GuestClaims:
         """Start with the notes of the last agent.
 
         :param drivers: the drivers with guests for which the agent claims, by name.
-        :param is_leaving: tells whether a guest is evicted at the end of a claim. The agent does not claim
-            for such a guest.
+        :param is_leaving: returns whether the last known claim of a guest has an end time at which the agent
+            has to evict the guest. The end time may be past or future. The agent makes no new claim for such
+            a guest.
         """
         self._in_force = in_force
         self._pipeline = pipeline

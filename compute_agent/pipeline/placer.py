@@ -69,7 +69,9 @@ class GuestPlacer:
         is_placed = host_state.places_guests and not guest.settings.preserve
         if not is_placed or not (request.demands or host_state.place_unallocated):
             LOG.debug(
-                "Guest %s is not placed, because of its policy, a setting or a missing allocation", guest
+                "The agent chooses no CPUs for guest %s: [policy] name or the guest's setting preserve"
+                " excludes it, or the guest has no allocation",
+                guest,
             )
             return None
         if (refusal := self._admit_to_pools(guest, request, current)) is not None:

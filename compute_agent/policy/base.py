@@ -71,7 +71,7 @@ def free_cores(topology: HostTopology, free: CpuSet) -> list[FreeCores]:
 
 
 def memory_nodes(topology: HostTopology, cpus: CpuSet) -> CpuSet:
-    """Return the NUMA nodes with memory to which these CPUs belong."""
+    """Return the NUMA nodes of these CPUs, without nodes that have no memory."""
     node_of = _known_layout(topology).memory_node_of
     return frozenset({node_of[cpu] for cpu in cpus if cpu in node_of})
 

@@ -113,7 +113,10 @@ class ThrottleLever:
     set_limit: Callable[[str, str, float | None], None] | None = None
 
     def guest_consumption(self, guest: GuestUsage, domain: str) -> float | None:
-        """A guest's use of the lever's ``metric`` on an L3 cache, or on the host (""); None if unknown."""
+        """A guest's use of the lever's ``metric``; None if unknown.
+
+        :param domain: the L3 cache on which the use is measured; empty for the whole host.
+        """
         return guest.usage.get(MetricSeries(self.metric, domain))
 
 

@@ -25,8 +25,9 @@ class GuestAllotment:
 
     - ``full`` is the whole allotment in the lever's unit (cores, percent, ways).
     - ``granule`` is the smallest difference of limits, in the same unit: limits are multiples of it.
-    - ``per_unit`` is the use of the lever's metric that one unit of limit allows, such as bytes of cache per
-      way. If ``per_unit`` is None, use is assumed to shrink in proportion to the limit.
+    - ``per_unit`` converts a limit into use: one unit of the limit allows this amount of the lever's metric.
+      For example, one way of a cache has ``per_unit`` bytes. If ``per_unit`` is None, use is assumed to
+      shrink in proportion to the limit.
     """
 
     full: float

@@ -241,8 +241,8 @@ def list_ending(
 ) -> tuple[float, list[EndingClaim]]:
     """Return the current time, and a page of the claims with an end time.
 
-    The claims of one tree are in the order of their end times. The claims of all trees are in the order in
-    which their amounts are released. Claims in their cleaning time are included.
+    With a ``root``, the page is sorted by end time. Without a ``root``, the page is sorted by the time of
+    release, which is the end time plus the cleaning time. Claims in their cleaning time are included.
 
     :param root: the uuid of the root provider of the tree; None means all trees.
     :param after: the sorting time and the consumer of the claim before the page.

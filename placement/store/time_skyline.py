@@ -128,7 +128,10 @@ class TimeSkyline:
         return math.inf
 
     def rises_within(self, begin: float, end: float) -> list[float]:
-        """Return the times from ``begin`` up to, but not including, ``end`` at which the sum grows."""
+        """Return the breakpoints at which the sum of the timed amounts grows.
+
+        The result includes ``begin``, and does not include ``end``.
+        """
         first, last = bisect_left(self.times, begin), bisect_left(self.times, end)
         return [
             self.times[index]

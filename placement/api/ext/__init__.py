@@ -14,6 +14,6 @@ Modules
 
 Imports
     The package may import all of ``placement.api``. Only the application factory imports this package, so
-    that this package cannot change the API of OpenStack Placement. Errors and authentication take the prefix
-    ``/ext/v1`` from :mod:`placement.api.paths`.
+    that this package cannot change the API of OpenStack Placement. The modules ``placement.api.errors`` and
+    ``placement.api.auth`` need the prefix ``/ext/v1``, which they import from :mod:`placement.api.paths`.
 """

@@ -57,7 +57,10 @@ _UPDATE: Final = schemas.ReservationUpdate()
 
 @api_operation(blueprint, "POST", PATH, rules.RESERVE, reads_json=True, writes_json=True)
 def create_reservation(call: ApiRequest) -> Response:
-    """Find a candidate for each claim, and reserve the resources of all candidates until a given time."""
+    """Find a candidate for each claim, and reserve the resources of all candidates until a given time.
+
+    With ``maintenance_of``, the request has no claims: the whole tree of this host is reserved.
+    """
     body = call.parse_body(_CREATE)
     uuid = body["uuid"] or str(uuids.uuid4())
     end = schemas.end_of(body)

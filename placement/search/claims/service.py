@@ -443,7 +443,11 @@ class ClaimService:
     def _reserved_amounts(
         self, reservation: str, wanted: Sequence[WantedClaim]
     ) -> tuple[reservations.CapacityReservation, list[allocations.Allocation]]:
-        """Return the reservation and its amounts, or raise Conflict if it is not for all claims."""
+        """Return the reservation and its amounts.
+
+        :raises Conflict: there is no such reservation, or a claim may not use it: the reservation is for
+            another project, another group or another time.
+        """
         found, held = self._find_reserved(reservation, wanted, may_be_window=False)
         if found is not None and found.starts_at is not None:
             # a claim from the window may have ended without a release, and a window may begin just now

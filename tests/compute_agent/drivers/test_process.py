@@ -369,7 +369,10 @@ class TestAdopted:
         with pytest.raises(DriverError, match=f"no process with pid {process.pid}"):
             driver.adopt_guest(uid, uid, GuestSettings(), process.pid)
 
-    @pytest.mark.parametrize(("pid", "reason"), [(1, "process 1"), (os.getpid(), "the agent")])
+    # the names of tests are equal in all processes that run them, so none has the pid
+    @pytest.mark.parametrize(
+        ("pid", "reason"), [(1, "process 1"), (os.getpid(), "the agent")], ids=["init", "agent"]
+    )
     def test_the_agent_and_the_first_process_are_refused(self, driver, uid, pid, reason):
         with pytest.raises(DriverError, match=f"pid {pid} is {reason} and cannot be a guest"):
             driver.adopt_guest(uid, uid, GuestSettings(), pid)
