@@ -223,9 +223,10 @@ class _MaskPlanner:
         """The saved original of a mask.
 
         While CPUs are quiet, the original of each mask is saved. Otherwise only the originals of changed
-        masks are saved.
+        masks are saved, and those that the next round could mistake for the agent's default mask.
         """
-        return {path: original} if self._quiet or mask.cpus != original.cpus else {}
+        is_saved = self._quiet or mask.cpus != original.cpus or self._takes_default(mask)
+        return {path: original} if is_saved else {}
 
     def _original_of(self, mask: KernelMask) -> tuple[OriginalMask, bool]:
         """The original of a mask, and whether another program has overwritten the agent's value."""

@@ -191,5 +191,5 @@ class TestRestarts:
         (host.folder / EVICTIONS_FILE).write_bytes(b"{")
         host.start_agent()
         host.acting.resume_evictions()
-        assert "does not continue evictions" in caplog.text
+        assert "does not continue the evictions" in caplog.text
         assert host.left == []

@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from tempfile import mkdtemp
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from compute_agent.isolation.decision import HeldCpus, IsolationDemand
@@ -215,6 +215,12 @@ class IsolationWorld:
     st.lists(EVENTS, max_size=25),
     st.sampled_from([(6, 1), (6, 8), (6, 12)]),
     st.sampled_from([frozenset({2, 3, 5, 6, 7}), CPUS]),
+)
+# The mask of the interrupt becomes equal to the agent's default mask after the agent has seen the interrupt.
+@example(
+    [("guest", "a", frozenset({2})), ("offline", 4), ("add", 30, frozenset({0}), False), ("offline", 1)],
+    (6, 1),
+    frozenset({2, 3, 5, 6, 7}),
 )
 @settings(max_examples=100, deadline=None)
 def test_no_history_leaves_work_on_quiet_cpus_or_a_mask_not_given_back(events, version, dedicated):
