@@ -17,7 +17,7 @@ from itertools import repeat
 from types import MappingProxyType
 from typing import Final, NamedTuple, Self, TypeVar, overload
 
-from placement.read_model.layered_dict import LayeredDict, copy_for_changes
+from placement.read_model.layered_dict import as_one_layer, copy_for_changes
 from placement.read_model.trees import HostTree
 
 Sums = Mapping[int, tuple[int, int]]
@@ -40,8 +40,7 @@ class SumsByClass:
     def merge_layers(self) -> None:
         """Use plain dictionaries again; no original of this copy may be in use any more."""
         for name, column in self._by_class.items():
-            if isinstance(column, LayeredDict):
-                self._by_class[name] = column.merge_layers()
+            self._by_class[name] = as_one_layer(column)
 
     def sums_of(self, name: str, trees: Mapping[int, HostTree]) -> Sums:
         """Return the sums of a resource class; ``trees`` are all current trees."""

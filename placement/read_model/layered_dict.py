@@ -125,3 +125,8 @@ def copy_for_changes(content: MutableMapping[int, V]) -> MutableMapping[int, V]:
     if isinstance(content, dict) and len(content) >= _LAYERED_FROM:
         return LayeredDict(content)
     return dict(content)
+
+
+def as_one_layer(content: MutableMapping[int, V]) -> MutableMapping[int, V]:
+    """Return the content in a plain dictionary; nothing else may use the base of a layered one any more."""
+    return content.merge_layers() if isinstance(content, LayeredDict) else content

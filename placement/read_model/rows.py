@@ -12,6 +12,7 @@ from placement.db.batch import (
     PreparedStatement,
     Rows,
     StatementBatch,
+    StatementFamily,
     bind_parameters,
     bind_values,
     pad_values,
@@ -267,29 +268,24 @@ def read_some(
     # a query for each table and chunk instead of a join, which would repeat rows for each combination
     for start in range(0, len(rows), _CHUNK):
         chunk = rows[start : start + _CHUNK]
-        ids = pad_values([row.id for row in chunk])
-        batch, chosen = StatementBatch(conn), bind_values("id", ids)
+        batch, ids = StatementBatch(conn), [row.id for row in chunk]
         # all statements are queued before an answer is read, so that they are sent together
-        answers = {kind: batch.add(each, chosen) for kind, each in _statements_of_some(len(ids)).items()}
+        answers = {kind: batch.add(*each.bind_list(ids)) for kind, each in _of_some.items()}
         parts = {kind: answer.rows for kind, answer in answers.items()}
         yield from _assemble_providers(chunk, parts, names, shared)
 
 
-@lru_cache
-def _statements_of_some(count: int) -> dict[str, PreparedStatement]:
-    """Return statements that select the inventories and other parts of this number of providers, by kind."""
-    own = bind_parameters("id", count, sa.BigInteger)
-    of_table = {
+_of_some: Final = {
+    kind: StatementFamily(table.c.provider_id, query.where)
+    for kind, (query, table) in {
         "inventories": (_inventories, inventories),
         "used": (_used, allocations),
         "traits": (_traits, provider_traits),
         "aggregates": (_aggregates, provider_aggregates),
         "attributes": (_attributes, provider_attributes),
-    }
-    return {
-        kind: PreparedStatement(query.where(table.c.provider_id.in_(own)))
-        for kind, (query, table) in of_table.items()
-    }
+    }.items()
+}
+"""Statements that select the inventories and other parts of some providers, by kind."""
 
 
 # conditions are sub-queries instead of joins, so that each database walks the index of the times, and mostly

@@ -22,7 +22,7 @@ from placement.read_model.index import (
     Sums,
     SumsByClass,
 )
-from placement.read_model.layered_dict import LayeredDict, copy_for_changes
+from placement.read_model.layered_dict import as_one_layer, copy_for_changes
 from placement.read_model.provider import Attribute, Provider
 from placement.read_model.trees import HostTree, PortionBounds, TreeClasses, family_key
 
@@ -163,10 +163,7 @@ class ModelSnapshot:
         if any(each.pin_count for each in self._beside):
             return
         self._beside, self._shares_members = [], False
-        if isinstance(self.providers, LayeredDict):
-            self.providers = self.providers.merge_layers()
-        if isinstance(self._whole, LayeredDict):
-            self._whole = self._whole.merge_layers()
+        self.providers, self._whole = as_one_layer(self.providers), as_one_layer(self._whole)
         self._sums.merge_layers()
 
     def with_usage(self, used: Mapping[int, Mapping[str, int]]) -> "ModelSnapshot":
@@ -348,7 +345,7 @@ class ModelSnapshot:
             self._forget_attributes()
         elif provider.attributes is not old.attributes:
             self._forget_changed(old.attributes, provider.attributes)
-        if old is None or _identity_of(old) != _identity_of(provider):
+        if _differs_in_members(old, provider):
             self._own_members()
         # the old provider is removed before the new provider is added, because the two providers may have the
         # same name or uuid
@@ -401,7 +398,7 @@ class ModelSnapshot:
         provider_id = provider.id
         self.providers[provider_id] = provider
         # unchanged entries are not written, so that workers continue to share their memory
-        if old is None or _identity_of(old) != _identity_of(provider):
+        if _differs_in_members(old, provider):
             self.by_uuid[provider.uuid] = provider_id
             if self._by_name is not None:
                 self._by_name[provider.name] = provider_id
@@ -415,7 +412,7 @@ class ModelSnapshot:
         # a replaced provider stays in ``providers`` until put() stores the new one
         if new is None:
             del self.providers[provider_id]
-        if new is None or _identity_of(old) != _identity_of(new):
+        if _differs_in_members(new, old):
             for unique, key in ((self.by_uuid, old.uuid), (self._by_name or {}, old.name)):
                 # the entry is checked, because two providers may have swapped their names since the last
                 # update
@@ -437,5 +434,6 @@ class ModelSnapshot:
         yield self.by_attribute, provider.attributes, other.attributes if other else ()
 
 
-def _identity_of(provider: Provider) -> tuple[str, str, int]:
-    return provider.uuid, provider.name, provider.root_id
+def _differs_in_members(one: Provider | None, other: Provider) -> bool:
+    """Return whether the indexes of uuids, names and members have different entries for the providers."""
+    return one is None or (one.uuid, one.name, one.root_id) != (other.uuid, other.name, other.root_id)

@@ -68,7 +68,7 @@ from placement.store.time_profile import (
     needed_holds,
     returned_amounts,
 )
-from placement.store.time_schedule import amounts_of, hold_uuid, timed_rows
+from placement.store.time_schedule import AMOUNTS, hold_uuid, timed_rows
 
 LOG = logging.getLogger(__name__)
 
@@ -131,10 +131,8 @@ class TimedChange:
             # the sum grows only while there are new amounts
             begin = max(self.now, min(each.starts_at for each in new))
             affected = TimeWindow(begin, max(each.window.ends_at for each in new))
-            if begin < affected.ends_at and (
-                first_growth([*beside, *before.get(key, [])], [*beside, *new], limit, affected)
-                < affected.ends_at
-            ):
+            growth = first_growth([*beside, *before.get(key, [])], [*beside, *new], limit, affected)
+            if growth < affected.ends_at:
                 raise capacity_exceeded(uuid, name)
 
 
@@ -309,7 +307,7 @@ def _lock_holds(
     :raises HoldRefusal: another consumer has the uuid of a hold, and no hold may be left out.
     """
     clock_answer = tx.queue(clock.READ_TIME, {})
-    amounts_answer = tx.queue(*amounts_of(providers))
+    amounts_answer = tx.queue(*AMOUNTS.bind_list(providers))
     # the four statements are sent together, because no answer is read before the last one is queued
     locked = lock_consumers(tx, [hold_uuid(each) for each in providers])
     if others := {uuid for uuid, row in locked.consumers.items() if row.consumer_type != WINDOW_HOLD}:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from placement.db import clock
-from placement.db.batch import PreparedStatement, Rows, StatementBatch, StatementFamily, Values, split_rows
+from placement.db.batch import Rows, StatementBatch, StatementFamily, split_rows
 from placement.db.tables import (
     RESERVATION,
     WINDOW_HOLD,
@@ -98,16 +98,6 @@ def _amounts_query(
     return sa.select(*found.c)
 
 
-def amounts_of(providers: Sequence[str]) -> tuple[PreparedStatement, Values]:
-    """Return a statement, with its values, that reads the timed amounts of providers."""
-    return _AMOUNTS.bind_list(providers)
-
-
-def _holds_of(providers: Sequence[str]) -> tuple[PreparedStatement, Values]:
-    """Return a statement, with its values, that reads the holds of providers."""
-    return _HOLDS.bind_list(map(hold_uuid, providers))
-
-
 def timed_rows(rows: Rows) -> TimedRows:
     """Convert the rows of a query for timed amounts."""
     amounts: list[TimedAmount] = []
@@ -150,12 +140,14 @@ def read_schedule(
         # only providers with timed amounts have holds, and their uuids are indexed, unlike the types of
         # consumers
         of_providers = {each.provider for each in found.amounts} | {each.provider for each in found.promises}
-        hold_answers = [batch.add(*_holds_of(chunk)) for chunk in split_rows(sorted(of_providers))]
+        hold_answers = [
+            batch.add(*_HOLDS.bind_list(map(hold_uuid, chunk))) for chunk in split_rows(sorted(of_providers))
+        ]
     else:
         # all statements are queued before an answer is read, so that they are sent together
         chunks = list(split_rows(sorted(of_providers)))
-        amounts_answers = [batch.add(*amounts_of(chunk)) for chunk in chunks]
-        hold_answers = [batch.add(*_holds_of(chunk)) for chunk in chunks]
+        amounts_answers = [batch.add(*AMOUNTS.bind_list(chunk)) for chunk in chunks]
+        hold_answers = [batch.add(*_HOLDS.bind_list(map(hold_uuid, chunk))) for chunk in chunks]
         now = float(clock_answer.scalars[0])
         found = timed_rows([row for answer in amounts_answers for row in answer.rows])
     held = [((provider, name), int(used)) for answer in hold_answers for provider, name, used in answer.rows]
@@ -219,5 +211,6 @@ _ALL_HOLDS: Final = (
     .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
     .where(consumers.c.consumer_type == WINDOW_HOLD)
 )
-_AMOUNTS: Final = StatementFamily(resource_providers.c.uuid, _amounts_query)
+AMOUNTS: Final = StatementFamily(resource_providers.c.uuid, _amounts_query)
+"""Statements that read the timed amounts of some providers, by uuid."""
 _HOLDS: Final = StatementFamily(consumers.c.uuid, _ALL_HOLDS.where)
