@@ -136,15 +136,16 @@ class AgentListeners:
         :raises OSError: the agent cannot listen on the UNIX socket or on the HTTP address.
         """
         self._server = SocketServer(socket_path(options), methods.list_methods(), OPEN_METHODS)
-        start_thread(SOCKET_THREAD, self._server.serve_until_stopped)
         self._http: HttpServer | None = None
         daemon = options.daemon
         if daemon.http_port:
             try:
                 self._http = HttpServer(daemon.http_address, daemon.http_port, registry, health)
             except OSError:
-                self.close()
+                self._server.server_close()
                 raise
+        # The socket answers last, because an agent that answers there counts as started.
+        start_thread(SOCKET_THREAD, self._server.serve_until_stopped)
 
     def close(self) -> None:
         """Stop listening on the UNIX socket and on HTTP."""
