@@ -183,7 +183,7 @@ class _MaskPlanner:
             if cpus is not None and cpus != mask.cpus:
                 if not (cpus & self._facts.online or is_group(mask)):
                     reason, cpus = f"{cpuset.named_cpus(cpus)} is offline", None
-                elif path in self._answers.refused or not mask.movable:
+                elif not self._is_movable(mask):
                     reason, cpus = self._answers.refused.get(path, KERNEL_MANAGED), None
             # A mask without quiet CPUs is stuck, too, if its original cannot be restored.
             reached = self._reached_cpus(mask) & self._quiet
@@ -202,6 +202,9 @@ class _MaskPlanner:
                 kept |= self._kept_entry(path, mask, original)
         found = replace(self._originals, quiet=self._quiet, masks=kept, partitioned=self._facts.partitioned)
         return MaskPlan(found, tuple(writes), (*stuck, *self._list_loose()), tuple(changed))
+
+    def _is_movable(self, mask: KernelMask) -> bool:
+        return mask.movable and mask.path not in self._answers.refused
 
     def _reached_cpus(self, mask: KernelMask) -> CpuSet:
         # A group with an empty set uses the CPUs of its parent, so all online CPUs are assumed.
@@ -230,6 +233,9 @@ class _MaskPlanner:
 
     def _original_of(self, mask: KernelMask) -> tuple[OriginalMask, bool]:
         """The original of a mask, and whether another program has overwritten the agent's value."""
+        if mask.kind is MaskKind.INTERRUPT and not self._is_movable(mask):
+            # The agent has never changed it, even if it equals the agent's default mask.
+            return OriginalMask(mask.cpus, mask.text, mask.names), False
         known = self._originals.masks.get(mask.path)
         if known is not None and is_group(mask):
             known = replace(known, cpus=self._group_cpus(known.cpus))

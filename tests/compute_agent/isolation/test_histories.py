@@ -222,6 +222,17 @@ class IsolationWorld:
     (6, 1),
     frozenset({2, 3, 5, 6, 7}),
 )
+# The kernel does not let the agent move an interrupt that has the agent's default mask.
+@example(
+    [
+        ("guest", "a", frozenset({2})),
+        ("offline", 1),
+        ("offline", 4),
+        ("add", 30, frozenset({0}), True),
+    ],
+    (6, 1),
+    frozenset({2, 3, 5, 6, 7}),
+)
 @settings(max_examples=100, deadline=None)
 def test_no_history_leaves_work_on_quiet_cpus_or_a_mask_not_given_back(events, version, dedicated):
     # In memory, as each look of the agent syncs its file.
