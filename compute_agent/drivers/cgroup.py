@@ -54,7 +54,7 @@ _REMOVE_PAUSE: Final = 0.01
 
 
 MAX_GROUPS: Final = 1000
-"""Maximum number of groups of one guest of which the agent reads the processes. A guest may make any number
+"""Maximum number of groups of one guest of which the agent reads the processes. A guest can make any number
 of groups below its own, and the agent would manage no other guest while it reads them."""
 
 MAX_DEPTH: Final = 32
@@ -89,7 +89,7 @@ def attainable_quota(cores: float | None) -> float | None:
 
 
 def limits_agree(has: CpuLimits, wanted: CpuLimits) -> bool:
-    """Whether limits of a group equal the ``wanted`` ones, which the kernel must all support."""
+    """Whether limits of a group equal the ``wanted`` limits. The kernel must support all wanted limits."""
     return (
         # The kernel shows an idle group with the weight 0.
         (wanted.idle or wanted.weight in (None, has.weight))
@@ -107,7 +107,10 @@ def burst_microseconds(wanted: CpuLimits) -> int:
 
 
 def without_missing(group: GuestCgroup, wanted: CpuLimits) -> CpuLimits:
-    """The ``wanted`` limits without ``cpu.idle`` before Linux 5.15, ``cpu.max.burst`` before 5.14."""
+    """The ``wanted`` limits that this kernel supports.
+
+    Linux has ``cpu.idle`` since 5.15, and ``cpu.max.burst`` since 5.14.
+    """
     if wanted.idle and not group.has_file(IDLE):
         wanted = replace(wanted, idle=False)
     return replace(wanted, burst=0.0) if wanted.burst and not group.has_file(BURST) else wanted
@@ -133,8 +136,9 @@ class CgroupRoot:
     def open(cls, folder: Path) -> CgroupRoot | None:
         """The group at ``folder``, with its controllers enabled for the groups below it.
 
-        The result is None, after a log line, if the folder is no group of cgroup v2, or if the agent may not
-        write to it. The result is also None if other users could put processes into the groups of guests.
+        The result is None, after a log line, if the folder is no group of cgroup v2, or if the agent is not
+        allowed to write to it. The result is also None if other users could put processes into the groups of
+        guests.
         """
         try:
             # Another user with write access could put a process into a guest's group. The agent would then
@@ -237,7 +241,7 @@ class GuestCgroup:
 
         :param all_groups: whether to read more than ``MAX_GROUPS`` groups and ``MAX_DEPTH`` levels.
         """
-        # A guest, such as a container runtime, may make groups of its own below its group.
+        # A guest, such as a container runtime, can make groups of its own below its group.
         found: list[int] = []
         for number, folder in enumerate(self._walk_tree(None if all_groups else MAX_DEPTH)):
             if number == MAX_GROUPS and not all_groups:
@@ -258,11 +262,11 @@ class GuestCgroup:
         self._write_numbers("cpuset.cpus", cpus)
 
     def allowed_cpus(self) -> frozenset[int] | None:
-        """The content of ``cpuset.cpus``, maybe empty; None without the controller cpuset."""
+        """The CPUs in ``cpuset.cpus``; empty if the file is empty, None without the controller cpuset."""
         return self._read_numbers("cpuset.cpus")
 
     def memory_nodes(self) -> frozenset[int] | None:
-        """The content of ``cpuset.mems``, maybe empty; None without the controller cpuset."""
+        """The nodes in ``cpuset.mems``; empty if the file is empty, None without the controller cpuset."""
         return self._read_numbers("cpuset.mems")
 
     def possible_nodes(self) -> frozenset[int]:
@@ -293,11 +297,17 @@ class GuestCgroup:
         return UNLIMITED if text == "max" else int(text)
 
     def limit_memory(self, name: str, amount: int) -> None:
-        """Write a number of bytes to a file such as ``memory.max``; from :data:`UNLIMITED` on write "max"."""
+        """Write a number of bytes to a file such as ``memory.max``.
+
+        If the number is at least :data:`UNLIMITED`, the function writes "max".
+        """
         self._write(name, "max" if amount >= UNLIMITED else str(amount))
 
     def oom_events(self) -> tuple[int, int] | None:
-        """How often the group was at its memory limit, and kills, since it was made; None if not shown."""
+        """Counts since the group was made: how often it reached its memory limit, and its OOM kills.
+
+        The result is None if the kernel does not show the counts.
+        """
         # Read with one read(2) and without a file object, because each round reads this file for each guest.
         try:
             words = kernel_files.read_piece(f"{self.path}/memory.events").split()
@@ -363,8 +373,8 @@ class GuestCgroup:
 
     def remove(self) -> None:
         """Kill the processes left in the group (Linux 5.14) and remove it; a missing group is no error."""
-        # One write kills all processes of the subtree, also those that fork meanwhile. Kernels before 5.14
-        # have no such file; the group then stays until its processes have ended.
+        # One write kills all processes of the subtree, including those that fork during the write. Kernels
+        # before 5.14 have no such file; the group then stays until its processes have ended.
         with contextlib.suppress(OSError):
             (self.folder / "cgroup.kill").write_text("1")
         # The kernel removes only groups without subgroups, so the innermost are removed first.
@@ -401,14 +411,14 @@ class GuestCgroup:
 
         :param max_depth: the number of levels of subgroups; None means all.
         """
-        # One stat(2) instead of a walk: few groups have subgroups, and the agent reads each guest's group
-        # every few seconds.
+        # One stat(2) saves the walk for a group without subgroups. Most groups have none, and the agent reads
+        # each guest's group every few seconds.
         with contextlib.suppress(OSError):
             if os.stat(self.path).st_nlink == _WITHOUT_FOLDERS:
                 yield self.path
                 return
-        # os.walk() of Python 3.11 calls itself for each level, and a guest may nest more groups than Python
-        # has levels of calls.
+        # os.walk() of Python 3.11 calls itself for each level, and a guest can nest more groups than Python
+        # allows levels of calls.
         waiting = [self.path]
         while waiting:
             folder = waiting.pop()
@@ -435,7 +445,7 @@ def _warn_of_groups(path: str) -> None:
 
 @functools.lru_cache(maxsize=4096)
 def group_at(folder: str) -> GuestCgroup:
-    """The group with this folder. Rounds of comparisons use the same groups again and again."""
+    """The group with this folder. Each round of comparisons uses the same groups."""
     return GuestCgroup(Path(folder))
 
 

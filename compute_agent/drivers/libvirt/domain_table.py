@@ -1,8 +1,8 @@
 """The table of running domains, and the search for the QEMU processes of domains that are starting.
 
-One thread updates the table; any thread may read it. libvirtd answers no questions about a domain until its
-guest CPUs run, but the QEMU process exists well before. The agent finds this process in /proc, among the
-processes that did not exist when libvirt's hook announced the start.
+One thread updates the table; any thread is allowed to read it. libvirtd answers no questions about a domain
+until its guest CPUs run, but the QEMU process exists well before. The agent finds this process in /proc,
+among the processes that did not exist when libvirt's hook announced the start.
 
 Two locks protect the table. The lock ``_lock`` protects the entries, and the lock ``changing`` the values of
 one entry. Code that needs both locks takes ``changing`` before ``_lock``, so that two threads cannot wait for
@@ -47,7 +47,7 @@ from compute_agent.model.messages import DriverError, GuestGoneError
 EXPECTED_SECONDS: Final = 30.0
 """Seconds after the announcement of a start within which the process of the domain must exist."""
 
-# This is a limit for the memory, because any caller of the agent's socket can announce starts.
+# The limit protects the agent's memory, because any caller of the agent's socket can announce starts.
 MAX_EXPECTED: Final = 1024
 
 
@@ -56,12 +56,13 @@ class _ExpectedProcess:
     """A domain with an announced start.
 
     :ivar guest: the guest as it will start; its pid is 0 until the process is found.
-    :ivar owner: the user of its process; empty means the user that libvirtd uses for domains without a label.
+    :ivar owner: the user of the domain's process; empty means the user that libvirtd uses for domains without
+        a label.
     :ivar older: the pids that existed at the announcement. None of these is the process of the domain.
     :ivar until: the time of the monotonic clock, in seconds, after which the agent no longer expects the
         start.
-    :ivar is_bound: whether its definition has ``<numatune>``.
-    :ivar process: its process; None until the process is found.
+    :ivar is_bound: whether the definition of the domain has ``<numatune>``.
+    :ivar process: the process of the domain; None until the process is found.
     """
 
     guest: Guest
@@ -73,7 +74,10 @@ class _ExpectedProcess:
 
 
 class ExpectedDomains:
-    """Announced domains until libvirtd reports that they run; any thread may call its methods."""
+    """The domains with an announced start, until libvirtd reports that they run.
+
+    Any thread is allowed to call the methods.
+    """
 
     def __init__(self, driver: str, usual_owner: Callable[[], str]) -> None:
         """Begin without expected domains.
@@ -99,8 +103,8 @@ class ExpectedDomains:
         constraints = with_pins(UNCONSTRAINED, pins)
         is_bound = domain_metadata.parse(domain_xml).find("numatune") is not None
         guest = replace(_make_guest(found, guest_uuid, self._driver, 0), constraints=constraints)
-        # This reads all of /proc, so it is done without the lock. libvirt waits for the hook meanwhile, so
-        # the process of the domain cannot exist yet.
+        # The list of pids takes a read of all of /proc, so it is made without the lock. libvirt still waits
+        # for the hook, so the process of the domain cannot exist yet.
         older, now = frozenset(procfs.all_pids()), time.monotonic()
         with self._lock:
             self._expected = {key: one for key, one in self._expected.items() if one.until > now}
@@ -249,14 +253,14 @@ class DomainTable:
     # For the table's thread
 
     def look_around(self, everything: bool) -> list[Any]:
-        """Read the domains that started or ended without an event, and lost domains.
+        """Read the lost domains, and the domains that started or ended without an event.
 
         :param everything: whether to read all domains, as after an outage of libvirtd.
         :return: the running domains that have a definition, as objects of libvirt.
         :raises DriverError: libvirtd does not list its domains.
         """
         active = {domain.UUIDString(): domain for domain in self._connection.active_domains()}
-        # Read without the lock, because only this thread changes the table.
+        # The table is read without the lock, because only this thread changes the table.
         known = self._running.keys()
         # Lost domains are read each time, because no event reports that the cause has been corrected.
         suspects = (known | active.keys() if everything else known ^ active.keys()) | self._lost.keys()
@@ -390,8 +394,9 @@ class DomainTable:
             if known is not None and known.is_alive:
                 process: QemuProcess | None = known.process
             elif self._is_starting(domain):
-                # libvirtd sends an event when the start is over. Until then it delays calls for this domain
-                # for up to 30 s, and its process may still run as another user or be a wrapper.
+                # libvirtd sends an event when the start is over. Until then libvirtd delays calls for this
+                # domain for up to 30 s, and the process of the domain perhaps still runs as another user or
+                # is a wrapper.
                 return None
             else:
                 process = qemu.find_process(guest_uuid, owner)
@@ -441,7 +446,7 @@ class DomainTable:
         return state == [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP]
 
     def _still_runs(self, guest_uuid: str, xml: str) -> bool:
-        """Whether the domain runs under the id in this XML, which a restart changes."""
+        """Whether the domain still runs under the id in this XML; a restart changes the id."""
         domain = self._connection.find_domain(guest_uuid)
         return domain is not None and str(domain.ID()) == domain_metadata.run_number(xml)
 

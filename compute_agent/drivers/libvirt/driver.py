@@ -51,8 +51,8 @@ from compute_agent.threads import ThreadSpec, start_thread
 LOG = logging.getLogger(__name__)
 
 # Seconds until the next attempt to connect; the pause doubles from the first number up to the second. The
-# first pause is short: a restart of libvirtd takes a moment, and the agent sees no starts of guests
-# meanwhile.
+# first pause is short: a restart of libvirtd takes only a moment, and until then the agent sees no starts of
+# guests.
 _FIRST_PAUSE: Final = 0.1
 _MAX_PAUSE: Final = 2.0
 
@@ -125,8 +125,8 @@ class LibvirtDriver:
         self._stopped = threading.Event()
         tried = threading.Event()
         self._thread = start_thread(GUESTS_THREAD, partial(self._run, tried))
-        # In most cases the guests are known when the constructor returns, so the agent can take them over at
-        # its start.
+        # The wait makes sure that in most cases the guests are known when the constructor returns. So the
+        # agent can take the guests over at its start.
         tried.wait(_FIRST_LOOK)
 
     # Running guests
@@ -249,7 +249,7 @@ class LibvirtDriver:
         """Yield libvirt's object of the domain for some calls, and translate libvirt's errors.
 
         :param failing: the end of the sentence "guest X ..." in the error message.
-        :raises GuestGoneError: the guest has ended, maybe during the calls.
+        :raises GuestGoneError: the guest has ended, perhaps during the calls.
         :raises DriverError: libvirt refuses a call.
         """
         libvirt, guest_uuid = self._connection.libvirt, known.guest.uuid
@@ -321,8 +321,8 @@ class LibvirtDriver:
                 self._stopped.wait(pause)
                 pause = min(2 * pause, _MAX_PAUSE)
             except Exception:
-                # An error in the agent's code. The thread goes on, because without it the agent would see no
-                # start or end of a guest.
+                # This is an error in the agent's code. The thread goes on, because without the thread the
+                # agent would see no start or end of a guest.
                 LOG.exception("An answer of libvirtd could not be handled")
                 self._stopped.wait(pause)
 
@@ -331,7 +331,7 @@ class LibvirtDriver:
         if time.monotonic() >= self._next_look:
             self._look_on()
         pause = max(self._next_look - time.monotonic(), 0.0)
-        # queue.Empty: no event arrived before the time of the next step.
+        # queue.Empty means that no event arrived before the time of the next step.
         with contextlib.suppress(queue.Empty):
             if (message := self._messages.get(timeout=pause)) is not None:
                 self._table.look_at(message)
@@ -388,7 +388,7 @@ class LibvirtDriver:
         return str(group.folders[0]) if group is not None and group.unified else ""
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
-        """The thread ids of the domain's QEMU process, even if only the hook has announced the domain yet."""
+        """The thread ids of the domain's QEMU process, also if so far only the hook announced the domain."""
         return self._expected.thread_ids(guest) or frozenset(self._living_threads(guest))
 
     def recent_threads(self, guest: Guest) -> frozenset[int]:
@@ -397,7 +397,7 @@ class LibvirtDriver:
         return expected or frozenset(self._recent_roles(guest))
 
     def vcpu_threads(self, guest: Guest) -> frozenset[int]:
-        """The threads that run guest CPUs; all threads where QEMU has not named them."""
+        """The threads that run guest CPUs; all threads if the names of threads do not tell which do."""
         threads = self._living_threads(guest)
         return frozenset(tid for tid, role in threads.items() if role.runs_guest) or frozenset(threads)
 
@@ -408,8 +408,8 @@ class LibvirtDriver:
         found = {tid: has for tid, (_, has) in qemu.misplaced_threads(roles, settings).items()}
         found |= self._helpers.misplaced_tasks(known, settings.emulator_cpus, roles.keys())
         # If the agent pinned threads in the kernel and libvirt does not know these pins yet, the main thread
-        # is reported as misplaced. So apply_cpu_settings() is called again and sets them through libvirt once
-        # it answers.
+        # is reported as misplaced. So apply_cpu_settings() is called again, and sets the pins through libvirt
+        # once libvirtd answers.
         if known.unreported and (has := procfs.thread_affinity(guest.pid)) is not None:
             found.setdefault(guest.pid, has)
         return found
@@ -431,8 +431,8 @@ class LibvirtDriver:
         roles = {role for role, _ in misplaced.values()}
         if known.unreported:
             roles.update(known.process.thread_roles().values())
-        # A busy libvirtd may take seconds, so the threads are pinned in the kernel first. Where libvirt's
-        # cpuset groups forbid the new CPUs this fails, and the calls of libvirt below pin the threads.
+        # A busy libvirtd may take seconds, so the threads are pinned in the kernel first. This fails if
+        # libvirt's cpuset groups forbid the new CPUs; then the calls of libvirt below pin the threads.
         known.unreported = True
         with contextlib.suppress(DriverError):
             known.pin_rest(settings)
@@ -459,7 +459,7 @@ class LibvirtDriver:
         return known.emulator_threads() | self._helpers.read_affinity(known)
 
     def move_emulator(self, guest: Guest, threads: Collection[int], cpus: frozenset[int]) -> int:
-        """Move threads to these CPUs if the definition has pins for them, and move helpers."""
+        """Move those of the threads that are helpers, or for which the definition has pins, to these CPUs."""
         known = self._table.find_living(guest)
         host = self._connection.host_cpus
         with self._change_domain(known, "cannot be pinned") as domain:
@@ -473,7 +473,7 @@ class LibvirtDriver:
         return known.moved_threads(self._connection.host_cpus, online)
 
     def restore_emulator(self, guest: Guest, online: frozenset[int]) -> int:
-        """Pin QEMU's threads as defined; moved helpers may use all online CPUs again."""
+        """Pin QEMU's threads to the CPUs in the definition; let moved helpers use all online CPUs again."""
         known, host = self._table.find_living(guest), self._connection.host_cpus
         moved = known.moved_threads(host, online)
         helpers = self._helpers.read_affinity(known)
@@ -511,7 +511,7 @@ class LibvirtDriver:
         return self._table.find_entry(guest).other_limits(wanted)
 
     def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
-        """Set a different weight and quota of the domain, the weight in its definition, too."""
+        """Set the domain's weight and quota where they differ; write the weight into the definition, too."""
         with self._table.changing:
             known = self._table.find_living(guest)
             has, group, definition = known.other_limits(wanted), known.domain_group, known.definition
@@ -539,7 +539,7 @@ class LibvirtDriver:
         return True
 
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
-        """Messages about limits that need a newer kernel, or the cgroup that the domain lacks."""
+        """Messages about limits that need a newer kernel, or a cgroup if the domain has no cgroup."""
         group = self._table.find_entry(guest).domain_group
         if group is None:
             return ["libvirt made no cgroup with the controller cpu for it"] if wanted.idle else []
@@ -552,7 +552,10 @@ class LibvirtDriver:
         return self._table.find_entry(guest).other_nodes(wanted)
 
     def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
-        """Bind memory of a domain without ``<numatune>`` by its cgroup, before libvirtd answers for it."""
+        """Bind the memory of a starting domain without ``<numatune>`` by writing to its cgroup.
+
+        At that time libvirtd does not yet answer questions about the domain.
+        """
         try:
             return self._expected.bind_memory(guest, nodes)
         except OSError as error:
@@ -602,7 +605,7 @@ class LibvirtDriver:
         """The ``oom_score_adj`` of the QEMU process and the soft limit, if they differ from ``wanted``.
 
         Values that another program has set in the definition or for the process do not count as differences.
-        ``high`` is the soft limit.
+        The field ``high`` has the soft limit.
         """
         known = self._table.find_living(guest)
         score = self._scores.without_refused(guest, MemoryLimits(oom_score_adj=wanted.oom_score_adj))
@@ -616,7 +619,7 @@ class LibvirtDriver:
         return replace(has, high=high if live or defined else None)
 
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
-        """Write the ``oom_score_adj`` of the QEMU process and the soft limit where they differ."""
+        """Write ``oom_score_adj`` of the QEMU process and the soft limit if they differ from ``wanted``."""
         if self.memory_limits(guest, wanted) is None:
             return False
         score = self._scores.without_refused(guest, wanted)
@@ -640,7 +643,8 @@ class LibvirtDriver:
             running = {one.guest.uuid for one in self._table.all_domains()}
             for ended in (one for one in self._records.all_records() if one.guest_uuid not in running):
                 self._records.save(replace(ended, scored=False))
-            # The note comes first: after a crash in between, the next agent still knows the score as its own.
+            # The record is saved before the score is written. After a crash between the two, the next agent
+            # still knows the score as its own.
             record = self._record_of(known)
             self._records.save(replace(record, scored=True))
             self._scores.write(guest, [guest.pid], score)
@@ -655,7 +659,7 @@ class LibvirtDriver:
         return self._records.record_of(known.guest.uuid, known.guest.name, f"{main.pid} {main.start_time}")
 
     def _set_soft_limit(self, guest: Guest, wanted: MemoryLimits) -> None:
-        """Set the soft limit of the running domain and of its definition where it differs.
+        """Set the soft limit of the running domain and its definition if it differs from ``wanted``.
 
         The agent first notes in the definition that the limit is its own. A refusal of libvirt is logged.
         """
@@ -693,12 +697,12 @@ class LibvirtDriver:
         )
 
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
-        """Set the differing items of the running domain and of its definition.
+        """Set the block I/O items that differ from ``wanted``, in the running domain and in its definition.
 
         The agent first notes in the definition which values are its own.
 
-        Items that libvirt refused are not tried again, because a refusal depends on cgroups and on the
-        kernel.
+        If libvirt has refused the same ``wanted``, the driver does not try again, because a refusal depends
+        on cgroups and on the kernel.
         """
         with self._table.changing:
             known = self._table.find_living(guest)

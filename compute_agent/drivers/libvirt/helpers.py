@@ -83,7 +83,11 @@ class HelperFinder:
     def __init__(
         self, state_folder: Path = STATE_FOLDER, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Read the pid files in ``state_folder``. ``clock`` returns seconds, for the age of the lists."""
+        """Begin without lists.
+
+        :param state_folder: the folder with pid files.
+        :param clock: returns seconds, for the age of the lists.
+        """
         self._state_folder = state_folder
         self._clock = clock
         self._pid_files: tuple[float, Mapping[str, frozenset[int]]] | None = None
@@ -100,7 +104,8 @@ class HelperFinder:
             return []
         found = {}
         for tid in self._list_ids(known, group, threads):
-            # Threads of QEMU itself are left out, also one made after the threads were listed above.
+            # Threads of QEMU itself are left out, including a thread that was made after ``threads`` were
+            # listed.
             if tid not in threads and not os.path.exists(f"/proc/{pid}/task/{tid}"):
                 found[tid] = _describe_task(tid)
         return [task for task in found.values() if task is not None]
@@ -140,7 +145,10 @@ class HelperFinder:
         return self._workers[1]
 
     def _list_pid_files(self) -> Mapping[str, frozenset[int]]:
-        """The pids in pid files by a domain's run, without a pid in the files of several runs."""
+        """The pids in pid files, by the number of a domain's run.
+
+        A pid in the files of several runs is left out.
+        """
         now = self._clock()
         if self._pid_files is None or now - self._pid_files[0] >= _LISTING_SECONDS:
             found: dict[str, set[int]] = defaultdict(set)
@@ -192,7 +200,7 @@ def _read_pid(path: str) -> int:
 
 
 def _is_helper(pid: int, group: DomainGroup | None) -> bool:
-    """Whether a process may be a helper of the domain with this cgroup."""
+    """Whether a process can be a helper of the domain with this cgroup."""
     if procfs.thread_name(pid, pid) not in _HELPERS or procfs.is_kernel_thread(pid):
         return False
     has = find_group(pid)
@@ -220,7 +228,7 @@ class HelperPins:
     def misplaced_tasks(
         self, known: RunningDomain, cpus: CpuSet, threads: Set[int] | None = None
     ) -> dict[int, CpuSet]:
-        """CPUs of movable helper tasks that may use other CPUs than ``cpus``, by thread id.
+        """The present CPUs of helper tasks that may use other CPUs and can be moved, by thread id.
 
         :param threads: the ids of QEMU's own threads; None means that they are listed.
         """
@@ -286,8 +294,8 @@ def _is_settled(known: RunningDomain, task: HelperTask, cpus: CpuSet) -> bool:
 def _move_task(task: HelperTask, cpus: CpuSet) -> tuple[CpuSet | None, str]:
     """Pin a task to ``cpus``.
 
-    :return: the CPUs of the task afterwards, or None if the task has ended. The second value is a reason if
-        the CPUs differ from the wanted CPUs.
+    :return: the CPUs of the task afterwards, or None if the task has ended. The second value is the reason
+        why the CPUs differ from ``cpus``, if they do.
     """
     tid = task.identity.pid
     # The kernel may have given the thread id to another task meanwhile.

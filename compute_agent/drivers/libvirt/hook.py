@@ -9,7 +9,7 @@ A hook can do harm. If the hook fails during a start, the domain does not start.
 ``reconnect``, libvirt ends a running guest. For a guest that migrates, the output of the hook becomes its
 XML. A hook that calls libvirt waits for ever. So this hook acts only at ``start``, prints nothing, always
 succeeds, and has a time limit. Without an agent or without Python, guests start as if there were no hook, and
-the system's log says so.
+the system's log gets a warning.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ HOOK_SECONDS: Final = 3
 agent's own time limit for an answer.
 """
 
-# Distinguishes the agent's own hook from an operator's file, which install and remove leave alone.
+# Distinguishes the agent's own hook from an operator's file, which install_hook() and remove() leave
+# unchanged.
 _MARK: Final = "# compute-agent libvirt hook"
 # The agent's hook has 2 KiB. A file above this size is another program's and is not read.
 _MAX_BYTES: Final = 1 << 16
@@ -114,7 +115,7 @@ def state(hooks: Path, socket: Path | None = None) -> HookState:
     text = path.read_text(errors="replace")
     if not any(line.startswith(_MARK) for line in text.splitlines()[:2]):
         return HookState.FOREIGN
-    # Without a socket the caller only wants to know whether the agent wrote the file.
+    # A caller without a socket only wants to know whether the agent wrote the file.
     usable = status.st_mode & 0o777 == 0o755 and socket is not None and text == hook_script(socket)
     return HookState.INSTALLED if usable else HookState.OUTDATED
 
@@ -144,7 +145,7 @@ def install_hook(hooks: Path, socket: Path) -> bool:
         beside.chmod(0o755)
         beside.replace(path)
     except OSError:
-        # The first error is the one to report.
+        # The error from above is reported, and not an error of the removal.
         with contextlib.suppress(OSError):
             beside.unlink()
         raise

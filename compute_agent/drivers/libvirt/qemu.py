@@ -68,7 +68,7 @@ def thread_role(name: str) -> ThreadRole:
 
 
 def wanted_cpus(it: ThreadRole, settings: CpuSettings) -> frozenset[int]:
-    """The CPUs for a thread's role; later plugged guest CPUs may use those of all guest CPUs."""
+    """The CPUs for a role; a guest CPU that was plugged in later may use the CPUs of all guest CPUs."""
     if it.vcpu is not None and it.vcpu < len(settings.vcpu_cpus):
         return settings.vcpu_cpus[it.vcpu]
     return settings.cpus if it.runs_guest else settings.emulator_cpus
@@ -77,7 +77,7 @@ def wanted_cpus(it: ThreadRole, settings: CpuSettings) -> frozenset[int]:
 def misplaced_threads(
     roles: Mapping[int, ThreadRole], settings: CpuSettings
 ) -> dict[int, tuple[ThreadRole, frozenset[int]]]:
-    """Role and present affinity, by thread id, of those threads that have other CPUs than ``settings``.
+    """Role and present affinity, by thread id, of the threads that may use other CPUs than ``settings`` say.
 
     :param roles: the roles of the threads, by thread id.
     """
@@ -101,7 +101,10 @@ class QemuProcess:
     _roles: dict[int, ThreadRole] = field(default_factory=dict)
 
     def thread_roles(self) -> Mapping[int, ThreadRole]:
-        """Roles by thread id: all ``all_vcpus`` if none has a guest CPU's name; empty without the process."""
+        """The roles of all threads of the process, by thread id; empty if the process has ended.
+
+        If no thread has the name of a guest CPU, each thread has the role ``all_vcpus``.
+        """
         # The pid may belong to another process by now.
         return self.list_roles() if procfs.is_alive(self.identity) else {}
 
@@ -114,8 +117,8 @@ class QemuProcess:
             del self._roles[gone]
         for tid in tids - self._roles.keys():
             name = procfs.thread_name(self.identity.pid, tid)
-            # A new thread has the name of the main thread, which made it, until QEMU renames it. Its role is
-            # not cached, so that the next call reads the name again.
+            # A new thread has the name of the main thread, which made it, until QEMU renames it. Until then
+            # its role is not cached, so that the next call reads the name again.
             if name != self.name or tid == self.identity.pid:
                 self._roles[tid] = thread_role(name)
         found_roles = {tid: self._roles.get(tid, EMULATOR) for tid in tids}
@@ -124,7 +127,7 @@ class QemuProcess:
         return dict.fromkeys(tids, ThreadRole(all_vcpus=True))
 
     def misplaced_threads(self, settings: CpuSettings) -> dict[int, tuple[ThreadRole, frozenset[int]]]:
-        """Role and present affinity, by thread id, of threads with other CPUs than ``settings``."""
+        """Role and present affinity, by thread id, of threads with other CPUs than ``settings`` say."""
         return misplaced_threads(self.thread_roles(), settings)
 
     def find_elsewhere(

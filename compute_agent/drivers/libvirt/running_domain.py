@@ -53,7 +53,7 @@ from compute_agent.model.messages import DriverError, GuestGoneError, full_name
 from compute_agent.model.resource import BlockIo
 
 # Names of groups. libvirt makes a group for the whole domain and groups below it, one of them ("emulator")
-# for the main thread. With cgroup v2 under systemd there is one more level ("libvirt") between them.
+# for the main thread. With cgroup v2 under systemd there is one more level ("libvirt") between the two.
 _OF_MAIN_THREAD: Final = "emulator"
 _BETWEEN: Final = "libvirt"
 
@@ -77,14 +77,14 @@ class DomainGroup:
     unified: bool
 
     def read_limits(self) -> CpuLimits | None:
-        """Weight, quota, idleness and burst. None if they cannot be read, as after the end of the domain."""
+        """Weight, quota, idleness and burst. None if they cannot be read, such as after the domain's end."""
         try:
             return self._unified_limits() if self.unified else self._legacy_limits()
         except OSError:
             return None
 
     def emulator_threads(self) -> list[int]:
-        """Threads in the cgroup ``emulator``: QEMU's main thread and helper tasks; none after the end."""
+        """Threads in the cgroup ``emulator``: QEMU's main thread and helpers; none after the guest's end."""
         # In cgroup v2 the cgroup ``emulator`` is threaded, and the kernel refuses to read its
         # cgroup.procs.
         name = "cgroup.threads" if self.unified else "tasks"
@@ -109,7 +109,7 @@ class DomainGroup:
         return True
 
     def libvirt_shares(self, weight: int) -> int:
-        """The ``cpu_shares`` for a weight of cgroup v2, which libvirt passes on unchanged."""
+        """The ``cpu_shares`` for a weight of cgroup v2; libvirt writes this number to the group."""
         if self.unified:
             return weight
         return max(round(weight * _DEFAULT_SHARES / _DEFAULT_WEIGHT), _MIN_SHARES)
@@ -131,7 +131,7 @@ class DomainGroup:
         if not self.unified:
             return replace(wanted, idle=False, burst=0.0)
         if wanted.weight is not None:
-            # A best-effort guest with one CPU has the weight 1 otherwise.
+            # Without this, a best-effort guest with one CPU would have the weight 1.
             wanted = replace(wanted, weight=max(wanted.weight, _MIN_SHARES))
         return without_missing(GuestCgroup(self.folders[0]), wanted)
 
@@ -207,7 +207,8 @@ def find_group(pid: int) -> DomainGroup | None:
 @functools.cache
 def _mount_points() -> Mapping[str, Path]:
     """The mount points of cgroup hierarchies, by name: ``cpu`` for version 1, an empty text for version 2."""
-    # The mount points come from /proc/self/mountinfo (proc(5)): mount points do not change while a host runs.
+    # The mount points come from /proc/self/mountinfo (proc(5)). They are cached, because mount points of
+    # cgroups do not change while a host runs.
     found: dict[str, Path] = {}
     for line in read_text("/proc/self/mountinfo").splitlines():
         mount, _, file_system = line.partition(" - ")
@@ -304,7 +305,7 @@ class RunningDomain:
         return self._group
 
     def pin_rest(self, settings: CpuSettings) -> None:
-        """Pin those threads that libvirt's calls did not pin.
+        """Pin the threads of QEMU that libvirt's calls did not pin.
 
         Without cgroups libvirt pins no helper threads of QEMU.
 
@@ -357,8 +358,8 @@ class RunningDomain:
             raise GuestGoneError(f"guest {self.guest} has ended")
         if allowed == self.binding.nodes == wanted:
             return None
-        # The binding in the kernel and the one in libvirt must be as wanted: the kernel's nodes take effect
-        # now, and libvirt applies its own again later.
+        # The binding in the kernel and the binding in libvirt must both be as wanted: the kernel's binding
+        # takes effect now, and libvirt applies its own binding again later.
         everywhere = procfs.nodes_with_memory()
         for has in (allowed, self.binding.nodes):
             unbound = not has or has >= everywhere
@@ -366,7 +367,7 @@ class RunningDomain:
                 return frozenset() if unbound else has
         return None
 
-    # The functions below concern threads that run no guest CPU, where another program pins guests. Only
+    # The functions below move threads that run no guest CPU, of guests that another program pins. Only
     # threads with a pin in the definition are moved, so that they can later get this pin back. The definition
     # itself stays unchanged, because it belongs to the other program.
 
@@ -416,7 +417,8 @@ class RunningDomain:
                 break
             for tid, (role, _) in left.items():
                 tried.add(tid)
-                # The thread has ended, or the kernel refuses. The result below does not count it.
+                # An error means that the thread has ended or that the kernel refuses. The result below does
+                # not count such a thread.
                 with contextlib.suppress(OSError):
                     os.sched_setaffinity(tid, wanted[role])
         return len(before.keys() - self.process.find_elsewhere(wanted).keys())
@@ -463,8 +465,9 @@ class DomainTuning:
     def persist_pins(self, has: DomainDefinition, settings: CpuSettings) -> DomainDefinition:
         """Write the pins that differ from ``settings`` into the persistent definition.
 
-        The note is written first and names the old and the new pins. If the agent crashes between the two
-        writes, the next agent still recognises the old pins and the new pins as the agent's own.
+        The agent's note is written before the pins, and names the old and the new pins. If the agent crashes
+        between the two writes, the next agent still recognises the old pins and the new pins as the agent's
+        own.
 
         :return: the definition after the writes.
         """
@@ -519,8 +522,9 @@ class DomainTuning:
     def persist_shares(self, has: DomainDefinition, shares: int) -> DomainDefinition:
         """Write the agent's shares into the definition, with a note that these shares are the agent's.
 
-        The note is written first and names the old and the new shares. If the agent crashes between the
-        two writes, the next agent still recognises the old shares and the new shares as the agent's own.
+        The note is written before the shares, and names the old and the new shares. If the agent crashes
+        between the two writes, the next agent still recognises the old shares and the new shares as the
+        agent's own.
 
         :return: the definition after the writes.
         """
@@ -561,7 +565,7 @@ class DomainTuning:
         return flag
 
     def _write_note(self, has: DomainDefinition) -> DomainDefinition:
-        """Write the agent's note into the metadata of the definition, with ``own`` as the only pins."""
+        """Write the agent's note into the definition's metadata; it names the pins in ``has.own`` only."""
         kind = self._libvirt.VIR_DOMAIN_METADATA_ELEMENT
         text = note_element(has.noted, has.own or (), has.own_items)
         self._domain.setMetadata(kind, text, PREFIX, NAMESPACE, self._affect_flag(has.persistent))
