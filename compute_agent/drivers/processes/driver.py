@@ -109,9 +109,9 @@ class ProcessDriver(UndividedThreads):
         environment: Mapping[str, str] | None = None,
         declared: Sequence[str] = (),
     ) -> Guest:
-        """Start the process of a new guest, and hold it before its first instruction.
+        """Start the process of a new guest, and hold it before the guest's program runs.
 
-        Later, release() lets the process run and discard() ends it.
+        Later, release() lets the guest's program run, or discard() ends the process.
 
         :param environment: environment variables in addition to the fixed ones of every guest.
         :param declared: the names of the settings that the request contained.

@@ -215,7 +215,7 @@ class ProcessTable:
                 raise DriverError(f"guest {guest_uuid} exists already")
 
     def forbid_lost(self, guest_uuid: str) -> None:
-        """Check that there is no unusable record of this uuid, because that guest may still run.
+        """Check that there is no unusable record of this uuid, because the recorded guest may still run.
 
         :raises DriverError: there is such a record.
         """
@@ -308,7 +308,7 @@ class ProcessTable:
         return record
 
     def _is_running(self, identity: ProcessIdentity) -> bool:
-        """Whether a process runs, by a poll if it is watched, which is cheaper than /proc."""
+        """Whether a process runs. A watched process is polled, because a read of /proc costs more."""
         return (self._watch is not None and self._watch.is_running(identity.pid)) or procfs.is_alive(identity)
 
     def note_limits(self, guest_uuid: str, names: Collection[str]) -> ProcessRecord:
