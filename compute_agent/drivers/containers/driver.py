@@ -125,7 +125,10 @@ class ContainerDriver(ForeignDriver):
             self._engine.kill_container(guest.details[CONTAINER])
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
-        """Write ``cpuset.cpus`` of the group, and read it back; return how many threads changed."""
+        """Write ``cpuset.cpus`` of the group, and read it back.
+
+        Return the number of threads that had other CPUs before the call.
+        """
         if not self._group_of(guest).has_file(FILES[CPUS]):
             raise DriverError(
                 f"guest {guest} cannot be pinned: its control group does not have the controller cpuset"

@@ -86,7 +86,7 @@ class ContainerEngine:
 
         :param name: the name of the engine, for messages.
         :param path: the UNIX socket on which the engine listens.
-        :param on_hint: called for each hint, from the thread that reads events.
+        :param on_hint: called for each hint, from any thread.
         :param seconds: the time limit of each call.
         :param all_events: whether to follow all containers, and not only those with the label of guests.
         :param has_pods: whether the engine is Podman, which has pods.
@@ -192,7 +192,10 @@ class ContainerEngine:
         self._send_request("POST", f"/containers/{key}/stop?t={whole}", whole + self._seconds)
 
     def kill_container(self, key: str) -> None:
-        """Send SIGKILL to the main process of a container, which also ends all other processes in it."""
+        """Send SIGKILL to the main process of a container.
+
+        The end of this process also ends all other processes in the container.
+        """
         self._send_request("POST", f"/containers/{key}/kill", self._seconds)
 
     def stop_pod(self, key: str, infra: str, seconds: float) -> None:

@@ -1,7 +1,9 @@
-"""x the labels of ``podman run --label`` and the labels of its image. An image can come from anywhere, but
-labels decide about CPUs of the host. So a label with the same value as in the image counts as the image's
-label, and has no effect. All other labels come from users of the engine's socket, and these users can become
-root anyway.
+"""Parses the settings of a guest in the labels of its container.
+
+The module consists of pure functions. A container has the labels of ``podman run --label`` and the labels of
+its image. An image can come from anywhere, but labels decide about CPUs of the host. So a label with the same
+value as in the image counts as the image's label, and has no effect. All other labels come from users of the
+engine's socket, and these users can become root anyway.
 """
 
 from __future__ import annotations

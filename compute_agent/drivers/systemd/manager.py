@@ -61,7 +61,7 @@ class SystemdManager:
     def __init__(self, open_bus: BusOpener, on_hint: Callable[[PeerHint], None]) -> None:
         """Begin without a connection; :meth:`open` connects.
 
-        :param on_hint: called from the connection's thread for each hint.
+        :param on_hint: called for each hint, from the connection's thread or from a thread that makes a call.
         """
         self._open_bus = open_bus
         self._on_hint = on_hint
