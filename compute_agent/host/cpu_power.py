@@ -57,7 +57,7 @@ class FrequencyDomain:
 
 @dataclass(frozen=True, slots=True)
 class UncoreDomain:
-    """The uncore (mesh and caches) of a set of CPUs.
+    """The uncore (mesh and caches) of a set of CPUs, which has a frequency of its own.
 
     :ivar folder: the folder of its files, relative to the root.
     :ivar min_khz: the lower limit of the frequency when the kernel booted.
@@ -72,9 +72,9 @@ class UncoreDomain:
 
 @dataclass(frozen=True, slots=True)
 class CpuPower:
-    """The parts of a host with frequencies or idle states that can be set.
+    """The CPUs and uncore parts of a host with frequencies or idle states that the agent can set.
 
-    :ivar idle_states: the folder of each idle state, by CPU and name.
+    :ivar idle_states: the folder of each idle state, by the CPU and the name of the state.
     """
 
     frequency_domains: tuple[FrequencyDomain, ...] = ()

@@ -5,7 +5,7 @@ the node:
 
 - NVIDIA's driver names the node of a GPU's memory (``/proc/driver/nvidia/gpus/*/numa_status``).
 - The driver ``kmem`` has added a DAX device to the node as memory (``target_node``). The path of the device
-  contains its bus. Persistent memory is below a bus of NVDIMMs, CXL memory below a region of CXL.
+  contains its bus. Persistent memory is below a bus of NVDIMMs, and CXL memory is below a region of CXL.
 - The speed of the node is compared with the speed of nodes with CPUs. Speed means the kernel's memory tier,
   and the bandwidth from the firmware (HMAT: ``accessN/initiators``). Memory with twice the bandwidth or a
   faster tier is HBM. Slower memory is CXL memory if the host has such devices.
@@ -146,7 +146,7 @@ class MemoryEvidence:
     """The facts that show the type of memory of NUMA nodes. Nodes are given by their ids.
 
     :ivar gpus: the nodes with memory of NVIDIA GPUs.
-    :ivar devices: the type of memory of nodes that come from a DAX device of a known type.
+    :ivar devices: the type of memory of those nodes that consist of a DAX device of a known type.
     :ivar speeds: the speed of each node from the firmware.
     :ivar tiers: the kernel's memory tier of each node.
     :ivar has_cxl: whether the host has CXL devices with memory.
@@ -211,7 +211,7 @@ def tell_types(nodes: Iterable[NumaNode], evidence: MemoryEvidence) -> dict[int,
 
 
 def _by_speed(node: int, usual: Iterable[int], evidence: MemoryEvidence) -> MemoryType | None:
-    """A type of memory clearly faster or slower than that of the ``usual`` nodes; otherwise None."""
+    """The type HBM or CXL, if the node's memory is faster or slower than that of ``usual`` nodes; or None."""
     beside = [evidence.speeds.get(other, MemorySpeed()) for other in usual]
     bandwidth = max((speed.bandwidth for speed in beside), default=0)
     latency = max((speed.latency for speed in beside), default=0)

@@ -23,7 +23,7 @@ class CpuTimes:
 
 
 def parse_line(numbers: str) -> CpuTimes:
-    """The times in a line of /proc/stat, after the name of the CPU. Old kernels have fewer numbers.
+    """The times of a CPU, from the numbers in its line of /proc/stat. Old kernels have fewer numbers.
 
     :raises ValueError: the line has other words.
     """
@@ -57,7 +57,7 @@ def busy_parts(before: Mapping[int, CpuTimes], now: Mapping[int, CpuTimes]) -> d
     """The share of time, 0 to 1, for which each CPU was busy between two readings of /proc/stat.
 
     The elapsed time is the sum of all ticks that the kernel counted. No clock is read. A CPU that was offline
-    in between is left out, because its ticks begin at 0 again.
+    between the readings is left out, because its ticks begin at 0 again.
     """
     return _parts_of_ticks(before, now, lambda times: times.busy)
 
@@ -113,7 +113,8 @@ def parse_start_time(text: str) -> int | None:
     :raises ValueError: a field that should be a number is not one.
     :raises LookupError: fields are missing.
     """
-    # The agent compares start times of all guests in each round, so only these two fields are parsed.
+    # The agent compares start times of all guests in each round, so only the state and the start time are
+    # parsed.
     fields = _fields_of(text)
     return None if fields[0] in _DEAD_STATES else int(fields[19])
 

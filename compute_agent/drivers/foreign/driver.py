@@ -109,8 +109,8 @@ class LookBudget:
 
     def __init__(self) -> None:
         self._spent: dict[str, tuple[float, float]] = {}
-        """By key: the number of reads that still count, and the monotonic time of the last read in
-        seconds."""
+        """The number of reads that still count, and the monotonic time of the last read in seconds, by
+        key."""
 
     def take_look(self, key: str, now: float) -> bool:
         """Return whether the agent is allowed to read the service or container now; if so, count a read."""

@@ -262,7 +262,7 @@ class ValueEditor(abc.ABC):
         """
 
     def _names_to_keep(self, record: ValueRecord, names: Collection[str]) -> Sequence[str]:
-        """Those of the ``names`` for which systemd's file has to stay, because another program caused it."""
+        """The ``names`` for which systemd's file has to stay, because another program caused the file."""
         return ()
 
     def _remove_files(self, record: ValueRecord, names: Collection[str]) -> None:

@@ -6,8 +6,8 @@ or a whole number. :data:`INFINITY` stands for "no limit" and "not set".
 
 Decisions on a value The agent alone decides about the CPUs and the NUMA nodes of a guest. A weight or a
 memory limit that the guest has of its own stays unchanged. Such a value comes from a unit file, ``systemctl
-set-property``, or an option of ``podman run``. If the guest and the agent both have a quota, or a rate for
-the same device, the lower one applies.
+set-property``, or an option of ``podman run``. If a quota of the guest's own and a quota of the agent meet,
+the lower one applies. The same is true for two rates of one device.
 
 The guest's own value
     When the agent sets a value for the first time, it records the present value as the guest's own. When the

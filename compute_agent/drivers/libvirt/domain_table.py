@@ -1,8 +1,8 @@
 """The table of running domains, and the search for the QEMU processes of domains that are starting.
 
-One thread updates the table; any thread is allowed to read it. libvirtd answers no questions about a domain
-until its guest CPUs run, but the QEMU process exists well before. The agent finds this process in /proc,
-among the processes that did not exist when libvirt's hook announced the start.
+One thread updates the table, and any thread is allowed to read it. libvirtd answers no questions about a
+domain until its guest CPUs run, but the QEMU process exists well before. The agent finds this process in
+/proc, among the processes that did not exist when libvirt's hook announced the start.
 
 Two locks protect the table. The lock ``_lock`` protects the entries, and the lock ``changing`` the values of
 one entry. Code that needs both locks takes ``changing`` before ``_lock``, so that two threads cannot wait for

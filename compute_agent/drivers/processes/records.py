@@ -180,8 +180,8 @@ def _shorten_log(path: Path, max_bytes: int) -> int:
         # at once.
         start = max(0, size - min(TAIL_BYTES, max_bytes // 2))
         tail = os.pread(descriptor, size - start, start)
-        # The file is truncated before the tail is written, because a full disk has no room for both. If the
-        # agent crashes between the two, the tail is lost.
+        # The file is truncated before the tail is written, because a full disk has no room for the whole file
+        # and the tail. If the agent crashes between the two, the tail is lost.
         os.ftruncate(descriptor, 0)
         os.write(descriptor, b"[compute-agent removed %d bytes]\n" % start + tail)
         # The modification time of an ended guest's log is the time of its end.

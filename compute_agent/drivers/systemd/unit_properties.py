@@ -1,5 +1,4 @@
-"""The properties of a service, their types on the bus, and the names of the files that systemd writes for
-them.
+"""The properties of a service, their types on the bus, and the names of systemd's files for properties.
 
 The module consists of pure functions. :mod:`compute_agent.drivers.foreign.values` defines the names of
 properties.

@@ -43,8 +43,8 @@ _KEYS: Final = KeyNames("Uuid", "Vcpus", "Memory", KEYS, f"[{SECTION}]")
 def section_lines(text: str) -> list[tuple[str, str]] | None:
     """The assignments (key and value) in the sections ``[X-ComputeAgent]``; None without such a section.
 
-    systemd.syntax(7) describes the syntax. A backslash at the end of a line means that the next line continues
-    it. Comments begin with ``#`` or ``;``.
+    systemd.syntax(7) describes the syntax. If a line ends with a backslash, the next line continues it.
+    Comments begin with ``#`` or ``;``.
     """
     found: list[tuple[str, str]] | None = None
     inside = False
