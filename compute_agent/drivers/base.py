@@ -173,7 +173,7 @@ class CpuLimits:
     :ivar quota: the maximum CPU time that the guest gets, in cores; None means no limit.
     :ivar idle: whether the guest gets CPU time only when no other group of the same parent cgroup wants it
         (``cpu.idle``). An idle guest has no weight.
-    :ivar burst: unused CPU time, in cores, that the guest may save and later use above its quota
+    :ivar burst: unused CPU time, in cores, that the guest can save and later use above its quota
         (``cpu.max.burst``).
     """
 
@@ -196,8 +196,8 @@ class CpuTuning(Protocol):
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The threads with other pins than ``settings`` demand: a dict from the thread id to its CPUs.
 
-        The CPUs are those that the kernel allows to the thread. The dict is empty if all threads are pinned
-        according to ``settings``.
+        The CPUs are the ones that the kernel allows to the thread. The dict is empty if all threads are
+        pinned according to ``settings``.
         """
         ...
 

@@ -28,7 +28,7 @@ LOG = logging.getLogger(__name__)
 # refuses to enable a controller (EBUSY) once a process is in the delegated group itself.
 _WANTED: Final = ("cpuset", "cpu", "memory", "io", "hugetlb")
 
-# Distinguishes the groups of guests from other groups below the delegated group, such as those that an
+# Distinguishes the groups of guests from other groups below the delegated group, such as groups that an
 # operator made.
 _PREFIX: Final = "guest-"
 
@@ -178,8 +178,8 @@ class CgroupRoot:
 
     def protect_guests(self) -> None:
         """Set memory.low and memory.min of the delegated group to the sums of all guests' values."""
-        # The kernel protects a group at most as far as its parent, and the parent's memory.low and memory.min
-        # are 0 unless the agent writes them.
+        # The kernel protects no more memory of a group than of its parent, and memory.low and memory.min of
+        # the parent are 0 unless the agent writes them.
         root = GuestCgroup(self.folder)
         groups = [GuestCgroup(folder) for folder in self.folder.glob(f"{_PREFIX}*")]
         for name in ("memory.low", "memory.min"):
@@ -221,7 +221,7 @@ class GuestCgroup:
 
         The move is repeated until no new process appears in the other group.
 
-        The function ignores a process that ends meanwhile.
+        The function ignores a process that ends during the move.
 
         :raises OSError: EBUSY: processes are made faster than they can be moved.
         """

@@ -335,7 +335,7 @@ class CombinedDriver:
 
 
 class _OwnChanges:
-    """Passes on the changes of one driver's guests, except guests that an earlier driver manages."""
+    """Passes on the changes of one driver's guests, unless an earlier driver manages the guest."""
 
     def __init__(self, earlier: Sequence[GuestDriver], listener: Listener, groups: Path) -> None:
         self._earlier = earlier

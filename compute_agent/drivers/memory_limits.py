@@ -9,7 +9,7 @@ The kernel counts OOM kills in ``memory.events`` of the guest's group. A guest o
 kills one of its processes, and the agent then removes the guest's group. So the agent reads the counters a
 last time before it removes a group.
 
-Only the owner of a process may write to the files of this process in /proc. The agent's unit drops
+Only the owner of a process is allowed to write to the files of this process in /proc. The agent's unit drops
 CAP_DAC_OVERRIDE, so even as root the agent cannot write to these files. With CAP_SETUID a thread can take
 another user's rights for file systems alone (setfsuid(2)).
 
@@ -59,7 +59,7 @@ def acting_as_owner(path: str) -> Iterator[None]:
 
 
 class OomWatch:
-    """Finds new OOM kills of guests by their last counters; any thread may call its methods."""
+    """Finds new OOM kills of guests by their last counters; any thread is allowed to call its methods."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -84,8 +84,8 @@ class OomWatch:
                 if counts[1] > kills:
                     self._news.append(OomKill(guest, counts[1] - kills, counts[0] > at_limit))
                     # Counts are stored only with a new kill. The kernel first counts that the limit was
-                    # reached, and kills a moment later. If the count were stored in between, the kill would
-                    # look like a kill for lack of memory on the host.
+                    # reached, and kills a moment later. If the first count were stored without the kill, the
+                    # kill would later look like a kill for lack of memory on the host.
                     self._counted[guest.uuid] = counts
             if last:
                 self._counted.pop(guest.uuid, None)
@@ -154,7 +154,8 @@ def present_limits(group: GuestCgroup | None, pids: Iterable[int], wanted: Memor
     if wanted.huge_pages is not None:
         found = {size: has.get(f"{_pages_file(size)}.max") for size, _ in wanted.huge_pages}
         pages = tuple((size, amount) for size, amount in found.items() if amount is not None)
-    # The first score that differs from the wanted one, because processes may have different scores.
+    # Processes of one guest can have different scores. The lowest score that differs from the wanted score is
+    # returned.
     scores = {score for pid in pids if (score := oom_score_adj(pid)) is not None}
     others = scores - {wanted.oom_score_adj}
     score = min(others or scores, default=None)

@@ -63,7 +63,7 @@ def sharing_reads(earlier: SharedReadings | None = None) -> Iterator[SharedReadi
     guest reads each file again.
 
     :param earlier: the readings of an earlier block of the same round; None begins without readings.
-    :return: the readings, which a later block may use.
+    :return: the readings, which a later block can use.
     """
     before, _SHARED.readings = _SHARED.readings, {} if earlier is None else earlier
     try:
@@ -167,7 +167,7 @@ def is_kernel_thread(pid: int) -> bool:
 def command_line(pid: int) -> tuple[str, ...]:
     """The command line of a process, at most its first 128 KiB; empty for kernel threads and ended processes.
 
-    A process can change its own command line, so nothing may depend on it alone.
+    A process can change its own command line, so callers must not trust the command line alone.
     """
     try:
         raw = read(f"/proc/{pid}/cmdline", _MAX_COMMAND_LINE)
@@ -231,8 +231,8 @@ def cgroup_path(pid: int) -> str:
     """The path of a process's cgroup in systemd's hierarchy; empty for the root or if it cannot be read."""
     text = read_optional(f"/proc/{pid}/cgroup") or ""
     paths = {controllers: path for line in text.splitlines() for _, controllers, path in [line.split(":", 2)]}
-    # In hybrid mode systemd tracks units in the named hierarchy of version 1, and version 2 may have no
-    # groups.
+    # In hybrid mode systemd tracks units in the named hierarchy of version 1, and the hierarchy of version 2
+    # may have no groups.
     return next((path for name in ("", "name=systemd") if (path := paths.get(name, "/")) != "/"), "")
 
 
@@ -247,7 +247,7 @@ def thread_affinity(tid: int) -> frozenset[int] | None:
 def pin_threads(pid: int, cpus: frozenset[int]) -> int:
     """Pin all threads of a process to ``cpus``, and repeat this until no new thread appears.
 
-    The function ignores a thread that ends meanwhile.
+    The function ignores a thread that ends before it is pinned.
 
     :return: how many threads had another affinity.
     :raises OSError: EINVAL: none of the CPUs is online and in the process's cpuset.

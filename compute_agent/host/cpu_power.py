@@ -160,10 +160,10 @@ def _uncore_domains(files: SysFiles, online: frozenset[int]) -> Iterator[UncoreD
         package = int(match[1]) if match else files.read_number(f"{folder}/package_id")
         cpus = frozenset(cpu for cpu, (one, _) in places.items() if one == package)
         if match:
-            # The firmware may number dies in another way than the topology; then the CPUs of the whole
-            # package count.
+            # The firmware can number dies in another way than the topology. If no CPU matches, the CPUs of
+            # the whole package count.
             cpus = frozenset(cpu for cpu in cpus if places[cpu][1] == int(match[2])) or cpus
-        # The limits at boot are read, because the agent may have set the present limits.
+        # The limits at boot are read, because the present limits may come from the agent.
         least, most = (files.read_number(f"{folder}/initial_{file}") for file in (MIN_UNCORE, MAX_UNCORE))
         yield UncoreDomain(folder, cpus, least, most)
 

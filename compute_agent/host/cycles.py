@@ -66,7 +66,7 @@ class CycleCounters(Protocol):
 
 
 class PerfEvents:
-    """Counts cycles through perf events. Only one thread at a time may use an object of this class."""
+    """Counts cycles through perf events. Only one thread at a time is allowed to use an object."""
 
     def __init__(
         self, events: tuple[tuple[int, int], tuple[int, int]] = HARDWARE, most: int | None = None
@@ -105,7 +105,7 @@ class PerfEvents:
             except (OSError, struct.error) as error:
                 if isinstance(error, PermissionError):
                     refused = _explain_error(error)
-                    continue  # Other threads may belong to another user.
+                    continue  # Counting goes on, because the other threads may belong to another user.
                 self.missing_reason = _explain_error(error)
                 self._close_all()
                 return {}  # The same error would occur for all other threads.

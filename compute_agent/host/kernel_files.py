@@ -28,7 +28,7 @@ def read(path: str, max_bytes: int | None = None) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []
-        # One read(2) of such a file may return only a part of it.
+        # One read(2) of such a file can return only a part of the content.
         while part := os.read(descriptor, _CHUNK if max_bytes is None else min(max_bytes, _CHUNK)):
             parts.append(part)
             if max_bytes is not None and (max_bytes := max_bytes - len(part)) == 0:
@@ -111,7 +111,7 @@ def read_machine_hash(root: Path) -> str:
 def read_host_id(root: Path) -> str:
     """A text that only the host below ``root`` has, also after a reboot; empty if nothing identifies it.
 
-    The text is a hash of ``/etc/machine-id`` and ``/etc/hostname``. Hosts that were made from one image may
+    The text is a hash of ``/etc/machine-id`` and ``/etc/hostname``. Hosts that were made from one image can
     have the same machine id.
     """
     machine, name = read_machine_id(root), read_host_name(root)

@@ -120,7 +120,7 @@ def parse_start_time(text: str) -> int | None:
 
 
 def _fields_of(text: str) -> list[str]:
-    # The second field is the name of the command in brackets, which may itself contain blanks and brackets.
+    # The second field is the name of the command in brackets, which itself can contain blanks and brackets.
     # So fields are counted from the third one, the state, after the last bracket.
     return text.rpartition(")")[2].split()
 

@@ -2,8 +2,8 @@
 
 The kernel reads a counter of an L3 cache on a CPU of that cache. Until Linux 6.8 the kernel uses the CPU of
 the reading thread, if this CPU belongs to the cache. Otherwise the kernel interrupts any CPU of the cache,
-which may be a quiet CPU. So a thread of the agent moves to shared CPUs of the cache before it reads a
-counter. Later kernels always use the first CPU of the cache.
+even a quiet CPU. So a thread of the agent moves to shared CPUs of the cache before it reads a counter. Later
+kernels always use the first CPU of the cache.
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ def _host_inventories(
     # The list has no nodes for the root, which comes first: the memory of nodes is on the zones of the nodes.
     nodes: list[Sequence[NumaNode]] = [(), *((zone.node,) if zone.node else () for zone in zones)]
     memory_mb = [sum(node.memory_kib for node in here) // 1024 for here in nodes]
-    # No zone has memory in a flat tree, or if the kernel shows only the sum. The root then offers all of it.
+    # No zone has memory in a flat tree, or if the kernel shows only the sum. Then the root offers all memory.
     if not any(memory_mb):
         nodes[0] = topology.numa_nodes
         memory_mb[0] = (sum(node.memory_kib for node in topology.numa_nodes) or topology.memory_kib) // 1024

@@ -127,7 +127,7 @@ def _kept_name(conf: cfg.ConfigOpts) -> str:
     try:
         return provider_tree.kept_name(Path(conf.state_path))
     except OSError:
-        return ""  # A command of another user may have no right to read the state folder.
+        return ""  # The agent's commands can be run by users that are not allowed to read the state folder.
 
 
 def disk_gb(path: Path) -> int:

@@ -160,7 +160,7 @@ def _load(content: bytes) -> Any:
         return yaml.load(content, BoundedLoader)
     except ConfigError:
         raise
-    except Exception as error:  # For hostile content the YAML parser may raise almost any exception.
+    except Exception as error:  # For hostile content the YAML parser can raise almost any exception.
         raise ConfigError(f"it is not YAML: {printable_text(str(error))}") from error
 
 

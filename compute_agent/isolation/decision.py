@@ -58,7 +58,7 @@ class HeldCpus:
 class IsolationDemand:
     """The isolation that all guests of a host demand together.
 
-    :ivar dedicated: the CPUs of the host that guests may hold (the dedicated set).
+    :ivar dedicated: the CPUs of the host that guests can hold (the dedicated set).
     :ivar nodes: the CPUs of each NUMA node, by number of the node.
     :ivar kept: CPUs that stay quiet although no known guest holds them, for example while a guest is lost.
     """

@@ -47,7 +47,7 @@ MASK_PATH: Final = re.compile(
     rf"|proc/(?P<thread>[0-9]{{1,10}})/status|{CONTROL_GROUPS}/(?P<group>.+)/{re.escape(GROUP_CPUS)}",
     re.ASCII,
 )
-"""The paths of all files with masks that the agent may write."""
+"""The paths of all files with masks that the agent is allowed to write."""
 
 _PASSTHROUGH: Final = re.compile(r"vfio-[a-z]+\S*\(([0-9a-f:.]+)\)", re.ASCII)
 """The action of an interrupt of a device that is passed through to a guest:
@@ -297,7 +297,8 @@ class MaskReader:
     def _is_gone(self, path: str) -> bool:
         match = MASK_PATH.fullmatch(path)
         if match is not None and match["thread"]:
-            # The thread's id may belong to a process by now, or the thread may be bound to one CPU for good.
+            # The id of the thread may belong to a process by now. The thread may also be one that the kernel
+            # has bound to a CPU for ever.
             threads, thread = kernel_files.list_kernel_threads(self.root), match["thread"]
             is_ended = threads is not None and thread not in threads
             return is_ended or (self._files.text(f"proc/{thread}/stat") is not None and thread in self._fixed)

@@ -179,7 +179,7 @@ class BalancerSockets:
     def write_ban(self, key: str, cpus: CpuSet) -> None:
         """Ban CPUs. If ``cpus`` is empty, make irqbalance use the banned CPUs of its environment again.
 
-        :raises BalancerError: irqbalance did not confirm the command, and may still execute it.
+        :raises BalancerError: irqbalance did not confirm the command, but perhaps executes it later.
         """
         # The list must not contain blanks, because irqbalance reads only its first word.
         self._send_command(key, f"settings cpus {cpuset.format(cpus) or 'NULL'}")

@@ -185,8 +185,8 @@ def own_group(path: str, key: str) -> str:
     """The group of a container or pod, from the group of its main process; empty if it has no own group.
 
     Examples are ``/machine.slice/libpod-ID.scope``, ``/system.slice/docker-ID.scope`` and
-    ``/machine.slice/machine-libpod_pod_ID.slice``. The container runtime, or a systemd in the container, may
-    have made groups below that group.
+    ``/machine.slice/machine-libpod_pod_ID.slice``. The main process can be in a group below, which the
+    container runtime or a systemd in the container has made.
 
     :param path: the group of the main process.
     :param key: the id of the container or pod.

@@ -228,7 +228,8 @@ class ContainerEngine:
     def _connect(self) -> socket.socket:
         """A connection to the engine.
 
-        :raises OSError: the engine does not answer, or another user than root or the agent's runs it.
+        :raises OSError: the engine does not answer, or it runs as a user other than root and the agent's
+            user.
         """
         plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

@@ -161,7 +161,7 @@ class ContainerTable(GuestTable):
             try:
                 member = self._engine.read_container(key)
             except (ValueError, EngineError):
-                # The container may no longer exist; the next round reads it again.
+                # The container may no longer exist. If it exists, the next round reads it again.
                 continue
             if member is not None and (is_inside := self._is_inside(member)) is not None:
                 now[key] = "" if is_inside else member.name
@@ -213,7 +213,8 @@ class ContainerTable(GuestTable):
             try:
                 labels = trusted_labels(container.labels, self._labels_of_image(container))
             except EngineError:
-                # The container may have gone with its image; the next list asks again.
+                # The container and its image may have been removed since the list was made. The next list
+                # shows this.
                 continue
             if KUBERNETES in labels:
                 raise DriverError(

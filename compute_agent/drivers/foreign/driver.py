@@ -261,8 +261,8 @@ class ForeignDriver(UndividedThreads):
     def stop(self, guest: Guest, timeout: float) -> None:
         """Stop the guest through its peer, and kill its processes after ``timeout`` seconds.
 
-        The peer does not restart the guest by itself. However, a service that runs a container may restart
-        the container.
+        The peer does not restart the guest by itself. However, if a service runs a container, the service can
+        start the container again.
 
         :raises DriverError: the peer does not answer, or the guest does not end.
         """
@@ -303,7 +303,7 @@ class ForeignDriver(UndividedThreads):
     # Claims
 
     def wanted_memory(self, guest: Guest) -> int:
-        """The memory in MiB to claim for a guest: its declared memory, or else its own limit; 0 without both.
+        """The memory in MiB to claim for a guest: its declared memory, or else its own limit, or else 0.
 
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: the limit cannot be read.
@@ -499,7 +499,7 @@ class ForeignDriver(UndividedThreads):
     # Block I/O
 
     def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
-        """A text that names those of the block I/O weight and rates that differ from ``wanted``."""
+        """A text that names each block I/O weight and rate that differs from ``wanted``."""
         found = self._compare_guest(guest, self._io_choice(wanted))
         return ", ".join(f"{name} is {values.value_text(found.present[name])}" for name in found.differing)
 
@@ -579,7 +579,7 @@ class ForeignDriver(UndividedThreads):
             try:
                 if not self._peer.is_open:
                     # The lock is checked at each connection, because another agent may have started while
-                    # there was none.
+                    # there was no connection.
                     self._check_lock()
                     self._peer.open()
                     self._look_around(everything=True)

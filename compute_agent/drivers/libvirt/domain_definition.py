@@ -286,7 +286,8 @@ class DomainDefinition:
     def other_pins(self, settings: CpuSettings, host: frozenset[int]) -> dict[ThreadRole, frozenset[int]]:
         """The pins to write, by role, so that the definition matches ``settings``.
 
-        Pins that another program demands stay, because the CPUs in ``settings`` were chosen within them.
+        Pins that another program demands stay, because the agent chose the CPUs in ``settings`` within these
+        pins.
 
         :param host: all CPUs of the host. Other CPUs are ignored.
         """

@@ -139,15 +139,15 @@ def describe_domain(domain_xml: str) -> DomainDescription:
     declared: dict[str, Any] = {}
     problems: list[str] = []
     for element, text in _our_settings(root).items():
-        # Unknown elements are skipped, because a later release may know them.
+        # Unknown elements are skipped, because they may be settings of a later release.
         if element not in _ELEMENTS:
             continue
         try:
             declared[_ELEMENTS[element]] = read_setting(_ELEMENTS[element], text)
         except ValueError as error:
             problems.append(f"{element} = {text[:_MAX_SHOWN]!r} cannot be used ({error})")
-    # The XML may have any number here, and the agent builds one set of CPUs for each guest CPU, so the number
-    # is capped.
+    # The number is capped, because the XML can have any number here, and the agent builds one set of CPUs for
+    # each guest CPU.
     vcpus = min(int(vcpu.get("current") or vcpu.text or 1), MAX_VCPUS)
     return DomainDescription(
         uuid.text.strip(),
@@ -392,7 +392,7 @@ def _dedicated_count(specs: Mapping[str, str], vcpus: int, own: frozenset[int] |
 
 
 def _dedicated_vcpus(specs: Mapping[str, str], vcpus: int) -> frozenset[int] | None:
-    """The dedicated guest CPUs of a ``mixed`` flavor, empty for others; None if unreadable."""
+    """The dedicated guest CPUs of a ``mixed`` flavor; empty for other flavors, None if unreadable."""
     if specs.get("hw:cpu_policy") != "mixed":
         return frozenset()
     # Nova uses the mask of realtime CPUs if there is no mask of dedicated CPUs.

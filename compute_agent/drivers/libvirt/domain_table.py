@@ -1,8 +1,8 @@
 """The table of running domains, and the search for the QEMU processes of domains that are starting.
 
-One thread updates the table, and any thread is allowed to read it. libvirtd answers no questions about a
-domain until its guest CPUs run, but the QEMU process exists well before. The agent finds this process in
-/proc, among the processes that did not exist when libvirt's hook announced the start.
+One thread updates the table, and any thread is allowed to read it. While a domain starts, libvirtd answers no
+questions about it, but the QEMU process already exists. The agent finds this process in /proc, among the
+processes that did not exist when libvirt's hook announced the start.
 
 Two locks protect the table. The lock ``_lock`` protects the entries, and the lock ``changing`` the values of
 one entry. Code that needs both locks takes ``changing`` before ``_lock``, so that two threads cannot wait for
@@ -142,7 +142,7 @@ class ExpectedDomains:
             guest = replace(one.guest, pid=pid)
             with self._lock:
                 if self._expected.get(guest.uuid) is not one:
-                    continue  # Another start of this guest was announced meanwhile.
+                    continue  # Another start of this guest was announced in the meantime.
                 self._expected[guest.uuid] = replace(one, guest=guest, process=process.identity)
             del waiting[guest.uuid]
             found.append(guest)
@@ -220,7 +220,7 @@ class DomainTable:
             return dict(self._lost)
 
     def find_entry(self, guest: Guest) -> RunningDomain:
-        """The entry of a guest. Its process is not checked and may have ended.
+        """The entry of a guest. The process of the guest is not checked and may have ended.
 
         :raises GuestGoneError: the table's thread has seen the guest's end, or a later run of the domain.
         """
@@ -316,7 +316,7 @@ class DomainTable:
                 return
             try:
                 # No event reports changes of block I/O and of the soft limit. The live XML is read only if
-                # the agent has set one of them and may have to repair it.
+                # the agent has set one of these values and may have to repair the value.
                 if known.definition.own_items:
                     known.blockio, known.soft_limit = parse_live(domain.XMLDesc(0))
                 source = self._read_source(domain)
@@ -344,7 +344,7 @@ class DomainTable:
         self._report_change(ChangeKind.CHANGED, known.guest)
 
     def _look_closely(self, guest_uuid: str) -> tuple[RunningDomain | None, str]:
-        """The present state of a domain, and the reason why the driver cannot manage it.
+        """The present state of a domain, and the reason why the driver cannot manage the domain.
 
         The state is None if the domain does not run or cannot be managed. The reason is empty if the domain
         can be managed. Each reason is logged once.

@@ -61,8 +61,8 @@ _MAX_PAUSE: Final = 2.0
 _LOOK_BATCH: Final = 8
 _LOOK_PAUSE: Final = 0.1
 
-# The longest time in seconds for which the constructor and close() wait for the thread. libvirtd may hang,
-# and the agent must start and stop without it.
+# The longest time in seconds for which the constructor and close() wait for the thread. If libvirtd hangs,
+# the agent must still start and stop.
 _FIRST_LOOK: Final = 10.0
 _LAST_LOOK: Final = 2.0
 
@@ -281,7 +281,7 @@ class LibvirtDriver:
         return DomainTuning(self._connection.libvirt, domain, self._connection.host_cpus)
 
     def _is_active(self, known: RunningDomain) -> bool:
-        """Whether a guest still runs; libvirt may report its end before the process is gone from /proc."""
+        """Whether a guest still runs. libvirt can report its end before /proc no longer shows the process."""
         if not known.is_alive:
             return False
         with contextlib.suppress(DriverError, self._connection.libvirt.libvirtError):
@@ -298,7 +298,7 @@ class LibvirtDriver:
             try:
                 if not self._connection.is_open:
                     # The lock is checked at each connection, because another agent may have started while
-                    # there was none.
+                    # there was no connection.
                     self._check_lock()
                     self._connection.open()
                     # libvirtd reports no events that happened without a connection, so all domains are read
@@ -431,8 +431,9 @@ class LibvirtDriver:
         roles = {role for role, _ in misplaced.values()}
         if known.unreported:
             roles.update(known.process.thread_roles().values())
-        # A busy libvirtd may take seconds, so the threads are pinned in the kernel first. This fails if
-        # libvirt's cpuset groups forbid the new CPUs; then the calls of libvirt below pin the threads.
+        # A busy libvirtd can take seconds for a call, so the threads are first pinned in the kernel. This
+        # fails if libvirt's cpuset groups forbid the new CPUs; then the calls of libvirt below pin the
+        # threads.
         known.unreported = True
         with contextlib.suppress(DriverError):
             known.pin_rest(settings)
@@ -459,7 +460,7 @@ class LibvirtDriver:
         return known.emulator_threads() | self._helpers.read_affinity(known)
 
     def move_emulator(self, guest: Guest, threads: Collection[int], cpus: frozenset[int]) -> int:
-        """Move those of the threads that are helpers, or for which the definition has pins, to these CPUs."""
+        """Move threads to these CPUs: each helper, and each thread for which the definition has a pin."""
         known = self._table.find_living(guest)
         host = self._connection.host_cpus
         with self._change_domain(known, "cannot be pinned") as domain:

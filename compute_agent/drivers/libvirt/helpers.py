@@ -8,9 +8,9 @@ named ``vhost-PID``, in the cgroup of the thread that made them. If the domain h
 may use all CPUs of the host.
 
 The agent finds helpers among the members of the cgroup of QEMU's main thread. Other helpers have pid files in
-libvirt's state folder, and the names of these files begin with the number of the domain's run. The system
-users that run helpers may write into some subfolders. So a pid counts only if its process has the name of a
-helper and is in no cgroup of another domain.
+libvirt's state folder, and the names of these files begin with the number of the domain's run. Some
+subfolders are writable for the system users that run helpers. So a pid counts only if its process has the
+name of a helper and is in no cgroup of another domain.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FOLDERS: Final = ("", "swtpm", "passt", "slirp", "dbus")
 """The subfolders of the state folder in which helpers have pid files; "" is the state folder itself."""
 
 _PID_FILE: Final = re.compile(r"(?P<number>[0-9]{1,10})-.+\.pid", re.ASCII | re.DOTALL)
-# The maximum number of bytes read from a pid file, and of files read in a folder. Helpers may write to these
+# The maximum number of bytes read from a pid file, and of files read in a folder. Helpers can write to these
 # folders, and must not be able to delay the agent.
 _MAX_PID_FILE: Final = 32
 _MAX_PID_FILES: Final = 10_000
@@ -78,7 +78,7 @@ class HelperTask:
 
 
 class HelperFinder:
-    """Finds the helper tasks of guests. Methods may be called from any thread."""
+    """Finds the helper tasks of guests. Any thread is allowed to call the methods."""
 
     def __init__(
         self, state_folder: Path = STATE_FOLDER, clock: Callable[[], float] = time.monotonic
@@ -113,7 +113,8 @@ class HelperFinder:
     def _list_ids(self, known: RunningDomain, group: DomainGroup | None, threads: Set[int]) -> Iterator[int]:
         if group is not None:
             for tid in set(group.emulator_threads()) - threads:
-                # The cgroup may contain kernel threads of the host, such as the one that splits huge pages.
+                # The cgroup can contain kernel threads of the host, such as the thread that splits huge
+                # pages.
                 if not procfs.is_kernel_thread(tid) or _VHOST.fullmatch(procfs.thread_name(tid, tid)):
                     yield tid
         else:
@@ -138,7 +139,7 @@ class HelperFinder:
             found = defaultdict(set)
             for word in list_kernel_threads(Path("/")) or ():
                 match = _VHOST.fullmatch(procfs.thread_name(int(word), int(word)))
-                # In a container, process 2 and its children may be ordinary processes with any name.
+                # In a container, process 2 and its children can be ordinary processes with any name.
                 if match is not None and procfs.is_kernel_thread(int(word)):
                     found[int(match[1])].add(int(word))
             self._workers = now, {owner: frozenset(tids) for owner, tids in found.items()}
@@ -175,14 +176,14 @@ class HelperFinder:
                         if match := _PID_FILE.fullmatch(entry.name):
                             yield match["number"], entry.path
             except OSError:
-                # If no such helper was ever used, the folder may not exist.
+                # The folder does not exist if no helper of this kind was ever used.
                 continue
 
 
 def _read_pid(path: str) -> int:
     """The pid in a file; 0 if the file is absent or has no pid."""
     try:
-        # O_NONBLOCK and O_NOFOLLOW: the user of a helper may put anything there, such as a FIFO that would
+        # O_NONBLOCK and O_NOFOLLOW: the user of a helper can put any file there, such as a FIFO that would
         # block the reader.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -298,7 +299,7 @@ def _move_task(task: HelperTask, cpus: CpuSet) -> tuple[CpuSet | None, str]:
         why the CPUs differ from ``cpus``, if they do.
     """
     tid = task.identity.pid
-    # The kernel may have given the thread id to another task meanwhile.
+    # The task may have ended, and the kernel may have given its thread id to another task.
     if not procfs.is_alive(task.identity):
         return None, ""
     reason = "its control group has no others"

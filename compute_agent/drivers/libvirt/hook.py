@@ -25,7 +25,7 @@ from typing import Final
 
 HOOKS: Final = Path("/etc/libvirt/hooks")
 HOOK_SECONDS: Final = 3
-"""The longest time, in seconds, for which the hook may delay a guest's start; a little longer than the
+"""The longest time, in seconds, for which the hook can delay a guest's start. It is a little longer than the
 agent's own time limit for an answer.
 """
 

@@ -146,7 +146,7 @@ def find_process(guest_uuid: str, owner: str, among: Iterable[int] | None = None
     """The QEMU process of a domain; None if no such process runs.
 
     Any user can start a process with the same words on its command line. So all user ids of the process must
-    be those of ``owner``. If ``owner`` is empty or unknown, they must be root's or the agent's own. A fork of
+    belong to ``owner``. If ``owner`` is empty or unknown, they must be root's or the agent's own. A fork of
     QEMU does not count, although it shows QEMU's command line until it calls execve(2).
 
     :param owner: a user name, or ``+`` and a number.
@@ -176,7 +176,7 @@ def _is_fork(pid: int) -> bool:
 
 
 def _user_ids(owner: str) -> frozenset[int]:
-    """The user ids that a process of this owner may have.
+    """The user ids that a process of this owner can have.
 
     :param owner: a user name, or ``+`` and a number; empty if not known.
     """

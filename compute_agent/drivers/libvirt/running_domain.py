@@ -60,7 +60,8 @@ _BETWEEN: Final = "libvirt"
 # The default values of cpu.shares and cpu.weight, which mean the same share of CPU time.
 _DEFAULT_SHARES: Final = 1024
 _DEFAULT_WEIGHT: Final = 100
-# The kernel refuses a smaller cpu.shares (cgroup v1), and libvirt a smaller cpu_shares, on cgroup v2, too.
+# The kernel refuses a smaller cpu.shares (cgroup v1). libvirt refuses a smaller cpu_shares, also on cgroup
+# v2.
 _MIN_SHARES: Final = 2
 
 
@@ -118,8 +119,8 @@ class DomainGroup:
         found = [
             limits for folder in self.folders if (limits := GuestCgroup(folder).cpu_limits()) is not None
         ]
-        # libvirt sets the weight on the outermost group. A quota may be on either group, and the lower one
-        # takes effect.
+        # libvirt sets the weight on the outermost group. Either group can have a quota. If both groups have
+        # one, the lower quota takes effect.
         quotas = [limits.quota for limits in found if limits.quota is not None]
         if not found:
             return None
@@ -127,7 +128,7 @@ class DomainGroup:
         return CpuLimits(found[0].weight, min(quotas, default=None), found[0].idle, burst)
 
     def within_kernel(self, wanted: CpuLimits) -> CpuLimits:
-        """The ``wanted`` limits, as far as libvirt and the kernel of this host support them."""
+        """The ``wanted`` limits, without limits that libvirt or the kernel of this host does not support."""
         if not self.unified:
             return replace(wanted, idle=False, burst=0.0)
         if wanted.weight is not None:
@@ -299,7 +300,7 @@ class RunningDomain:
     @property
     def domain_group(self) -> DomainGroup | None:
         """The cgroup of the domain; None as long as libvirt has made no group with the controller cpu."""
-        # None is not cached, because libvirt may make the group later.
+        # If there is no group yet, this is not cached, because libvirt may make the group later.
         if self._group is None:
             self._group = find_group(self.guest.pid)
         return self._group

@@ -380,7 +380,8 @@ class ProcessDriver(UndividedThreads):
                 )
                 self._move_to_group(record)
             # The cpuset is written first: the kernel then moves all threads at once, and new processes start
-            # within it. The affinity is set, too, because tools show it and the cpuset may be missing.
+            # within it. The affinity is set, too, because tools show it, and because a guest without a group
+            # has no cpuset.
             if record.own_group is not None:
                 record.own_group.confine_cpus(wanted)
             seen: set[int] = set()
@@ -432,8 +433,8 @@ class ProcessDriver(UndividedThreads):
         The kernel then moves the memory. The memory of a guest without a group stays on its nodes.
         """
         group = self._group_of(guest)
-        # The warning is logged once for all guests, because the reason is the same and a host may have
-        # hundreds of guests.
+        # The warning is logged once for all guests, because the reason is the same for all, and a host can
+        # have hundreds of guests.
         if wanted and not self._warned_of_memory and (group is None or group.memory_nodes() is None):
             self._warned_of_memory = True
             LOG.warning(
@@ -547,8 +548,8 @@ def _signal_guest(record: ProcessRecord, number: signal.Signals) -> None:
     for pid in targets:
         # The process may have ended since the list was made.
         with contextlib.suppress(ProcessLookupError):
-            # A started guest leads its own process group. An adopted process may be in the group of a shell
-            # or a service, which must not be stopped with it.
+            # A started guest leads its own process group. An adopted process can be in the process group of a
+            # shell or a service, which must not be stopped together with the guest.
             if record.adopted:
                 os.kill(pid, number)
             else:
@@ -568,7 +569,10 @@ def _guest_threads(record: ProcessRecord) -> tuple[dict[int, frozenset[int]], bo
 
 
 def _own_limits(record: ProcessRecord) -> frozenset[str]:
-    """The limits that the agent may change: those in the guest's record, and the score of a started guest."""
+    """The limits that the agent is allowed to change.
+
+    These are the limits in the guest's record, and the score of a started guest.
+    """
     own = frozenset(record.limits)
     # The score of a started guest comes from no other program: the guest inherits the score that the agent's
     # unit sets.

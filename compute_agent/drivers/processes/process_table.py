@@ -472,7 +472,8 @@ def _end_leftovers(record: ProcessRecord) -> None:
         if not left:
             return
         for pid in left:
-            # A process of another user stays, and the message below names it.
+            # The agent is not allowed to kill a process of another user. Such a process stays, and the
+            # message below names it.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         for pid in left - killed:

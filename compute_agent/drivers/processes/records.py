@@ -74,7 +74,7 @@ class EndedLog:
 
 
 def choose_logs(logs: Iterable[EndedLog], now: float, retention: float, max_bytes: int) -> list[EndedLog]:
-    """The logs to remove: all logs older than ``retention``, and the oldest others above ``max_bytes``.
+    """The logs to remove: all logs older than ``retention``, and then the oldest ones above ``max_bytes``.
 
     :param now: the present time in seconds since the epoch.
     :param retention: the seconds for which a log is kept after the guest's end.
@@ -392,7 +392,7 @@ class RecordStore:
             # A copy of a record under another name would make one process two guests.
             if path != self._path(record.uuid):
                 raise ValueError(f"it is the record of guest {record.uuid}")
-        # The file may contain anything, and one unusable record must not prevent the reading of other
+        # The file can contain anything, and one unusable record must not prevent the reading of other
         # records.
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return UnusableRecord(path, f"{type(error).__name__}: {error}")

@@ -169,7 +169,7 @@ class SystemdManager:
 
     def _on_signal(self, signal: BusSignal) -> None:
         if signal.sender == BUS_NAME:
-            # systemd was started again (systemctl daemon-reexec), and may have forgotten the subscription.
+            # systemd was started again (systemctl daemon-reexec), and may have lost the agent's subscription.
             if (
                 signal.member == "NameOwnerChanged"
                 and signal.body[:1] == (SYSTEMD,)
