@@ -66,7 +66,7 @@ class CycleCounters(Protocol):
 
 
 class PerfEvents:
-    """Counts cycles through perf events. Only one thread at a time is allowed to use an object."""
+    """Counts cycles through perf events. Only one thread at a time is allowed to call the methods."""
 
     def __init__(
         self, events: tuple[tuple[int, int], tuple[int, int]] = HARDWARE, most: int | None = None

@@ -1,8 +1,8 @@
 """Pure functions for the attributes of a host's providers, and for the zones that have a provider.
 
 A zone is the host, a NUMA node or an L3 cache. This project's Placement service stores attributes of a
-provider in addition to inventories and traits. Claims and operators use them. Attributes with names that are
-not in this module belong to other programs.
+provider in addition to inventories and traits. Claims and operators use these attributes. Attributes with
+names that are not in this module belong to other programs.
 """
 
 from __future__ import annotations

@@ -87,8 +87,9 @@ def hypervisor_name(conf: cfg.ConfigOpts) -> str:
     """The name of this host's provider in Nova: from the option, or else the name of the hypervisor.
 
     The name of the hypervisor is derived as in libvirt's virConnectGetHostname. If the host's name contains a
-    domain or begins with localhost, it is the host's name. Otherwise it is the canonical name from the
-    resolver. If the resolver fails, or the canonical name begins with localhost, it is the host's name, too.
+    domain or begins with localhost, the function returns the host's name. Otherwise the function returns the
+    canonical name from the resolver. If the resolver fails, or the canonical name begins with localhost, the
+    function returns the host's name, too.
     """
     if conf.compute.resource_provider_name:
         return str(conf.compute.resource_provider_name)

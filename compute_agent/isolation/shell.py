@@ -73,7 +73,7 @@ _PASSING: Final = frozenset({errno.EBUSY, errno.EAGAIN, errno.EINTR})
 class IsolationStatus:
     """The quiet CPUs, the work that stays on them, and the number of changed masks.
 
-    :ivar stuck: the masks that still allow work on quiet CPUs.
+    :ivar stuck: the masks that cannot be changed as needed.
     :ivar changed_masks: the number of masks, partition files and bans that differ from their originals.
     :ivar alone: the CPUs of valid partitions.
     :ivar refused: by uuid of the guest, messages about partitions that the guest does not have.

@@ -122,7 +122,7 @@ class LookBudget:
         return True
 
     def forget_old(self, now: float) -> None:
-        """Forget the keys that were not read in the last ``MAX_LOOKS`` seconds; no read counts so long."""
+        """Forget the keys that were not read recently, because a read counts for at most 30 seconds."""
         self._spent = {key: one for key, one in self._spent.items() if now - one[1] < MAX_LOOKS}
 
 

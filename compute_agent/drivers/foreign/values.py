@@ -4,10 +4,11 @@ The module consists of pure functions. Values have the names of properties in sy
 org.freedesktop.systemd1(5), for containers as for services. A value is a set of numbers (CPUs and NUMA nodes)
 or a whole number. :data:`INFINITY` stands for "no limit" and "not set".
 
-Decisions on a value The agent alone decides about the CPUs and the NUMA nodes of a guest. A weight or a
-memory limit that the guest has of its own stays unchanged. Such a value comes from a unit file, ``systemctl
-set-property``, or an option of ``podman run``. If a quota of the guest's own and a quota of the agent meet,
-the lower one applies. The same is true for two rates of one device.
+Decisions on a value
+    The agent alone decides about the CPUs and the NUMA nodes of a guest. A weight or a memory limit that the
+    guest has of its own stays unchanged. Such a value comes from a unit file, ``systemctl set-property``, or
+    an option of ``podman run``. If a quota of the guest's own and a quota of the agent meet, the lower one
+    applies. The same is true for two rates of one device.
 
 The guest's own value
     When the agent sets a value for the first time, it records the present value as the guest's own. When the

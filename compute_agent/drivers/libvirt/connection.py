@@ -86,7 +86,7 @@ class _LibvirtSession:
 
 
 class LibvirtConnection:
-    """A connection to libvirtd, which can be opened again after a break.
+    """A connection to libvirtd. If the connection breaks, it can be opened again.
 
     Any thread is allowed to call the methods.
     """

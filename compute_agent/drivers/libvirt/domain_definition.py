@@ -1,4 +1,4 @@
-"""The pins, limits and block I/O settings in a domain's definition, and the agent's note about its own ones.
+"""The pins, limits and block I/O settings in a domain's definition, and the agent's note about its values.
 
 https://libvirt.org/formatdomain.html describes the XML format. The agent notes its own values in the metadata
 of the definition, in a namespace of its own. The note identifies a pin by the number of the guest CPU, by the

@@ -368,9 +368,9 @@ class RunningDomain:
                 return frozenset() if unbound else has
         return None
 
-    # The functions below move threads that run no guest CPU, of guests that another program pins. Only
-    # threads with a pin in the definition are moved, so that they can later get this pin back. The definition
-    # itself stays unchanged, because it belongs to the other program.
+    # The functions below are for guests that another program pins. They move threads that run no guest CPU.
+    # Only threads with a pin in the definition are moved, so that they can later get this pin back. The
+    # definition itself stays unchanged, because it belongs to the other program.
 
     def emulator_threads(self) -> dict[int, CpuSet]:
         """The present CPUs of the threads that run no guest CPU, by thread id."""
