@@ -110,7 +110,10 @@ class RunningGuests(Protocol):
         ...
 
     def stop(self, guest: Guest, timeout: float) -> None:
-        """Ask the guest to stop, and force it after ``timeout`` seconds; an ended guest is no error."""
+        """Ask the guest to stop, and kill it if it still runs after ``timeout`` seconds.
+
+        The function ignores a guest that has ended.
+        """
         ...
 
 
@@ -343,7 +346,7 @@ class OomKill:
     """Processes of one guest that the kernel killed because memory was short.
 
     :ivar kills: the number of killed processes.
-    :ivar at_own_limit: True: the guest reached its own memory.max; False: the host ran out of memory.
+    :ivar at_own_limit: whether the guest reached its own memory.max. If not, the host ran out of memory.
     """
 
     guest: Guest
@@ -365,8 +368,8 @@ class MemoryTuning(Protocol):
     def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
         """Bind the memory of an announced guest that has a process but does not run a guest CPU yet.
 
-        A guest that another program binds to nodes keeps that binding. A failure is only logged, because the
-        agent binds the memory again once the guest runs.
+        If another program binds the guest to nodes, the guest keeps that binding. A failure is only logged,
+        because the agent binds the memory again once the guest runs.
 
         :param nodes: the NUMA nodes, at least one.
         :return: whether a value was written.
@@ -462,7 +465,7 @@ class GuestFlavor:
 
 
 class FlavorSource(Protocol):
-    """A driver of guests that another program, such as Nova, defines and keeps after a stop."""
+    """A driver of guests with definitions, which another program, such as Nova, keeps after a stop."""
 
     @property
     def host_name(self) -> str:
@@ -512,7 +515,7 @@ class LaunchSupport(Protocol):
 
     @property
     def starting_driver(self) -> StartingDriver | None:
-        """The driver itself if the agent starts its guests; None if another program does."""
+        """The driver itself if the agent starts its guests; None if another program starts them."""
         ...
 
     @property
@@ -559,8 +562,8 @@ class StartingDriver(GuestDriver, Protocol):
             contain.
         :param command: the program and its arguments.
         :param cwd: the working folder of the program.
-        :param environment: environment variables in addition to the fixed ones of every guest. The agent's
-            own environment is not inherited.
+        :param environment: environment variables in addition to the variables that every guest gets. The
+            agent's own environment is not inherited.
         :param declared: the names of the settings that the request contained, including settings with their
             default value.
         :raises DriverError: the guest exists, or cannot be started or recorded.

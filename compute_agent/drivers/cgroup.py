@@ -24,8 +24,8 @@ from compute_agent.model import cpuset
 
 LOG = logging.getLogger(__name__)
 
-# The controllers that the settings of any guest need. All are enabled when the agent starts: the kernel
-# refuses to enable a controller (EBUSY) once a process is in the delegated group itself.
+# The controllers that the settings of any guest need. All these controllers are enabled when the agent
+# starts: the kernel refuses to enable a controller (EBUSY) once a process is in the delegated group itself.
 _WANTED: Final = ("cpuset", "cpu", "memory", "io", "hugetlb")
 
 # Distinguishes the groups of guests from other groups below the delegated group, such as groups that an
@@ -37,7 +37,7 @@ PERIOD: Final = 100_000
 default.
 """
 
-# Microseconds; the kernel refuses a smaller quota (EINVAL).
+# The smallest quota in microseconds. The kernel refuses a smaller quota (EINVAL).
 _MIN_QUOTA: Final = 1000
 
 # A process that forks during its move leaves the child in the old group, and the next pass moves the child.
@@ -58,7 +58,8 @@ MAX_GROUPS: Final = 1000
 of groups below its own, and the agent would manage no other guest while it reads them."""
 
 MAX_DEPTH: Final = 32
-"""Maximum number of levels of these groups. The kernel takes long to find a deep group by its path."""
+"""Maximum number of levels of groups below a guest's group. The kernel takes long to find a deep group by its
+path."""
 
 IDLE: Final = "cpu.idle"
 BURST: Final = "cpu.max.burst"
@@ -100,7 +101,7 @@ def limits_agree(has: CpuLimits, wanted: CpuLimits) -> bool:
 
 
 def burst_microseconds(wanted: CpuLimits) -> int:
-    """The number for ``cpu.max.burst``, at most the quota, as the kernel demands; 0 without a quota."""
+    """The number for ``cpu.max.burst``. The kernel demands at most the quota, and 0 without a quota."""
     if wanted.quota is None:
         return 0
     return min(round(wanted.burst * PERIOD), quota_microseconds(wanted.quota))
@@ -160,7 +161,7 @@ class CgroupRoot:
                 try:
                     (folder / "cgroup.subtree_control").write_text(f"+{controller}")
                 except OSError as error:
-                    # EBUSY: there are processes in the group itself ("no internal process constraint").
+                    # EBUSY means that processes are in the group itself ("no internal process constraint").
                     LOG.warning(
                         "Controller %s cannot be enabled for groups below %s: %s", controller, folder, error
                     )
@@ -210,8 +211,8 @@ class GuestCgroup:
 
         :raises OSError: the process has ended, or the kernel refuses the move.
         """
-        # 0 is skipped: the kernel shows it in cgroup.procs for a process of another pid namespace, and reads
-        # it as the writing process, so the agent would move itself.
+        # The pid 0 is refused. In cgroup.procs it stands for a process of another pid namespace. The kernel
+        # reads a written 0 as the writing process, so the agent would move itself.
         if pid < 1:
             raise ProcessLookupError(errno.ESRCH, "a process of another pid namespace", str(self.folder))
         (self.folder / "cgroup.procs").write_text(str(pid))
@@ -271,7 +272,8 @@ class GuestCgroup:
 
     def possible_nodes(self) -> frozenset[int]:
         """The NUMA nodes that the parent group allows."""
-        # The parent's file, because the group's own cpuset.mems.effective shows only the present binding.
+        # The parent's file is read, because the group's own cpuset.mems.effective shows only the present
+        # binding.
         return GuestCgroup(self.folder.parent)._read_numbers("cpuset.mems.effective") or frozenset()
 
     def bind_memory(self, nodes: frozenset[int]) -> None:
@@ -308,7 +310,8 @@ class GuestCgroup:
 
         The result is None if the kernel does not show the counts.
         """
-        # Read with one read(2) and without a file object, because each round reads this file for each guest.
+        # The file is read with one read(2) and without a file object, because each round reads it for each
+        # guest.
         try:
             words = kernel_files.read_piece(f"{self.path}/memory.events").split()
         except OSError:

@@ -43,7 +43,7 @@ from compute_agent.model.resource import BlockIo
 
 LOG = logging.getLogger(__name__)
 
-# Where systemd mounts the hierarchy of cgroup v2.
+# The folder where systemd mounts the hierarchy of cgroup v2.
 _GROUPS: Final = Path("/sys/fs/cgroup")
 
 

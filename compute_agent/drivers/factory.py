@@ -85,9 +85,9 @@ _MARK: Final = "compute-agent.lock"
 class DriverLock:
     """The locks by which one agent excludes other agents from its guests.
 
-    :ivar holder: names this agent in the error message of a second agent that finds the lock taken.
-    :ivar what: names the locked guests in that error message.
-    :ivar remedy: the option that gives the two agents different guests, for that error message.
+    :ivar holder: the name of this agent, for the error message of a second agent that finds the lock taken.
+    :ivar what: the words for the locked guests in that error message.
+    :ivar remedy: the words in that error message for the option that gives the two agents different guests.
     :ivar lock: the file of the lock; None means that there is nothing to lock.
     :ivar mark: the file of a second lock, in the folder of libvirtd's socket; None means that no second lock
         is needed. If the agent cannot take the second lock there, it continues without this lock.
@@ -269,7 +269,8 @@ def choose_driver(
             f" {_PROCESS}",
         )
     if remembered != _PROCESS:
-        # The agent had several drivers, or a later release knows the driver: open_drivers() gives the remedy.
+        # The agent had several drivers, or a later release chose the driver: open_drivers() raises an error
+        # with the remedy.
         return DriverChoice(remembered)
     if count:
         return DriverChoice(
@@ -300,7 +301,8 @@ def _checked_names(names: Sequence[str]) -> Sequence[str]:
 
 def libvirtd_is_usable(uri: str) -> bool:
     """Whether libvirt-python is installed, and a libvirtd of this URI has its socket on this host."""
-    # find_spec() instead of an import, because the package is imported only when the driver is opened.
+    # find_spec() is used instead of an import, because the package is imported only when the driver is
+    # opened.
     return importlib.util.find_spec("libvirt") is not None and any(map(Path.exists, socket_paths(uri)))
 
 
@@ -308,9 +310,9 @@ def libvirtd_is_usable(uri: str) -> bool:
 class DriverKind:
     """The functions that lock the guests of a driver, open the driver, and say whether it can limit guests.
 
-    :ivar lock: makes the lock on the guests, from the options and the name of the agent.
-    :ivar open: makes the driver from the options, the folder of records, the lock and the name of the host's
-        resource provider. Without a lock the driver only reads.
+    :ivar lock: the function that makes the lock on the guests, from the options and the name of the agent.
+    :ivar open: the function that makes the driver from the options, the folder of records, the lock and the
+        name of the host's resource provider. Without a lock the driver only reads.
     :ivar unlimited_reason: the reason why the CPU use of guests cannot be limited; empty if it can be.
     """
 
@@ -323,7 +325,7 @@ class DriverKind:
 def lock_for(name: str, conf: cfg.ConfigOpts, holder: str) -> DriverLock:
     """The lock on the guests of the named driver.
 
-    :param holder: names this agent in the error message of a second agent.
+    :param holder: the name of this agent, for the error message of a second agent.
     :raises DriverError: there is no driver of that name.
     """
     return _find_kind(name).lock(conf, holder)

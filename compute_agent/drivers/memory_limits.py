@@ -216,9 +216,9 @@ class OomScores:
 
 
 def huge_page_use(group: GuestCgroup | None) -> dict[int, int]:
-    """Bytes of huge pages that a group uses or reserves (the larger), by page size in KiB."""
+    """The bytes of huge pages that a group uses or reserves (the larger number), by page size in KiB."""
     # Used and reserved pages have separate limits, and the agent sets both limits to the same value. So the
-    # larger number has to fit.
+    # larger number has to fit into the limit.
     if group is None:
         return {}
     found = {}

@@ -28,8 +28,8 @@ round. A round compares all settings of a guest within milliseconds.
 """
 
 # A pass pins all threads of a process. A thread that is made during a pass inherits the affinity of the
-# thread that made it, so two passes are nearly always enough. A process that makes threads faster than the
-# agent lists them is corrected at the next reconcile.
+# thread that made it, so two passes are nearly always enough. If a process makes threads faster than the
+# agent lists them, the next reconcile pins the missing threads.
 MAX_PASSES: Final = 16
 
 # Clock ticks per second, the unit of start times in /proc. The kernel's timer may have another frequency.

@@ -289,7 +289,7 @@ def _with_homes(zones: list[HostZone], shape: str) -> tuple[HostZone, ...]:
     candidates = [zone for zone in zones if shape == "l3" or (shape == "numa" and zone.node is not None)]
     homes: dict[str, frozenset[int]] = {}
     taken: frozenset[int] = frozenset()
-    # Inner zones come before outer ones, and in each group NUMA nodes before caches.
+    # Inner zones come before outer zones. In each of these two groups, NUMA nodes come before caches.
     for zone in sorted(candidates, key=lambda zone: (zone.parent is None, zone.node is None)):
         homes[zone.name] = zone.cpus - taken
         taken |= zone.cpus

@@ -1,7 +1,7 @@
 """Determines the CPUs for ``PCPU``, ``VCPU`` and emulator threads from options and hardware.
 
-The options and their deprecated combinations are Nova's (``[compute] cpu_dedicated_set``, ``cpu_shared_set``,
-``[DEFAULT] vcpu_pin_set``, ``reserved_host_cpus``).
+The options and their deprecated combinations are the same as in Nova (``[compute] cpu_dedicated_set``,
+``cpu_shared_set``, ``[DEFAULT] vcpu_pin_set``, ``reserved_host_cpus``).
 
 A core is *split* if some of its threads are dedicated and others shared. For example, on a host with 48 CPUs
 the threads of a core are ``n`` and ``n + 24``. On this host ``cpu_dedicated_set = 2-17`` and ``cpu_shared_set

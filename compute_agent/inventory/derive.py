@@ -243,7 +243,8 @@ def _host_inventories(
 
     :param places: the CPUs in no pool, first of the root and then of each zone.
     """
-    # The list has no nodes for the root, which comes first: the memory of nodes is on the zones of the nodes.
+    # The first entry is for the root, and has no nodes, because the zones of the nodes offer the memory of
+    # the nodes.
     nodes: list[Sequence[NumaNode]] = [(), *((zone.node,) if zone.node else () for zone in zones)]
     memory_mb = [sum(node.memory_kib for node in here) // 1024 for here in nodes]
     # No zone has memory in a flat tree, or if the kernel shows only the sum. Then the root offers all memory.
@@ -263,7 +264,7 @@ def _host_inventories(
         )
     vcpus = [len(place & cpu_sets.shared) for place in places]
     reserved_vcpus = spread_amount(cpu_sets.reserved_vcpus, vcpus)
-    # The reserve is on nodes with CPUs, because the host does not use memory of expanders and GPUs.
+    # The reserved memory is on nodes with CPUs, because the host does not use memory of expanders and GPUs.
     near_mb = [
         memory_mb[0],
         *(memory if zone.cpus else 0 for zone, memory in zip(zones, memory_mb[1:], strict=True)),

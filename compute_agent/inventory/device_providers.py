@@ -199,7 +199,8 @@ def _device_warnings(selected: Sequence[tuple[PciDevice, DeviceSpec]]) -> Iterab
             f"{OPTION}: {name} has whole cards and virtual functions of others, so a guest that asks for one"
             " may get the other: give them different values of resource_class, or a trait"
         )
-    # a mediated device needs neither a driver of VFIO nor an IOMMU group of its card
+    # Devices that make mediated devices are left out. A mediated device needs neither a driver of VFIO nor an
+    # IOMMU group of its card.
     selected = [(device, spec) for device, spec in selected if not spec.mdev_type]
     devices = [device for device, _ in selected]
     if without_iommu := [device.address for device in devices if device.iommu_group is None]:

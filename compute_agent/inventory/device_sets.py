@@ -41,7 +41,7 @@ class DeviceSet:
 
     :ivar name: the name of this kind of set, such as ``GPU_PAIR``. Several sets of a host can have the same
         name.
-    :ivar addresses: the PCI addresses of its members.
+    :ivar addresses: the PCI addresses of the members of the set.
     """
 
     name: str

@@ -117,7 +117,7 @@ class DeviceSpec:
 
     :ivar vendor_id: the vendor as four hexadecimal digits in lower case, or ``*`` for any.
     :ivar product_id: the product as four hexadecimal digits in lower case, or ``*`` for any.
-    :ivar address: selects devices by their address.
+    :ivar address: the rule that selects devices by their address.
     :ivar resource_class: the resource class of the devices; empty means a class that names vendor and
         product.
     :ivar traits: the traits of the provider of each device.

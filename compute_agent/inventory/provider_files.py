@@ -76,7 +76,7 @@ def files_in(location: str) -> tuple[Path, ...]:
     :raises OSError: the folder cannot be listed.
     """
     try:
-        # Hidden files are left out, as Nova does.
+        # Hidden files are left out, as in Nova.
         names = sorted(name for name in os.listdir(location) if name.endswith(".yaml") and name[0] != ".")
     except FileNotFoundError:
         return ()

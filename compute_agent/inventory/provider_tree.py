@@ -184,7 +184,7 @@ NAME_FILE: Final = "provider_name"
 
 
 class IdentityError(Exception):
-    """A damaged file with the root provider's uuid or name; the text names it and says what to do."""
+    """A damaged file with the root provider's uuid or name; the text names the file and says what to do."""
 
 
 def load_or_create(state_path: Path) -> str:

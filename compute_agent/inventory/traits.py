@@ -112,7 +112,10 @@ def memory_trait(memory_type: MemoryType) -> str:
 
 
 def with_isolation(tree: ProviderTree, levels: Collection[IsolationLevel]) -> ProviderTree:
-    """The tree, with a trait such as ``CUSTOM_CPU_QUIET`` for each isolation level at providers of PCPU."""
+    """The tree with a trait for each isolation level, such as ``CUSTOM_CPU_QUIET``.
+
+    The providers with an inventory of PCPU have these traits.
+    """
     offered = frozenset(f"{CPU_PREFIX}{level.upper()}" for level in levels)
     nodes = tuple(
         replace(node, traits=node.traits | offered) if "PCPU" in node.inventories else node

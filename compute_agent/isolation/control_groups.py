@@ -46,7 +46,8 @@ below it.
 
 _UNIT: Final = re.compile(r"[^/]+\.(?:slice|scope|service)")
 _OWN_GROUP: Final = re.compile(r"(?P<domain>/.+)/libvirt/[^/]+")
-"""The name of the group of a domain's main thread. The groups of all its threads have the same parent."""
+"""The name of the group of a domain's main thread. The groups of all threads of the domain have the same
+parent."""
 
 _SYSTEMD_SECONDS: Final = 10.0
 _SYSTEMD_PAUSE: Final = 60.0

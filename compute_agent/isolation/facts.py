@@ -81,7 +81,7 @@ workqueues.
 """
 
 _FOLLOWING: Final = ("irq/", "vhost-")
-"""Threads that the agent does not place: threads of interrupts follow their interrupts, threads of vhost
+"""Threads that the agent does not place: threads of interrupts follow their interrupts, and threads of vhost
 follow their guest.
 """
 
@@ -173,7 +173,7 @@ class KernelMask:
         return str(self.kind)
 
     def parse_text(self, text: str) -> CpuSet:
-        """The CPUs of a text in the format of this file.
+        """The CPUs in a text that has the format of this file.
 
         :raises cpuset.BadCpuSet: the text has another format.
         """
@@ -195,7 +195,7 @@ def is_list_file(path: str) -> bool:
 
 
 def parse_mask_text(path: str, text: str) -> CpuSet:
-    """The CPUs of a text in the format of a mask's file.
+    """The CPUs in a text that has the format of the file ``path``.
 
     :raises cpuset.BadCpuSet: the text has another format.
     """

@@ -4,8 +4,8 @@ The agent writes masks before it makes partitions. The reason is that the kernel
 partitions from the mask of workqueues, so the agent must read the original of this mask before. For the same
 reason, the agent removes partitions before it restores masks.
 
-A host can have two agents, for example one for domains and one for processes. Each agent would take the
-other's masks for drift. So the first agent with a quiet guest keeps the right to change masks
+A host can have two agents, for example one for domains and one for processes. Each agent would mistake the
+masks of the other agent for drift. So the first agent with a quiet guest keeps the right to change masks
 (:class:`MaskOwnership`) until all masks have their originals.
 
 Usually the mask of the agent's control group keeps the agent's own threads off quiet CPUs.
@@ -333,7 +333,7 @@ class HostIsolator:
         return tuple(decide_bans(seen, failures.keys(), demand.quiet_cpus, kept).writes.values())
 
     def plan_partitions(self, demand: IsolationDemand) -> tuple[tuple[str, str], ...]:
-        """The writes to files of partitions that a demand would cause, as paths and texts.
+        """The writes to files of partitions that a demand would cause, as pairs of path and text.
 
         :raises OSError: originals cannot be read.
         """

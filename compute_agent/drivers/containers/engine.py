@@ -309,7 +309,7 @@ class ContainerEngine:
 
 
 def _is_podman(version: Mapping[str, Any]) -> bool:
-    """Whether an answer to ``GET /version`` is Podman's."""
+    """Whether an answer to ``GET /version`` comes from Podman."""
     found = version.get("Components")
     return isinstance(found, list) and any(
         isinstance(one, dict) and one.get("Name") == "Podman Engine" for one in found

@@ -50,7 +50,7 @@ class EventStream:
         :param connect: connects to the engine; raises OSError.
         :param path: the path of the request, with its query.
         :param on_change: called from the thread with the id of a container that may have changed. An empty id
-            means all containers: at the beginning of the stream, after a gap, and at its end.
+            means all containers: at the beginning of the stream, after a gap, and at the end of the stream.
         :raises OSError: the engine does not answer.
         """
         self._connect = connect

@@ -126,7 +126,7 @@ def _kernel_weight(value: int) -> int:
 
 def _weight_agrees(value: int, text: str, idle: str | None) -> bool:
     if value == IDLE:
-        # A kernel without cpu.idle has the lowest weight instead.
+        # On a kernel without cpu.idle, the group has the lowest weight instead.
         return idle == "1" or (idle is None and text == "1")
     return idle in (None, "0") and int(text) == _kernel_weight(value)
 

@@ -33,7 +33,7 @@ class UnfitSubjectError(ValueError):
 class RunningGroup:
     """The processes of a guest.
 
-    :ivar folder: the folder of its control group.
+    :ivar folder: the folder of the guest's control group.
     """
 
     main: ProcessIdentity

@@ -45,7 +45,7 @@ def load() -> Any:
 
     :raises DriverError: the package is missing or cannot be used.
     """
-    global _loop  # once: libvirt has one event loop for each process
+    global _loop  # The loop is global, because libvirt has one event loop for each process.
     try:
         import libvirt
     except ImportError as error:
@@ -74,7 +74,7 @@ class _LibvirtSession:
     """One connection to libvirtd with its registered events.
 
     :ivar handle: libvirt's object of the connection.
-    :ivar events: the ids of the event callbacks registered on it.
+    :ivar events: the ids of the event callbacks that are registered on the connection.
     :ivar calls: the number of calls under way on this connection.
     :ivar unwanted: whether to close the connection as soon as none of these calls is running.
     """
@@ -103,7 +103,7 @@ class LibvirtConnection:
         self._happened = happened
         self._session: _LibvirtSession | None = None
         self._broken: list[_LibvirtSession] = []
-        # Protects only the counts of calls; no thread holds it during a call of libvirt.
+        # This lock protects only the counts of calls. No thread holds the lock during a call of libvirt.
         self._calls_lock = threading.Lock()
         self._host_cpus = frozenset[int]()
         self._host_name = ""
@@ -273,8 +273,8 @@ class LibvirtConnection:
     def _on_closed(self, handle: Any, reason: int, session: _LibvirtSession) -> None:
         if self._session is session:
             self._session = None
-            # This runs in libvirt's event thread, in which close() would wait for itself. The next open()
-            # closes the session.
+            # This function runs in libvirt's event thread, in which a close of the connection would wait for
+            # itself. The next open() closes the session.
             self._broken.append(session)
             LOG.warning("The connection to libvirtd at %s ended (reason %d)", self.uri, reason)
             self._happened(None)

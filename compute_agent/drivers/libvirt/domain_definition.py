@@ -119,7 +119,7 @@ def items_to_set(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str
     found: dict[str, Item] = {}
     for item in sorted({*goal, *(item for item in own if item in has.rates)} - has.foreign):
         present, target = has.rates.get(item, DeviceRates()), goal.get(item, DeviceRates())
-        # A present value that the agent did not write is another program's.
+        # A present value that the agent did not write belongs to another program.
         if present != target and (item in own or not present):
             found[item] = target
     # A domain without a weight has the kernel's default. So nothing is written if the default is wanted.
@@ -220,13 +220,13 @@ class DomainDefinition:
     :ivar persistent: whether the domain has a definition. Without a definition, the object has the settings
         of the running domain.
     :ivar shares: the CPU shares (``<cputune><shares>``); None means that the definition has no such value.
-    :ivar noted: the shares that the agent wrote, by its note.
+    :ivar noted: the shares that the agent wrote, as its note says.
     :ivar quota: the quota of the whole domain in cores; None means no limit.
     :ivar binding: the NUMA nodes of the memory.
     :ivar pins: the CPUs of each guest CPU, each I/O thread and the emulator.
     :ivar pinned: the roles that the definition pins. Threads of all other roles have the CPUs of ``<vcpu
         cpuset>``.
-    :ivar own: the pins that the agent wrote, by its note; None means that all pins count as the agent's.
+    :ivar own: the pins that the agent wrote, as its note says; None means that all pins count as the agent's.
     :ivar blockio: the settings of block I/O.
     :ivar own_items: the items of block I/O, and ``soft_limit``, that the agent wrote.
     :ivar soft_limit: the memory in KiB above which the kernel slows the domain down; None means no limit.
@@ -278,8 +278,8 @@ class DomainDefinition:
         """
         quotas = [quota for quota in (wanted.quota, self.quota) if quota is not None]
         weight = None if self.has_foreign_shares else wanted.weight
-        # Shares of another program state the domain's weight against other guests, and an idle group has no
-        # weight.
+        # Shares of another program state the domain's weight against other guests. An idle group has no
+        # weight, so such a domain does not become idle.
         idle = wanted.idle and not self.has_foreign_shares
         return CpuLimits(weight, min(quotas, default=None), idle, wanted.burst)
 
@@ -376,7 +376,7 @@ def _key(role: ThreadRole) -> str:
 
 
 def _noted_pins(note: ElementTree.Element) -> frozenset[Pin] | None:
-    """The pins in a note, without unreadable ones; None if the note has no attribute ``pins``."""
+    """The pins in a note, without unreadable pins; None if the note has no attribute ``pins``."""
     if (text := note.get("pins")) is None:
         return None
     found = set()

@@ -310,8 +310,8 @@ _MIB_IN_GIB: Final = 1024
 _MAX_AMOUNT: Final = (1 << 31) - 1
 # A longer number exceeds the largest amount in any case, and takes long to convert.
 _MAX_DIGITS: Final = 20
-# The syntax of Placement 1.33 for group suffixes. ``\Z`` and not ``$``, which also matches before a final
-# newline.
+# The syntax of Placement 1.33 for group suffixes. The pattern ends with ``\Z`` and not with ``$``, because
+# ``$`` also matches before a final newline.
 _RESOURCES: Final = re.compile(r"resources(?P<group>[A-Za-z0-9_-]{0,64}):(?P<name>[A-Z0-9_]+)\Z")
 
 

@@ -93,8 +93,8 @@ class ExpectedDomains:
     def expect_guest(self, domain_xml: str) -> Guest:
         """Register a domain that is about to start, so that find_appeared() looks for its process.
 
-        :return: the guest that the start will make, with pid 0. Its constraints are all pins that libvirt is
-            about to set, including pins that the agent wrote.
+        :return: the guest that the start will make, with pid 0. The constraints of this guest are all pins
+            that libvirt is about to set, including pins that the agent wrote.
         :raises ValueError: the text is not the XML of a domain, or too many domains are expected.
         """
         found = domain_metadata.describe_domain(domain_xml)
@@ -279,7 +279,7 @@ class DomainTable:
             known = self._running.get(guest_uuid)
             found, reason = self._look_closely(guest_uuid)
             if reason and known is not None and known.is_alive:
-                return  # Its former description stays, because the domain still runs.
+                return  # The former description of the domain stays, because the domain still runs.
             before = None if known is None else known.guest
             # The same object of the process means the same run: _describe_domain() keeps the known process
             # while it lives.

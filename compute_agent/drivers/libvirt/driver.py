@@ -105,8 +105,8 @@ class LibvirtDriver:
             agent forgets them when this driver is closed.
         :raises DriverError: libvirt-python is missing.
         """
-        # libvirt's event thread puts the uuids of domains with an event here. That thread must neither call
-        # libvirt nor wait for the driver's thread.
+        # libvirt's event thread puts the uuids of domains with an event into this queue. That thread must
+        # neither call libvirt nor wait for the driver's thread.
         self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._connection = LibvirtConnection(uri, self._messages.put)
         self._table = DomainTable(self.name, self._connection, self._report_change)
@@ -120,7 +120,7 @@ class LibvirtDriver:
         self._look_interval = look_interval
         self._check_lock = lock
         self._round: list[Any] = []
-        """Libvirt's objects of the domains with definitions that are still to be read in this round."""
+        """The domains with definitions that are still to be read in this round, as objects of libvirt."""
         self._look_pause = self._next_look = 0.0
         self._stopped = threading.Event()
         tried = threading.Event()
@@ -222,11 +222,12 @@ class LibvirtDriver:
             try:
                 with self._on_domain(known, "cannot be shut down") as domain:
                     domain.shutdown()
-            # The error is raised again although it is a DriverError, because it must end the whole call.
+            # GuestGoneError is also a DriverError. It is raised again, because it must end the whole call.
             except GuestGoneError:
                 raise
             except DriverError as error:
-                # a paused guest, for example, does not react; it is destroyed below
+                # A paused guest, for example, does not react to shutdown(). The code below destroys such a
+                # guest.
                 LOG.warning("A guest cannot shut down, and is destroyed after the grace period: %s", error)
             while known.is_alive:
                 if time.monotonic() >= deadline:
@@ -376,11 +377,11 @@ class LibvirtDriver:
     # CPUs and memory
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
-        """The pid of QEMU alone, without helpers, which libvirtd starts as other processes."""
+        """The pid of QEMU alone. Helpers, which libvirtd starts as other processes, are left out."""
         return (guest.pid,)
 
     def usage_group(self, guest: Guest) -> str:
-        """The outermost group that libvirt made for the domain. Its counters include helpers of QEMU."""
+        """The outermost group that libvirt made for the domain. The counters include helpers of QEMU."""
         try:
             group = self._table.find_entry(guest).domain_group
         except GuestGoneError:

@@ -6,10 +6,10 @@ waits for each program. The operation ``start`` is the last operation before the
 ``started`` the guest's CPUs already run.
 
 A hook can do harm. If the hook fails during a start, the domain does not start. If the hook fails at
-``reconnect``, libvirt ends a running guest. For a guest that migrates, the output of the hook becomes its
-XML. A hook that calls libvirt waits for ever. So this hook acts only at ``start``, prints nothing, always
-succeeds, and has a time limit. Without an agent or without Python, guests start as if there were no hook, and
-the system's log gets a warning.
+``reconnect``, libvirt ends a running guest. For a guest that migrates, the output of the hook becomes the XML
+of the guest. A hook that calls libvirt waits for ever. So this hook acts only at ``start``, prints nothing,
+always succeeds, and has a time limit. Without an agent or without Python, guests start as if there were no
+hook, and the system's log gets a warning.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ agent's own time limit for an answer.
 # Distinguishes the agent's own hook from an operator's file, which install_hook() and remove() leave
 # unchanged.
 _MARK: Final = "# compute-agent libvirt hook"
-# The agent's hook has 2 KiB. A file above this size is another program's and is not read.
+# The agent's hook has 2 KiB. A larger file belongs to another program, and is not read.
 _MAX_BYTES: Final = 1 << 16
 
 # The script uses only Python's standard library: it runs with -I, without the agent's packages.

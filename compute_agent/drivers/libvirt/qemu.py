@@ -34,8 +34,8 @@ class ThreadRole:
     :ivar vcpu: the number of the guest CPU that the thread runs; None means that the thread runs no single
         guest CPU.
     :ivar iothread: the number of the I/O thread; None means that the thread is no I/O thread.
-    :ivar all_vcpus: whether the thread runs all guest CPUs. A thread without any of these roles is the
-        emulator's.
+    :ivar all_vcpus: whether the thread runs all guest CPUs. A thread without any of these roles belongs to
+        the emulator.
     """
 
     vcpu: int | None = None
@@ -146,14 +146,14 @@ def find_process(guest_uuid: str, owner: str, among: Iterable[int] | None = None
     """The QEMU process of a domain; None if no such process runs.
 
     Any user can start a process with the same words on its command line. So all user ids of the process must
-    belong to ``owner``. If ``owner`` is empty or unknown, they must be root's or the agent's own. A fork of
-    QEMU does not count, although it shows QEMU's command line until it calls execve(2).
+    belong to ``owner``. If ``owner`` is empty or unknown, the ids must belong to root or to the agent's own
+    user. A fork of QEMU does not count, although it shows QEMU's command line until it calls execve(2).
 
     :param owner: a user name, or ``+`` and a number.
     :param among: the pids to look at; None means all.
     """
     users = _user_ids(owner)
-    # The newest run of a domain mostly has the highest pid.
+    # The highest pid comes first, because the newest run of a domain usually has the highest pid.
     for pid in sorted(procfs.all_pids() if among is None else among, reverse=True):
         if not _is_named(pid, guest_uuid) or _is_fork(pid):
             continue

@@ -156,7 +156,7 @@ class DomainGroup:
                 self._write_burst(wanted)
 
     def write_burst(self, has: CpuLimits, wanted: CpuLimits) -> None:
-        """Increase the burst after libvirt has set the quota, which must be at least as large.
+        """Increase the burst after libvirt has set the quota, because the quota must be at least as large.
 
         :raises OSError: the kernel refuses the value.
         """
@@ -227,7 +227,7 @@ class SettledTask:
 
     :ivar wanted: the CPUs to which the agent tried to pin the task.
     :ivar has: the CPUs that the task may still use.
-    :ivar reason: the reason, for the operator.
+    :ivar reason: the reason why the task could not be moved, for messages to the operator.
     """
 
     wanted: CpuSet
@@ -550,7 +550,7 @@ class DomainTuning:
         self._domain.setMemoryParameters({SOFT_LIMIT: limit}, self._affect_flag(persistent))
 
     def note_items(self, has: DomainDefinition, items: Iterable[str]) -> DomainDefinition:
-        """Note these items as the agent's in the metadata, and return the changed definition."""
+        """Note in the metadata that the agent wrote these items; return the changed definition."""
         return self._write_note(replace(has, own=has.own_pins, own_items=has.own_items.union(items)))
 
     def set_blockio(self, items: Mapping[str, Item], persistent: bool) -> None:
@@ -579,7 +579,7 @@ class DomainTuning:
     def _bind_memory(self, has: MemoryBinding, nodes: frozenset[int], flag: int) -> None:
         change: dict[str, Any] = {"numa_nodeset": cpuset.format(nodes)}
         # While the domain runs, libvirt refuses a mode other than the present one. So the mode is set only if
-        # there is none.
+        # the domain has no mode yet.
         if not has.mode:
             change["numa_mode"] = self._libvirt.VIR_DOMAIN_NUMATUNE_MEM_RESTRICTIVE
         self._domain.setNumaParameters(change, flag)

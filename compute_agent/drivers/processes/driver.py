@@ -505,7 +505,7 @@ class ProcessDriver(UndividedThreads):
         group = self._group_of(guest)
         if not todo or group is None:
             return False
-        name = line = ""  # Set for the error message, in case the note fails before the first write.
+        name = line = ""  # The error message needs values, in case the note fails before the first write.
         try:
             self._table.note_limits(guest.uuid, {name for name, _ in todo})
             for name, line in todo:
@@ -540,7 +540,11 @@ class ProcessDriver(UndividedThreads):
 
 
 def _signal_guest(record: ProcessRecord, number: signal.Signals) -> None:
-    """Send a signal to the process group of a started guest, an adopted process, or an adopted cgroup."""
+    """Send a signal to the processes of a guest.
+
+    For a started guest these are its process group, for an adopted process the process alone, and for an
+    adopted cgroup all its processes.
+    """
     if record.whole_group:
         targets = record.member_pids()
     else:

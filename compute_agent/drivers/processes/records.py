@@ -201,7 +201,8 @@ def _ended_logs(folder: Path) -> Iterator[EndedLog]:
         path = folder / name
         with contextlib.suppress(FileNotFoundError):
             status = path.lstat()
-            # The agent makes regular files only. Anything else with that name is not the agent's and stays.
+            # The agent makes regular files only. Anything else with such a name does not belong to the agent,
+            # and stays.
             if stat.S_ISREG(status.st_mode):
                 yield EndedLog(path, status.st_size, status.st_mtime)
 

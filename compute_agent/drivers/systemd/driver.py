@@ -1,6 +1,6 @@
 """The driver of guests that are services of systemd.
 
-Operators and packages start and stop these services as always; the agent never starts a service. A service
+Operators and packages start and stop these services as usual; the agent never starts a service. A service
 becomes a guest by the section ``[X-ComputeAgent]`` in its unit file or a drop-in. The agent sets CPUs, memory
 and block I/O only through systemd, which owns the control groups.
 """
