@@ -437,9 +437,9 @@ class GuestCgroup:
 @functools.lru_cache(maxsize=4096)  # once for each group
 def _warn_of_groups(path: str) -> None:
     LOG.warning(
-        "The control group %s has more than %d groups or %d levels of groups below it, and the agent reads no"
-        " processes of the others; the CPUs and limits of the group apply to them. Set"
-        " cgroup.max.descendants and cgroup.max.depth of the group",
+        "The control group %s has more than %d groups or %d levels of groups below it. The agent does not"
+        " read the processes of the groups beyond that, but the CPUs and limits of the control group apply to"
+        " them, too. Set cgroup.max.descendants and cgroup.max.depth of the control group",
         path,
         MAX_GROUPS,
         MAX_DEPTH,
