@@ -46,7 +46,10 @@ def read_memory_kib(files: SysFiles, path: str = "proc/meminfo") -> int:
 
 
 def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
-    """Read NUMA nodes, ordered by id; without NUMA in the kernel one node 0 with all CPUs and memory."""
+    """Read the NUMA nodes, ordered by id.
+
+    If the kernel was built without NUMA, the result is one node 0 with all CPUs and all memory.
+    """
     ids = list(files.list_numbers(NODE_FOLDER, "node"))
     if not ids:
         LOG.info(
@@ -110,7 +113,7 @@ def read_tiers(files: SysFiles) -> Mapping[int, int]:
 
 def _huge_pages(files: SysFiles, folder: str) -> Mapping[int, int]:
     sizes = files.list_numbers(folder, "hugepages-", "kB")
-    # nr_hugepages includes pages in use, because an inventory contains all pages of the node.
+    # nr_hugepages is read, which includes pages in use, because an inventory contains all pages of the node.
     return {size: files.read_number(f"{folder}/hugepages-{size}kB/nr_hugepages") or 0 for size in sizes}
 
 

@@ -27,8 +27,8 @@ def parse_line(numbers: str) -> CpuTimes:
 
     :raises ValueError: the line has other words.
     """
-    # The order is user nice system idle iowait irq softirq steal. Missing fields count as 0. The guest times
-    # at the end are cut off, because user and nice contain them already.
+    # The order of the numbers is user nice system idle iowait irq softirq steal. Missing fields count as 0.
+    # The guest times at the end are cut off, because user and nice contain them already.
     user, nice, system, idle, iowait, irq, softirq, steal = (*map(int, numbers.split()), *[0] * 8)[:8]
     # A CPU that waits for I/O (iowait) is idle.
     busy = user + nice + system + irq + softirq
@@ -108,7 +108,7 @@ class ProcessStat:
 
 
 def parse_start_time(text: str) -> int | None:
-    """The start time in a /proc/PID/stat, in clock ticks since boot; None if the process is dead.
+    """The start time in the text of a /proc/PID/stat, in clock ticks since boot; None for a dead process.
 
     :raises ValueError: a field that should be a number is not one.
     :raises LookupError: fields are missing.

@@ -39,7 +39,8 @@ class CacheReaderPlace:
         """Move the calling thread to shared CPUs of a cache. Without shared CPUs, the thread stays."""
         cpus = self._cpus.get(cache)
         if cpus:
-            # EINVAL: the agent's cgroup allows none of these CPUs.
+            # An error (EINVAL) means that the agent's cgroup allows none of these CPUs. Then the thread
+            # stays.
             with contextlib.suppress(OSError):
                 # The id 0 stands for the calling thread.
                 os.sched_setaffinity(0, cpus)

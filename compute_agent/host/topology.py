@@ -25,7 +25,7 @@ class CpuPackage:
 
 @dataclass(frozen=True, slots=True)
 class CpuDie:
-    """A die of a package. Its id is die_id, which is unique only within the package."""
+    """A die of a package. Its id is the kernel's die_id, which is unique only within the package."""
 
     id: int
     package: int
