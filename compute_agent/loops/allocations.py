@@ -1,4 +1,4 @@
-"""Reads the allocations of this host's consumers, and protects them from a restore and from expiry.
+"""Reads the allocations of this host's consumers, and protects them from a restored database and from expiry.
 
 If an operator restores Placement's database from a backup, the older copy may lack allocations of running
 guests. The guests then keep their last known allocations until all of these are in Placement again, or until
@@ -60,7 +60,10 @@ class HistoryStore(Protocol):
 
 
 class HistoryWatch:
-    """Decides if allocations are lost or in an older database; any thread may read the properties."""
+    """Decides whether missing allocations are lost, or only missing in an older copy of the database.
+
+    Any thread may read the properties.
+    """
 
     def __init__(
         self,
@@ -100,7 +103,7 @@ class HistoryWatch:
         return self._withheld_losses
 
     def note_evidence(self, evidence: str) -> None:
-        """Remember evidence of an older database for the next decision; empty changes nothing."""
+        """Remember evidence of an older database for the next decision; an empty text changes nothing."""
         # The evidence stays until a read of allocations has used it, because a report may fail before this
         # read.
         self._evidence = evidence or self._evidence
@@ -116,8 +119,8 @@ class HistoryWatch:
             if self.older_copy is None:
                 if reason := why_older(self._evidence, losses, holding):
                     self._begin_older(OlderCopy(reason, time.time()), losses)
-            # If a complete read finds no loss, the state has ended: allocations were restored or written
-            # again.
+            # If a complete read finds no loss, Placement no longer has the older copy, or the allocations
+            # were written again.
             elif not losses:
                 self._end_older("all guests hold what they did again")
             self._withheld_losses = tuple(losses) if self.older_copy is not None else ()
@@ -182,7 +185,7 @@ class HistoryWatch:
 
 
 class ClaimWatch:
-    """Follows claims to be confirmed after a start; any thread may read their expiry times."""
+    """Follows claims that must be confirmed after guests start; any thread may read the expiry times."""
 
     def __init__(
         self, in_force: ConfigurationInForce | None = None, recorder: EventRecorder | None = None
@@ -201,12 +204,13 @@ class ClaimWatch:
 
     @property
     def first_end(self) -> float | None:
-        """When the first claim expires, in seconds since the epoch; None if no claim does."""
+        """When the first claim expires, in seconds since the epoch; None if no claim expires."""
         return min(self._expiring.values(), default=None)
 
     def read_claims(self, client: PlacementClient, views: Iterable[GuestView]) -> None:
-        """Read the claims of guests with a new allocation and all expiring claims, and confirm expiring ones.
+        """Read the claims of guests with new allocations, and all claims known to expire.
 
+        If ``[guests] confirm_claims`` is on, confirm the claims that would expire.
         :raises UnavailableError: Placement does not answer.
         """
         expiring: dict[str, float] = {}
@@ -234,7 +238,7 @@ class ClaimWatch:
             except UnavailableError:
                 raise
             except PlacementError as error:
-                # The claim may expire, so that the next call has to read it: it does not count as read.
+                # The claim perhaps expires, so it does not count as read, and the next call reads it again.
                 del asked[uuid]
                 if uuid in self._expiring:
                     expiring[uuid] = self._expiring[uuid]
@@ -250,7 +254,7 @@ class ClaimWatch:
         return self._in_force is not None and bool(self._in_force.current.options.guests.confirm_claims)
 
     def _confirm_claim(self, client: PlacementClient, view: GuestView, claim: ExpiringClaim) -> bool:
-        """Confirm a claim; False if another client changed it, and the next read examines it again."""
+        """Confirm a claim; False if another client changed it, so that the next read examines it again."""
         try:
             client.confirm_claim(view.guest.uuid, claim.generation)
         except NotFoundError:
@@ -313,8 +317,9 @@ def allocations_read(
         if listing is None
         else _by_consumer({uuid: listing.held[uuid] for uuid in providers})
     )
-    # The listing is one request for each provider. An allocation that moves from one provider to another in
-    # between may be missing in both answers. The record of the consumer is a single, consistent answer.
+    # The listing is one request for each provider. An allocation that moves from one provider to another
+    # between two requests may be missing in both answers. The record of the consumer is a single answer, and
+    # so consistent.
     records = {
         view.guest.uuid: client.get_allocations(view.guest.uuid)
         for view in views
@@ -387,7 +392,7 @@ def _find_holdings(
     held: Held,
     known: Held,
 ) -> dict[str, GuestHolding]:
-    """Find the allocation of each guest in ``records``, which its migration may hold in place of the guest.
+    """Find the allocation of each guest in ``records``; a migration may hold the allocation for its guest.
 
     :param records: the records of guests' own consumers, by uuid.
     :param held: all allocations on this host's providers, by consumer.

@@ -130,7 +130,7 @@ class PreStartHook:
         return guest
 
     def _held_by(self, uuid: str, seconds: float) -> tuple[Allocation | None, ConsumerOwner | None]:
-        """Read a guest's allocation and owner within ``seconds``, or else the last known ones, or None."""
+        """Read a guest's allocation and owner within ``seconds``, or return the last known ones, or None."""
         held: Allocation | None
         owner = None
         try:
@@ -165,7 +165,7 @@ class PreStartHook:
         return run_aside(HELD_THREAD, ask_placement)
 
     def _move_appeared(self) -> None:
-        """Have the worker move the processes of announced guests that run now into their cache groups."""
+        """Have the worker move the new processes of announced guests into the cache groups of the guests."""
         if self._expecting is None:
             return
         self._troubled = True  # reset below, unless the driver raises an error
@@ -202,10 +202,10 @@ class GuestEvents:
         missed: WakeReport,
         is_awaited: Callable[[Guest], bool] = lambda guest: False,
     ) -> None:
-        """Begin without changes.
+        """Make an empty queue of changes.
 
         :param missed: called to request a report to Placement, after a guest with an allocation has started.
-        :param is_awaited: tells whether the next report claims for a guest that has no allocation.
+        :param is_awaited: tells whether the next report makes a claim for a guest without an allocation.
         """
         self._is_awaited = is_awaited
         self._pipeline = pipeline
@@ -230,7 +230,8 @@ class GuestEvents:
 
     def report_change(self, change: GuestChange) -> None:
         """Queue a change that the driver reports. The threads of the driver call this method."""
-        # The time of the report is queued, too, because the time until a guest is pinned is measured from it.
+        # The time of this call is queued, too: a metric measures the time from this call until the guest is
+        # pinned.
         self._changes.put((change, time.monotonic()))
         self._thread.wake()
 
@@ -291,14 +292,14 @@ class GuestEvents:
         return any(view.guest.uuid == uuid and view.allocation for view in self._pipeline.guest_views())
 
     def _is_news(self, uuid: str, allocation: Allocation) -> bool:
-        """Whether a read allocation is usable: not empty, of a new guest, and so not moved to a migration."""
+        """Whether a read allocation is usable: it is not empty, and the guest is new, so not migrating."""
         return bool(allocation) and all(view.guest.uuid != uuid for view in self._pipeline.guest_views())
 
 
 def _is_for_reports(event: Event, is_awaited: Callable[[Guest], bool]) -> bool:
-    """Whether a report should follow soon: a guest has started that has, or may get, an allocation."""
-    # The report reads the generations of the providers together with allocations. By the generations, the
-    # report recognises an older copy of the database.
+    """Whether a report should follow soon, because a started guest has an allocation or can get one."""
+    # The report reads allocations together with the generations of the providers. The generations show
+    # whether Placement has an older copy of its database.
     if not isinstance(event, GuestStarted) or event.as_of <= 0:
         return False
     return event.allocation != {} or is_awaited(event.guest)

@@ -214,8 +214,8 @@ class HostAuditor:
         # Migrations are read first, because the allocation of a new migration would otherwise count as an
         # allocation without a guest.
         self._read_migrations(frozenset(uuid for uuid, provider in reported.items() if provider.inventories))
-        # Allocations are read before guests: a guest gets its allocation before it starts, so that a guest
-        # that starts in between has an allocation.
+        # Allocations are read before guests: a guest gets its allocation before it starts. So a guest
+        # that starts after the read of allocations does not seem to lack its allocation.
         held = allocations_by_consumer(
             self._client, [zone.uuid for zone in host_state.all_zones if zone.uuid in reported]
         )
@@ -334,8 +334,8 @@ class HostAuditor:
             )
 
         outcome = self._carry_out("created", guest.uuid, decide_record, options.heal, options.dry_run)
-        # Amounts are subtracted here only for guests without known amounts, because known amounts are
-        # subtracted already.
+        # Amounts are subtracted here only for guests without known amounts, because run_audit() has already
+        # subtracted known amounts.
         if not guest.known:
             _take_amounts(free, allocation)
         return AuditOutcome(replace(finding, allocation=allocation), _HEAL, outcome)

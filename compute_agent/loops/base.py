@@ -82,7 +82,10 @@ class SingleThreadLoop(AgentLoop):
 
 
 class ConfigurationInForce:
-    """The configuration for any thread, and its loops, so that code that reloads knows no loop."""
+    """Holds the present configuration for all threads, and passes a new configuration to all loops.
+
+    So the code that reloads the configuration need not know the loops.
+    """
 
     def __init__(self, conf: ReloadedConfiguration) -> None:
         self.current = conf
@@ -99,7 +102,7 @@ class ConfigurationInForce:
         self._followers = tuple(loops)
 
     def reload(self) -> None:
-        """Make all loops use the present configuration, after the worker has its new controllers."""
+        """Pass the present configuration to all loops. The worker must already have its new controllers."""
         for loop in self._followers:
             loop.reload(self.current)
 
@@ -116,7 +119,7 @@ class TreeAddition(Protocol):
     """Adds inventories, traits or attributes to the tree of providers that the agent reports."""
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree with additions, for the thread of reports and commands that show the tree."""
+        """Return the tree with the additions, for the thread of reports, and for commands that show it."""
         ...
 
 

@@ -59,7 +59,7 @@ attempt begins this number of seconds, minus one, before the eviction, and may l
 
 _LIST_SECONDS: Final = 300.0
 """The longest time between two reads on a host where no claim has an end time. The agent normally finds
-such a claim when it finds the allocation of the guest.
+a new claim with an end time when it finds the allocation of the guest.
 """
 
 _UNREAD_SECONDS: Final = 30.0
@@ -102,7 +102,7 @@ class LastEviction:
     :ivar reason: the reason why the guest still runs; empty if the guest has left.
     :ivar pause: the number of seconds until the next attempt, if the guest still runs, or runs again.
     :ivar until: the time of the next attempt, in monotonic seconds.
-    :ivar is_back: whether the agent has said that the guest was started again.
+    :ivar is_back: whether the agent has logged that the guest was started again.
     """
 
     reason: str
@@ -116,7 +116,10 @@ class EvictionWithdrawnError(Exception):
 
 
 class ClaimEnds(AgentLoop):
-    """Ends of claims of guests, read by reports; any thread may call :meth:`overdue_guests`."""
+    """Acts at the ends of guests' claims. The thread of reports reads these claims.
+
+    Any thread may call :meth:`overdue_guests`.
+    """
 
     def __init__(
         self,
@@ -207,7 +210,7 @@ class ClaimEnds(AgentLoop):
         return bool(self._store.notes or self._evicting)
 
     def is_leaving(self, uuid: str) -> bool:
-        """Whether a guest is evicted at the end of its claim."""
+        """Whether the claim of a guest has an end time at which the agent evicts the guest."""
         note = self._store.notes.get(uuid)
         return note is not None and note.claim.on_end is OnEnd.EVICT
 
@@ -220,7 +223,7 @@ class ClaimEnds(AgentLoop):
             f" {self._remedy_text(note, views[uuid])}"
             for uuid, note in self._store.notes.items()
             if uuid in views and views[uuid].migration is None
-            # Before the first read, only ends that the last agent has seen are certain.
+            # Before the first read, only ends that the previous run of the agent has seen are certain.
             if note.stage is EndStage.OVER or (now is not None and note.claim.ends_at <= now)
         }
 
@@ -264,7 +267,7 @@ class ClaimEnds(AgentLoop):
         return False
 
     def _note_missing(self) -> None:
-        """Record a server without a list of claims, where no claim is known to be permanent."""
+        """Record that the server cannot list claims, so that no eviction begins at the end of a claim."""
         with self._lock:
             self._database = None
         if not self._said_missing:
@@ -277,15 +280,14 @@ class ClaimEnds(AgentLoop):
             )
 
     def _names_here(self) -> dict[str, str]:
-        """Names, by uuid, of guests with a known allocation here; empty for one that has not started."""
+        """The names, by uuid, of guests with a known allocation here; empty before a guest has started."""
         names = dict.fromkeys(self._pipeline.unclaimed_holdings, "")
         for view in self._pipeline.guest_views():
             if view.allocation and view.migration is None:
                 names[view.guest.uuid] = view.guest.name
         return names
 
-    # For both threads that read
-
+    # For both threads that read claims
     def _read_list(self, client: PlacementClient) -> None:
         """Read the claims that have an end time.
 
@@ -309,7 +311,8 @@ class ClaimEnds(AgentLoop):
             earliest, latest = listed.now - answered, listed.now - asked
             self._database = follow_clock(former, earliest, latest)
             is_older = self._is_older()
-            # Claims that get no note now are read again.
+            # With an older copy of the database, some claims get no note now, so the next report reads all
+            # claims again.
             self._asked, self._seen = asked, frozenset(() if is_older else names)
             present = self._present_guests(before)
             notes = merge_list(before, listed, names, present, holding, is_older)
@@ -383,7 +386,7 @@ class ClaimEnds(AgentLoop):
             self._warn_unread()
         else:
             self._read_before_eviction(running)
-        # A server without the list may have answered meanwhile.
+        # The clock is read again: a server that cannot list claims may have answered since the first look.
         if (now := self._database_time()) is not None:
             for uuid, note in self._store.notes.items():
                 if uuid in running:
@@ -395,7 +398,7 @@ class ClaimEnds(AgentLoop):
         _, since = self._evicting.get(note.guest_uuid, (note, None))
         steps = due_steps(note, self._end_rules, now, self._can_evict(view), since)
         for step in steps:
-            # A guest that has to leave now is named only if it stays.
+            # No warning says that a guest still runs if the agent evicts this guest now.
             if step is not EndStep.OVER or EndStep.EVICT not in steps:
                 self._take_step(step, note, view, now)
 
@@ -414,7 +417,7 @@ class ClaimEnds(AgentLoop):
         self._said_many = count > MAX_ENDS
 
     def _watch_returns(self, running: Mapping[str, GuestView]) -> None:
-        """Forget evictions that no longer matter, and name guests that were started again."""
+        """Forget evictions that no longer matter, and log guests that were started again."""
         now = self._clock()
         self._ended = {
             uuid: last

@@ -154,7 +154,10 @@ def _error_text(error: BaseException) -> str:
 
 
 class CollectorLoops:
-    """Collectors and their offered amounts, for one thread; any thread may call add_to_tree()."""
+    """Runs the collectors, and keeps their offered amounts.
+
+    Only one thread may use the object, but any thread may call add_to_tree().
+    """
 
     def __init__(
         self,
@@ -254,7 +257,7 @@ class CollectorLoops:
         known: dict[str, CollectedClasses] = {}
         for name, runner in self.runners.items():
             heard, before = runner.heard, self.known.get(name, CollectedClasses())
-            # Until its first answer, a collector has the saved classes, so that these classes stay withheld.
+            # Until the first answer of a collector, its saved classes count, so that they stay withheld.
             classes = heard.classes or before.classes
             twice = sorted(classes & taken.keys())
             # If two collectors report a class, the first of them in the option counts.
@@ -346,7 +349,7 @@ def _merge_answer(
 
 
 def _find_misplaced(tree: ProviderTree, classes: frozenset[str], heard: _CollectorAnswer) -> str:
-    """Describe a measurement without an inventory of its class, or above it; otherwise empty."""
+    """Describe a measurement that has no inventory or exceeds it; empty if there is none."""
     totals = {
         (name, zone_of(tree, node)): node.inventories[name].total
         for node, name in _provided_classes(tree, classes)
@@ -361,7 +364,7 @@ def _find_misplaced(tree: ProviderTree, classes: frozenset[str], heard: _Collect
 
 
 def with_kept(tree: ProviderTree, names: Sequence[str], state_path: Path, now: float) -> ProviderTree:
-    """Return the provider tree without the amounts that a starting agent withholds because of its file."""
+    """Return the provider tree without the amounts that a starting agent withholds by its saved file."""
     kept = (_kept_file(state_path).peek_content() or {}) if names else {}
     return withhold_classes(tree, {name: one for name, one in kept.items() if name in names}, now)
 

@@ -132,7 +132,7 @@ def _store_limits(options: cfg.ConfigOpts) -> tuple[int, int]:
 _PAUSE: Final = 2.0
 """Seconds between two reads of the host's counter of kills."""
 _KEPT: Final = 20
-"""Number of kills in the list of ``status``."""
+"""Maximum number of kills that ``status`` lists."""
 
 _LOOKS: Final = 2
 """Number of times that all guests are read after a kill: the kernel counts a kill for the host first, and for

@@ -83,8 +83,8 @@ class FleetGuests:
             return []
         planned = plan_settings(wanted, applied, self._present_settings())
         refused = self._change_guests(planned)
-        # Guests are changed before the record is written. A setting without a record does no harm after a
-        # crash. But a record without its setting would look like a change by hand.
+        # Guests are changed before the record is written. If the agent crashes in between, a setting without
+        # a record does no harm. A record without its setting would look like a change by hand.
         after = {
             guest: applied.get(guest, {}) if guest in refused else each
             for guest, each in planned.applied.items()
@@ -216,7 +216,7 @@ class FleetLoop:
         self._conf = conf.options
         state = _state_of(conf.options)
         with self._changing:
-            # The trouble is kept until the next read of the source.
+            # The text about trouble stays until the next read of the source.
             self._show_state(replace(state, trouble=self._state.trouble, reasons=self._state.reasons))
         self._thread.wake()
 
@@ -258,7 +258,7 @@ class FleetLoop:
         except (FleetError, ConfigError) as error:
             reason = FleetTrouble.SOURCE if isinstance(error, SourceError) else FleetTrouble.REVISION
             taken, trouble, reasons = None, str(error), {reason}
-        # The stored revision is in force, also while its source cannot be read.
+        # The stored revision stays in force while its source cannot be read.
         obstacles = self._apply_to_guests(conf)
         if obstacles:
             reasons.add(FleetTrouble.GUESTS)
@@ -291,7 +291,7 @@ class FleetLoop:
     def _show_state(self, state: _FleetState) -> None:
         if state != self._state:
             self._state = state
-            # Otherwise the series of a former group would stay.
+            # Without this call, the series of a former group would stay in the metrics.
             self._generation.clear()
             self._generation.labels(state.group).set(state.generation)
             self._changed()

@@ -1,8 +1,8 @@
 """Claims allocations for guests without allocations, and gives the claims back when guests are gone for good.
 
-The guests are those that other programs start, such as containers. The thread of reports calls
-:meth:`GuestClaims.settle_claims` after each read of allocations, so a failure of Placement also fails the
-report, which is repeated after the usual pause.
+The agent claims only for guests that other programs start, such as containers. The thread of reports calls
+:meth:`GuestClaims.settle_claims` after each read of allocations. If Placement fails during this call, the
+report counts as failed, and is repeated after the usual pause.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _FIRST_PAUSE: Final = 30.0
 _MAX_PAUSE: Final = 600.0
 
 ASK_SECONDS: Final = 5.0
-"""Seconds in each report for questions about guests that do not run."""
+"""Maximum seconds of each report in which drivers are asked about guests that do not run."""
 
 NO_ROOM_THREAD: Final = ThreadSpec(
     "guest without room",
@@ -65,7 +65,7 @@ class ClaimableGuests(Protocol):
     """A driver of guests that other programs start."""
 
     def wanted_memory(self, guest: Guest) -> int:
-        """The memory to claim for a guest in MiB, or 0 for no memory."""
+        """The memory in MiB to claim for a guest, or 0 for no memory."""
         ...
 
     def subject_key(self, guest: Guest) -> str:
@@ -88,8 +88,10 @@ class ClaimableGuests(Protocol):
 class ClaimRefusal:
     """A claim that Placement has refused.
 
-    :ivar pid: the main process of the guest in the refused run. For a later run, the agent claims at once.
-    :ivar pause: the seconds until the next attempt, and ``until`` its time in monotonic seconds.
+    :ivar pid: the main process of the guest for which the claim was refused. If the guest is started again,
+        the agent claims at once.
+    :ivar pause: the pause in seconds before the next attempt.
+    :ivar until: the time of the next attempt in monotonic seconds.
     """
 
     pid: int
@@ -111,7 +113,7 @@ class GuestClaims:
         clock: Callable[[], float] = time.monotonic,
         is_leaving: Callable[[str], bool] = lambda uuid: False,
     ) -> None:
-        """Start with the notes of the last agent.
+        """Start with the notes that the previous run of the agent has stored.
 
         :param drivers: the drivers with guests for which the agent claims, by name.
         :param is_leaving: returns whether the last known claim of a guest has an end time at which the agent
@@ -156,7 +158,7 @@ class GuestClaims:
     # For any thread
 
     def is_awaited(self, guest: Guest) -> bool:
-        """Whether the agent claims for a guest that has no allocation."""
+        """Whether the agent would make a claim for this guest if the guest had no allocation."""
         return bool(self._in_force.current.options.guests.claim) and guest.driver in self._drivers
 
     @property
@@ -173,7 +175,10 @@ class GuestClaims:
         return sorted(map(str, self._store.foreign.values()))
 
     def claimed_guests(self) -> frozenset[str]:
-        """Uuids of guests with a claim of the agent, running or not, without unused drivers' guests."""
+        """The uuids of guests with a claim of the agent, whether they run or not.
+
+        Guests of drivers that ``[guests] drivers`` does not name are left out.
+        """
         return frozenset(uuid for uuid, note in self._store.notes.items() if note.driver in self._drivers)
 
     # For the thread of reports
@@ -220,10 +225,10 @@ class GuestClaims:
                 self._hold_allocation(client, views[uuid], wish, before.get(uuid))
 
     def _end_claims(self, client: PlacementClient, views: Mapping[str, GuestView]) -> None:
-        """Give back the claims of guests that are gone for the time of grace.
+        """Give back the claims of guests that have been gone for at least ``[guests] claim_grace``.
 
-        A slow engine of containers must not delay the report. So the questions of one report end after some
-        seconds, and the next report continues with the next guest.
+        A slow container engine must not delay the report. So one report asks about absent guests for some
+        seconds only, and the next report continues with the next guest.
         """
         absent = sorted(
             (note for uuid, note in self._store.notes.items() if uuid not in views),
@@ -246,7 +251,7 @@ class GuestClaims:
         return float(self._in_force.current.options.guests.claim_grace)
 
     def _is_over(self, note: ClaimNote) -> bool:
-        """Whether a guest is gone for good; a guest of a program that does not answer is not."""
+        """Whether a guest is gone for good; False if the program that runs the guest does not answer."""
         driver = self._drivers.get(note.driver)
         try:
             return driver is not None and driver.is_gone(note.key, note.guest_uuid)
@@ -302,12 +307,12 @@ class GuestClaims:
         known, refusal = self._store.notes.get(guest.uuid), self._refusals.get(guest.uuid)
         if driver is None or view.allocation is None or view.migration is not None:
             return None
-        # The allocation is not a claim of the agent, or it fits.
+        # Either the allocation is not a claim of the agent, or the claim fits the guest.
         if view.allocation and (known is None or self._checked.get(guest.uuid) == guest.pid):
             return None
         if refusal is not None and refusal.pid == guest.pid and self._clock() < refusal.until:
             return None
-        # With another claim, the guest would not be evicted.
+        # If the agent made another claim, the guest would not be evicted.
         if not view.allocation and self._is_leaving(guest.uuid):
             self._note_refusal(view, "it is evicted at the end of its former claim")
             return None
@@ -328,9 +333,9 @@ class GuestClaims:
     ) -> None:
         """Change the claim of a guest if it differs from the guest's wishes.
 
-        :param wish: the note that the claim should have.
-        :param known: the present note. After a crash, the claim in Placement may be the one before the noted
-            change, or the one after it.
+        :param wish: the note of the claim that the guest needs.
+        :param known: the present note. After a crash, Placement may have the claim from before the change in
+            this note, or the changed claim.
         """
         if known == wish:
             self._note_success(view)
@@ -397,7 +402,7 @@ class GuestClaims:
             return client.claim_place(note.as_consumer(generation), query, tree.root.uuid)
         except ConcurrentUpdateError:
             record = client.get_allocations(note.guest_uuid)
-            # The amounts before a change are no success.
+            # A claim with the amounts from before a change does not count as success.
             if self._is_own(replace(note, former={}), record):
                 return record.resources
             raise
@@ -411,7 +416,7 @@ class GuestClaims:
         self, view: GuestView, note: ClaimNote, error: PlacementError, known: ClaimNote | None
     ) -> None:
         if note.former and known is not None:
-            # The former claim stays.
+            # Placement keeps the former claim, so the note describes this claim again.
             self._save_notes({**self._store.notes, note.guest_uuid: replace(known, key=note.key)})
         else:
             self._forget_note(note)

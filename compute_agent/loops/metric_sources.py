@@ -1,4 +1,7 @@
-"""Reads metrics from outside the kernel, each in its own thread, so that a slow source delays no other."""
+"""Reads metrics from sources outside the kernel, such as commands and Prometheus.
+
+Each source has a thread of its own, so that a slow source delays no other source.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,7 @@ class _SourceRunner:
 
     @property
     def failure_text(self) -> str:
-        """The reason why the source has no value; empty with a value, or while the first read still runs."""
+        """The reason why the source has no value; empty if it has one, or while the first read still runs."""
         latest = self._latest
         if self._is_late(self._began if latest is None else latest.time):
             return "it does not answer"
@@ -108,7 +111,7 @@ class _SourceRunner:
 
 
 class MetricSources(Collector):
-    """The configured metric sources, for one thread; any thread may call read_value()."""
+    """Holds the configured metric sources. Only one thread may use it; any thread may call read_value()."""
 
     def __init__(
         self,

@@ -119,14 +119,14 @@ def guest_loads(before: MonitorReading | None, now: MonitorReading | None) -> li
 
 
 def _is_later(before: MonitorReading | None, now: MonitorReading) -> bool:
-    """Whether the same monitor took both readings. Otherwise the bytes moved between them are not known."""
+    """Whether the same monitor took both readings, so that the bytes moved between them are known."""
     return before is not None and before.begun == now.begun and before.time < now.time
 
 
 def limits_of_guests(
     requested: Mapping[str, GuestLimits], cases: Iterable[InterferenceCase]
 ) -> dict[str, list[RequestedLimit]]:
-    """The limited resources of each guest. Limits by interference name the protected guests, too."""
+    """The limited resources of each guest. Limits because of interference name the protected guests, too."""
     victims: dict[tuple[str, str], set[str]] = {}
     for case in cases:
         if case.limit is not None:
@@ -134,7 +134,7 @@ def limits_of_guests(
     found: dict[str, list[RequestedLimit]] = {}
     for trigger, by_guest in requested.items():
         for guest, limits in by_guest.items():
-            # A lever with several domains, such as the caches of bandwidth, counts once.
+            # A lever with several domains counts once. Bandwidth, for example, is limited for each cache.
             for lever in sorted({control.lever for control in limits}):
                 caused = trigger == InterferenceTrigger.limit_owner
                 for_whom = sorted(victims.get((guest, lever), ())) if caused else ()

@@ -1,8 +1,8 @@
-"""The files in the state folder that have a note (a JSON record) for each of some guests.
+"""The files of the state folder that hold notes about guests. A note is a JSON record about one guest.
 
 The notes are about claims that the agent made, end times of claims, and evictions that operators ordered. A
 file keeps notes with the id of another host, because the folder may be a copy, or the host may get its former
-id back. Such notes have no effect.
+id back. Notes with another id have no effect.
 """
 
 from __future__ import annotations
@@ -54,13 +54,14 @@ class NoteFile(Generic[NoteT]):
         self.foreign: Mapping[str, NoteT]
         """The notes of other hosts."""
         self.notes, self.foreign = split_notes(found, machine)
-        # The first change is written in any case, because the notes of an older agent are without this host.
+        # The first change is written in any case, because notes of an older version of the agent lack the id
+        # of this host.
         self._saved = b"" if self.notes else dump(self.foreign.values(), machine)
 
     def keep_notes(self, notes: Mapping[str, NoteT]) -> None:
-        """Store the notes, which are on disk when this returns.
+        """Store the notes. They are on disk when this method returns.
 
-        :raises OSError: they cannot be written.
+        :raises OSError: the notes cannot be written.
         """
         # A guest with the uuid of another host's guest gets a note of its own.
         foreign = {uuid: note for uuid, note in self.foreign.items() if uuid not in notes}

@@ -102,7 +102,10 @@ class ReclaimGauges:
 
 
 class ReclaimEstimator:
-    """Decides how much of one unused resource to offer, in one thread; others may read offers."""
+    """Decides how much of one unused resource to offer.
+
+    Only one thread may use the object, but any thread may read the offers.
+    """
 
     def __init__(self, resource: ReclaimedResource, recorder: EventRecorder, gauges: ReclaimGauges) -> None:
         self.resource = resource
@@ -166,8 +169,8 @@ class ReclaimEstimator:
         :param now: the present time in seconds since the epoch.
         """
         zones, estimates, published, broken = {}, {}, False, False
-        # The measurements are read first, because they may fail. If _take_blamed() came first, a failure
-        # would lose its causes.
+        # The measurements are read first, because a read may fail. If _take_blamed() came first, a failed
+        # read would lose the causes that _take_blamed() has removed.
         measured = tuple(measured)
         blamed = self._take_blamed()
         for one in measured:
@@ -183,7 +186,7 @@ class ReclaimEstimator:
             offer = before.offer.next_offer(left, found.capacity, now)
             zones[node.uuid], estimates[node.uuid] = ZoneState(history, offer, breach), found
             labels = node.name, self.resource.name
-            # In preview nothing is offered.
+            # In the mode preview, nothing is offered.
             self._gauges.offered.labels(*labels).set(offer.published if acts else 0)
             self._gauges.expected.labels(*labels).set(found.expected_use)
             if offer.published != before.offer.published:
@@ -288,14 +291,14 @@ class ReclaimEstimator:
 
 
 def _is_of_now(zone: ZoneState, now: float) -> bool:
-    """Whether the readings behind an offer are recent, and not of an earlier run."""
-    # If the readings are too old, guests and capacity may have changed, so the estimate cannot be used.
+    """Whether the readings behind an offer are recent, and not from an earlier run of the agent."""
+    # Guests and capacity may have changed since old readings, so an estimate from them cannot be used.
     return not estimate_use(zone.history, {}, 0.0, EstimateLimits(), now).untold
 
 
 def _taken_over(zones: Mapping[str, ZoneState]) -> Mapping[str, ZoneState]:
-    # The time for which the estimate has been above the offer begins again: the clock may have jumped since
-    # the save.
+    # The time for which the estimate has been above the offer begins again, because the clock may have jumped
+    # since the file was saved.
     return {uuid: replace(zone, offer=replace(zone.offer, above_since=0.0)) for uuid, zone in zones.items()}
 
 
@@ -363,7 +366,7 @@ class StolenTime:
         self._zones = zones
         if changed or self._file.is_due(now):
             self.save(now)
-        # In preview nothing is withheld, so that reports do not change.
+        # In the mode preview, nothing is withheld, so reports do not change.
         return changed and self.mode == ACT
 
     def save(self, now: float) -> None:
@@ -395,7 +398,10 @@ class StolenTime:
         return withhold_cpus(tree, zones)
 
     def list_rows(self, tree: ProviderTree, withheld: Mapping[str, WithheldUnits]) -> list[dict[str, Any]]:
-        """Rows of stolen CPUs and withheld VCPU; ``withheld`` by uuid is of the last report."""
+        """Rows of stolen CPUs and withheld VCPU, for commands.
+
+        :param withheld: the VCPU that the last report withheld, by uuid of the provider.
+        """
         if self.mode == OFF:
             return []
         rows = []
@@ -413,7 +419,7 @@ class StolenTime:
 
 
 def with_kept(tree: ProviderTree, mode: str, state_path: Path) -> ProviderTree:
-    """The tree without the VCPU that a start withholds for the steal time of an earlier run."""
+    """The tree without the VCPU that a starting agent withholds, because an earlier run saw steal time."""
     return withhold_cpus(tree, (_kept_file(state_path).peek_content() or {}) if mode == ACT else {})
 
 

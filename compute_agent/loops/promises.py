@@ -97,7 +97,7 @@ class PromiseWatch(SingleThreadLoop):
                     kind.value,
                     found,
                 )
-        # A promise with an unknown state causes no event.
+        # A promise with an unknown state counts neither as broken nor as kept, and causes no event.
         kept = {(one.guest, one.kind) for one in verdicts if one.state is PromiseState.KEPT}
         for guest, kind in self._broken.keys() & kept:
             self._recorder.record_done(

@@ -154,7 +154,7 @@ class ReportLoop:
         :param interval: the usual time between two reports to Placement, in seconds.
         :param max_pause: maximum number of seconds between two reports after failures.
         :param locate: reads the CPUs on which guests may run, for reshapes.
-        :param causes: for each cause that can keep new guests away: whether it is active at the start.
+        :param causes: the causes that can keep new guests away, each with whether it is active at the start.
         :param root: finds the root provider; None means that the root belongs to the agent.
         :param root_user: makes the agent work below the root provider that ``root`` finds.
         :param additions: objects that add something, such as offers, to the provider tree of each report, in
@@ -190,8 +190,8 @@ class ReportLoop:
         """The causes that keep new guests away, as of the last time that the trait in Placement was set or
         removed."""
         self._switch = threading.Condition()
-        # Only one report runs at a time. Commands report and reshape in their own threads, and two writers of
-        # one tree would conflict by the generations of providers.
+        # Only one report runs at a time. Commands report and reshape in threads of their own. Two concurrent
+        # writers of one tree would conflict, because each write needs the latest generation of the provider.
         self._turn = threading.Lock()
         self._has_tried = threading.Event()
         self._tree_at_start = pipeline.host_state.tree
@@ -224,7 +224,10 @@ class ReportLoop:
         self.wake()
 
     def wait_for_switch(self, timeout: float) -> bool:
-        """Wait ``timeout`` seconds until Placement has the trait of switch_scheduling(); whether it has."""
+        """Wait at most ``timeout`` seconds until the trait in Placement agrees with switch_scheduling().
+
+        Return whether the trait agrees.
+        """
         with self._switch:
             return self._switch.wait_for(lambda: self._granted == self._causes, timeout)
 
@@ -239,7 +242,7 @@ class ReportLoop:
 
     @property
     def offered_tree(self) -> ProviderTree:
-        """The provider tree to report: the host's tree, and additions that change between reports."""
+        """The provider tree to report: the host's tree, with additions that can change between reports."""
         return self._with_additions(self._pipeline.host_state.tree)
 
     def _with_additions(self, tree: ProviderTree) -> ProviderTree:
@@ -256,8 +259,7 @@ class ReportLoop:
         """Use another configuration's intervals and client, and report now; any thread may call it."""
         self._interval = conf.options.compute.update_resources_interval
         self._max_pause = conf.options.placement.report_retry_maximum
-        # The client is replaced before the next report, because a report may be under way with the present
-        # client.
+        # A report may be under way with the present client, so the client is replaced before the next report.
         self._next_client = conf.client
         if self._root is not None:
             self._root.reload(conf.options)
@@ -268,7 +270,7 @@ class ReportLoop:
         self._thread.stop(timeout)
 
     def _report_round(self) -> None:
-        # the failure is counted before the report, so that an unexpected error counts as a failure, too
+        # The failure is counted before the report, so that an unexpected error also counts as a failure.
         self._failures += 1
         if self.report_now():
             self._failures = 0
@@ -276,8 +278,8 @@ class ReportLoop:
     def _report_pause(self, took: float) -> float:
         seconds = pause(self._failures, self._interval, self._max_pause, random.random)
         if not self._failures and (end := self.claims.first_end) is not None:
-            # An expired claim frees its amounts in Placement, and another guest may claim these amounts. The
-            # agent refuses that guest until a report has read the change.
+            # When a claim expires, Placement may give its amounts to another guest. The agent refuses that
+            # guest until a report has read the change.
             seconds = min(seconds, max(end - time.time(), 0.0) + _AFTER_CLAIM)
         LOG.debug("The next report is due in %g s", seconds)
         return seconds
@@ -314,12 +316,12 @@ class ReportLoop:
                 planned = self._plan_reshape(
                     self._reporter.reshape_tree if at_start else self._reporter.plan_reshape
                 )
-            # Without an answer of Placement, the whole report has failed.
+            # If Placement does not answer, the whole report has failed.
             except UnavailableError:
                 raise
             except (PlacementError, DriverError) as error:
-                # The error is not raised, so that allocations are still read, for example, if Placement
-                # forbids reshapes.
+                # The error is not raised, so that allocations are still read. Placement may forbid reshapes,
+                # for example.
                 planned = InfeasibleReshape(str(error))
             if isinstance(planned, InfeasibleReshape):
                 return ReportOutcome(refusals=(ReportRefusal(ReshapePlan(), planned.reason),))
@@ -340,7 +342,7 @@ class ReportLoop:
         with self._turn:
             try:
                 is_done = self._report_once()
-                # Ends of claims do not wait for a report without errors.
+                # The ends of claims are read even if the report had errors.
                 return self._read_ends() and is_done
             finally:
                 # The event is set after a failure, too, so that nothing waits for Placement for ever.
@@ -364,8 +366,8 @@ class ReportLoop:
                 try:
                     report = self._report_host()
                 finally:
-                    # The switch is set after a failed report, too, because an overloaded host has to keep new
-                    # guests away.
+                    # The trait is set or removed after a failed report, too, because an overloaded host has
+                    # to keep new guests away.
                     self._grant_switches()
                 self._read_allocations()
         except RootMissingError as error:
@@ -450,7 +452,7 @@ class ReportLoop:
 
     @property
     def overdue_guests(self) -> Mapping[str, str]:
-        """For guests that still run after the ends of their claims, by uuid: a text that says what to do."""
+        """Texts that say what to do about guests that still run after the ends of their claims, by uuid."""
         return {} if self._claim_ends is None else self._claim_ends.overdue_guests()
 
     @property
@@ -468,7 +470,7 @@ class ReportLoop:
         beside = self._pipeline.host_state.tree.beside
         if beside and any(causes.values()) and causes != self._granted:
             LOG.warning("The agent cannot keep new guests away from this host: %s", DISABLE_SERVICE)
-        # If nova-compute owns the root, it removes this trait when another program sets it.
+        # If nova-compute owned the root, it would remove the trait that the agent has set.
         if causes and not beside:
             self._reporter.switch_scheduling(self._pipeline.host_state.tree.root.uuid, causes)
         if self.root_traits is not None:
@@ -498,7 +500,8 @@ class ReportLoop:
         makes_claims = self._guest_claims is not None and self._guest_claims.is_needed
         if event is not None:
             if makes_claims:
-                # Claims are for guests that hold nothing, as far as the worker knows.
+                # The agent claims for each guest that holds nothing according to the worker. So the worker
+                # must have handled the read allocations first.
                 hand_over(self._pipeline, event)
             else:
                 self._pipeline.submit(event)

@@ -56,7 +56,7 @@ HypervisorName = Callable[[], str]
 
 
 class RootWatch:
-    """Finds the root before reports, and warns if nova-compute writes it; any thread reads ``owner``."""
+    """Finds the root before reports, warns if nova-compute writes it; any thread may read ``owner``."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class RootWatch:
         try:
             found = find_root(client, search)
         except FormerRootError as error:
-            # The agent's former root has the name that nova-compute needs, and is removed.
+            # The agent's former root has the name that nova-compute needs, so the agent removes this root.
             stays = "; ".join(f"{each}: {each.reason}" for each in reporter.remove_own(self._own).refusals)
             if stays:
                 raise RootMissingError(f"{error}, and which cannot be removed: {stays}") from error

@@ -158,7 +158,8 @@ class WatermarkLoop:
         self._subjects.cache_allotments = open_allotments(
             conf.controllers, lambda: self._pipeline.host_state.all_zones
         )
-        # Evictions come first, so that a round with the new settings does not evict by the former command.
+        # The settings of evictions are replaced first. Otherwise a round with the new settings could evict by
+        # the former command.
         self._evictions.use_settings(conf.settings, conf.client)
         self._settings = conf.settings
 
@@ -182,13 +183,13 @@ class WatermarkLoop:
     # The loop
 
     def _renew_sampler(self) -> None:
-        # After a pause the sampler is replaced, because rates since the last round would be means over the
-        # pause.
+        # After a pause of rounds, the sampler is replaced. Otherwise the first rates would be means over the
+        # whole pause.
         self._sampler = self._new_sampler()
         self._look_due, self._rounds_due = 0.0, 0
 
     def is_needed(self) -> bool:
-        """Whether a round is needed, because of watermarks, or to undo limits, evictions or the switch."""
+        """Whether a round is needed: there are watermarks, or something has to be undone."""
         # Limits outlive the watermarks that set them, and only rounds remove them.
         return bool(self._settings.rules.watermarks) or self._is_owed
 
@@ -216,8 +217,8 @@ class WatermarkLoop:
         # configurations.
         rules = settings.rules.at_moment(self._moment())
         trigger.use_rules(rules)
-        # Actions are resumed once, and only after guests are known. Limits of unknown guests would be
-        # dropped.
+        # The saved actions are resumed once, when the guests are known. Earlier, the limits of unknown guests
+        # would be dropped.
         if not self._resumed:
             trigger.resume_actions()
             self._resumed = True
@@ -231,8 +232,8 @@ class WatermarkLoop:
                 self._finish_round(host)
                 return
         views = self._pipeline.guest_views()
-        # Limits are repaired before measuring, because a guest that was started again has lost its limit, and
-        # its use without the limit would lead to a lower limit than necessary.
+        # Limits are repaired before the measurement. A guest that was started again has lost its limit. Its
+        # use without the limit would lead to a lower limit than necessary.
         self._arbiter.repair_limits(views)
         subjects = self._subjects.build_subjects(views, settings.classes)
         snapshot = self._sampler.take_snapshot(rules, subjects, time, near)
@@ -383,8 +384,8 @@ class InterferenceLoop:
         self._warn_missing_signals(sample)
         self._trigger.use_watches(watches, conf.settings.rules.steps)
         self._trigger.run_round(sample)
-        # Limits are kept after the actions, because cases of suspects that have ended were closed without an
-        # action.
+        # The limits are passed to the arbiter in any case: if a suspect has ended, its case was closed
+        # without an action.
         self._keep_limits()
 
     def _warn_missing_signals(self, sample: GuestSamples) -> None:

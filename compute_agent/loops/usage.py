@@ -59,9 +59,10 @@ Averages = Mapping[str, CpuAverage]
 def smooth_averages(
     before: Averages, use: Mapping[str, float], elapsed: float, window: float
 ) -> dict[str, CpuAverage]:
-    """Update means with the use (cores by uuid) during another ``elapsed`` seconds, by exponential smoothing.
+    """Update mean uses with the use of the last ``elapsed`` seconds, by exponential smoothing.
 
-    Use that is older than ``window`` seconds counts little. Guests that are missing in ``use`` are dropped.
+    ``use`` has the cores by uuid of the guest. Use that is older than ``window`` seconds counts little.
+    Guests that are missing in ``use`` are dropped.
     """
     # After one window, the former mean has a weight of 1/e.
     share = 1 - math.exp(-elapsed / window)
@@ -84,7 +85,7 @@ CPU_USE_THREAD: Final = ThreadSpec(
 class CpuUse(SingleThreadLoop):
     """Reports the CPU use of guests by hour of the week to the worker while ``[policy] load_aware`` is on.
 
-    For a guest that was measured for less than a day, each hour has the mean of the last ``load_minutes``.
+    If a guest was measured for less than a day, all its hours have the mean of the last ``load_minutes``.
     """
 
     def __init__(self, conf: ReloadedConfiguration, pipeline: GuestPipeline, driver: GuestThreads) -> None:
@@ -142,7 +143,7 @@ class CpuUse(SingleThreadLoop):
         self._report_use(means)
 
     def _learn_use(self, weeks: WeekUses, wall: float) -> None:
-        """Keep the use by hour, and save it after each hour."""
+        """Keep ``weeks``, the use by hour, and save it after each hour."""
         before, self._weeks = self._weeks, weeks
         if before is None or weeks.guests is not before.guests:
             self._profiles = known_profiles(weeks.guests)
@@ -220,7 +221,7 @@ class HostUseReader:
         now.close()
         reclaimed = frozenset(view.guest.uuid for view in views if lives_on_rest(view))
         self._before = _CounterReading(now, reclaimed)
-        # The round before is closed, but has kept the parsed file.
+        # The round of the last read is closed, but still has the parsed file.
         first = None if before is None else before.parse_file(path, parse_cpu_times)
         if last is None or times is None or first is None or now.time - last.round.time > MAX_SECONDS:
             return None
@@ -316,9 +317,9 @@ class MemoryReader:
         now = MeasuringRound(
             time.monotonic(), self._root, self._subjects.build_subjects(views, self._classes())
         )
-        # The host is read before the guests. A guest that ends in between has an unknown use, which makes the
-        # whole reading unknown. In the other order, the memory of this guest would count as memory of no
-        # guest.
+        # The guests are listed before the host is read, and read after it. A guest that ends in between has
+        # an unknown use, which makes the whole reading unknown. If the guests were listed after the host was
+        # read, the memory of this guest would count as memory of no guest.
         paths = {node: f"{now.root}/{NODE_FOLDER}/node{node}/meminfo" for node in nodes}
         found = {node: now.parse_file(path, parse_node_use) for node, path in paths.items()}
         # A kernel without NUMA has no meminfo of nodes.
@@ -350,8 +351,8 @@ class MemoryReader:
         )
         of_rest, mib = has_memory_of_rest(view), held.mib
         if mib is not None:
-            # A guest on reclaimed memory counts only up to its allocation: memory beyond it belongs to other
-            # guests, and must not be offered twice.
+            # The memory of a guest on reclaimed memory counts only up to the guest's allocation. Memory
+            # beyond the allocation belongs to other guests, and must not be offered twice.
             mib = min(mib, _held_amount(view, RECLAIMED_MEMORY)) if of_rest else mib + held.swapped
         parts = {node: part for node, part in held.parts.items() if node in nodes}
         return GuestUse(view.guest.uuid, entitlement, mems or nodes, mib, of_rest, parts), held.swapped
@@ -360,7 +361,7 @@ class MemoryReader:
 def _with_swapped(
     used: Mapping[int, float], swapped: float, guests: Sequence[tuple[GuestUse, float]]
 ) -> dict[int, float]:
-    """Add the swapped memory to the use of each node (MiB), without swap of guests on reclaimed memory."""
+    """Add swapped memory to the use of each node in MiB, except swap of guests on reclaimed memory."""
     # Swap that belongs to no guest is divided evenly, because its former node is unknown.
     of_none = max(0.0, swapped - sum(mib for _, mib in guests)) / max(1, len(used))
     return {

@@ -200,7 +200,7 @@ def make_promises(
 def _read_refusals(
     controllers: Sequence[KernelController],
 ) -> dict[tuple[str, PromiseKind], Sequence[str]]:
-    """Sentences about promised settings that a controller of scheduling could not give to a guest."""
+    """Sentences about promised settings that a controller of scheduling could not apply to a guest."""
     kinds = {RealtimeController: PromiseKind.REALTIME, CoreCookieController: PromiseKind.CORE_SCHEDULING}
     return {
         (uuid, kind): sentences
@@ -330,7 +330,7 @@ class PromiseVerifier:
     def _with_host(
         self, facts: HostFacts, promises: Collection[GuestPromises], guests: Sequence[Guest]
     ) -> HostFacts:
-        """Add what promises of isolation need: facts about the host, and CPUs of interrupts."""
+        """Add the facts of the host that promises of isolation need, such as the CPUs of interrupts."""
         conf = self._in_force.current
         root = Path(conf.options.host.root)
         quiet = frozenset[int]().union(*(promise.held for promise in promises if promise.quiet))
