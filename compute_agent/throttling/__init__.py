@@ -27,8 +27,8 @@ A worked example
     largest best-effort guest from 4 to 3.2 cores. The executor writes the limit to the state file, and passes
     it to the arbiter, which passes it to the worker. Later, interference limits the same guest to 2.5 cores
     to protect a neighbour, so 2.5 cores are in force. When interference removes its limit, 3.2 cores are in
-    force again. After usage was below the threshold for the cool-down, the limit is raised by steps. At the
-    guest's allotment, the limit is removed and deleted from the state file.
+    force again. When usage has been below the threshold for the option ``cool_down``, the limit is raised by
+    steps. At the guest's allotment, the limit is removed and deleted from the state file.
 
 Invariants
     - No trigger limits or evicts protected guests: preserved guests, guests with dedicated CPUs, and guests

@@ -19,7 +19,7 @@ the limit in the lever's unit, such as cores."""
 
 @dataclass(frozen=True, slots=True)
 class SwitchScheduling:
-    """Keep new guests away (``off``) or let them in; ``watermarks`` names sections above threshold."""
+    """Keep new guests away (``off``) or let them in; ``watermarks`` names the exceeded sections."""
 
     off: bool
     watermarks: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class ThrottleAction:
 
 @dataclass(frozen=True, slots=True)
 class RestoreAction:
-    """The action to raise the limit ``knob`` of a guest, or to remove this limit (``limit`` None)."""
+    """The action to raise the limit ``knob`` of a guest to ``limit``; None removes the limit."""
 
     guest: str
     knob: ThrottleControl

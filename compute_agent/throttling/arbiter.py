@@ -69,8 +69,8 @@ class LimitArbiter:
             try:
                 lowest = self._combine_limits().get(guest, {}).get(knob)
                 self._pipeline.submit(LimitGuest(guest, knob, lowest)).result(ANSWER_SECONDS)
-            # BaseException, because an interrupt counts as a failure, too: repair_limits() must not set this
-            # limit later.
+            # BaseException is caught, because an interrupt counts as a failure, too: repair_limits() must not
+            # set this limit later.
             except BaseException:
                 self._wanted[owner] = before
                 raise
@@ -133,7 +133,7 @@ def lowest_of(wanted: Iterable[Mapping[str, Mapping[ThrottleControl, float]]]) -
 def limit_differences(
     wanted: Mapping[str, Mapping[ThrottleControl, float]], views: Sequence[GuestView]
 ) -> list[LimitGuest]:
-    """Events that change limits of ``views``, the guests as the worker sees them, to ``wanted``."""
+    """The events that change limits to ``wanted``; ``views`` are the guests with their limits in force."""
     found = []
     for view in views:
         uuid = view.guest.uuid

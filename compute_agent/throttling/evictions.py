@@ -113,7 +113,7 @@ class GuestEvictor:
             run_aside(EVICTION_THREAD, partial(self._see_off, guest, stop or usual), f"-{guest}")
 
     def finished_evictions(self) -> dict[str, Exception | None]:
-        """Ended evictions since the last call, by uuid: None if the guest has left, or the error."""
+        """Evictions that ended since the last call, by uuid: None if the guest has left, or the error."""
         over = {}
         while not self._over.empty():
             guest, error = self._over.get()
@@ -126,8 +126,8 @@ class GuestEvictor:
             with self._turn:
                 stop(guest)
             # The allocation is deleted after the guest has left, because the scheduler may then place another
-            # guest here. The semaphore is released before, so that an outage of Placement does not block
-            # other evictions.
+            # guest here. The semaphore is released before this, so that an outage of Placement does not
+            # block other evictions.
             self._give_back(guest)
         except Exception as error:  # an operator's command or another package's code may do anything
             self._over.put((guest, error))
@@ -154,7 +154,7 @@ class GuestEvictions:
         self._called: dict[str, str] = {}
 
     def use_settings(self, settings: ThrottlingSettings, client: PlacementClient) -> None:
-        """Replace the settings and the client, from the next guest or attempt to delete an allocation on."""
+        """Use the settings from the next guest on, and the client from the next deletion of an allocation."""
         self._settings, self._client = settings, client
 
     def end_waiting(self) -> None:
@@ -188,8 +188,8 @@ class GuestEvictions:
                 error,
             )
         deadline = time.monotonic() + grace
-        # The guest may still run without an error: it may ignore the request to shut down, and an operator's
-        # command may do nothing.
+        # Even without an error, the guest may still run: it may ignore the request to shut down, or an
+        # operator's command may do nothing.
         while self._still_runs(guest):
             if time.monotonic() >= deadline:
                 raise EvictionFailedError("it still runs after it was asked to stop")

@@ -56,7 +56,7 @@ class ThrottleTrigger(Protocol[A]):
         ...
 
     def plan_actions(self) -> Sequence[A]:
-        """The actions of this round, in order; called again for more after a failed action."""
+        """The actions of this round, in order. After a failed action, a further call returns another plan."""
         ...
 
     def settle_action(self, action: A, succeeded: bool) -> bool:
@@ -97,7 +97,7 @@ class EvictionStarter(Protocol):
         ...
 
     def finished_evictions(self) -> Mapping[str, Exception | None]:
-        """Ended evictions since the last call, by uuid: None if the guest has left, or the error."""
+        """Evictions that ended since the last call, by uuid: None if the guest has left, or the error."""
         ...
 
 
@@ -167,8 +167,9 @@ class ThrottleExecutor:
     def resume_state(
         self, owner: str, throttles: Iterable[ThrottledGuest], evictions: Iterable[PendingEviction]
     ) -> None:
-        """Set saved limits, where the trigger's first round repeats failures, and continue evictions."""
-        # A former agent saved each limit before it set the limit, and may have ended in between.
+        """Set the saved limits, and continue the saved evictions; the first round corrects failed limits."""
+        # The previous run of the agent saved each limit before it set the limit, and may have ended in
+        # between.
         for one in throttles:
             try:
                 self._set_limit(owner, one.guest, one.knob, one.limit)
@@ -185,7 +186,10 @@ class ThrottleExecutor:
             self._begin_eviction(eviction.guest, eviction.metric, eviction.grace)
 
     def finished_evictions(self, pending: Iterable[PendingEviction]) -> Mapping[str, Exception | None]:
-        """Report and return ended ones of ``pending`` by uuid: None if the guest has left, or the error."""
+        """Report and return ended evictions, by uuid: None if the guest has left, or the error.
+
+        :param pending: the evictions in the state of the trigger, with their metrics.
+        """
         # The evictor knows only the uuids of guests. The trigger's state has the metric because of which a
         # guest had to leave.
         metrics = {one.guest: one.metric for one in pending}
@@ -268,7 +272,7 @@ class ThrottleExecutor:
 
 
 def _preview_key(action: ThrottlingAct) -> Hashable:
-    """A key of a previewed action, by which the next round does not report it again."""
+    """The key by which the next round recognises a previewed action, and does not report it again."""
     if isinstance(action, CaseDecision):
         return action.case.watch, action.case.victim, action.case.suspect
     return type(action), "" if isinstance(action, SwitchScheduling) else action.guest

@@ -199,7 +199,10 @@ def _last_words(process: subprocess.Popen[bytes], deadline: float) -> tuple[str,
 
 
 def missing_program(command: str) -> str:
-    """Why a command's program cannot run here; empty if it can, or :func:`guest_command` refuses."""
+    """The reason why the program of a command cannot run here; empty if the program can run.
+
+    The result is also empty for a command that :func:`guest_command` refuses.
+    """
     try:
         words = shlex.split(command)
     except ValueError:

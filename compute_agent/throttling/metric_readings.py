@@ -85,7 +85,7 @@ def _parse_number(text: Any) -> float:
         value = float(text)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{str(text)[:100]!r} is no number") from error
-    # An integer of JSON has any number of digits.
+    # An integer in JSON can have any number of digits.
     except OverflowError as error:
         raise ValueError("the value is too large") from error
     if not math.isfinite(value):

@@ -125,7 +125,7 @@ class GuestReader:
             time, self._root, self._subjects.build_subjects(views, self._classes()), self._cache
         )
         before = self._before
-        # CPU use is read for each signal, because signals leave out guests that are idle.
+        # CPU use is read for every choice of signals, because most signals leave out idle guests.
         cores = guest_cpu_use(now, before)
         # Each thread has files of its own, so threads are read only for the two signals that need them.
         by_thread = not {"run_delay", "cpi"}.isdisjoint(signals)
@@ -287,8 +287,8 @@ class MetricSampler:
         unreadable, and when it is readable again. Rates are means since the last round, so the first round
         has no rates.
 
-        :param near: the watermarks with metrics that are measured for guests. measure_host() must have
-            measured the host in this round for all other watermarks. None means all watermarks.
+        :param near: the watermarks whose metrics are measured for guests; None means all watermarks. For all
+            other watermarks, measure_host() must have measured the host in this round.
         """
         now = self._begin_round(time)
         now.subjects = subjects

@@ -129,7 +129,8 @@ class ThrottlingFile:
     def keep_interference(self, state: InterferenceState, *, learnt: bool = False) -> None:
         """Replace the state of interference. Cases and pairs are on disk when this method returns.
 
-        Baselines, which change with each sample, are saved only periodically, or at once with ``learnt``.
+        Baselines, which change with each sample, are saved only periodically, or at once if ``learnt`` is
+        set.
 
         :raises OSError: the file could not be written; the next call tries again.
         """
@@ -138,8 +139,8 @@ class ThrottlingFile:
             # write is for the other trigger.
             self._state = replace(self._state, interference=state)
             saved = InterferenceState() if self._saved is None else self._saved.interference
-            # A negative age counts as due, because after a step back of the clock the next save would be
-            # late.
+            # A negative age counts as due. Otherwise the next save would be late after the clock was set
+            # back.
             due = not 0 <= self._clock() - self._learnt_at < kept_json.SAVE_SECONDS
             if learnt or due or (state.cases, state.pairs) != (saved.cases, saved.pairs):
                 self._learnt_at = self._clock()
@@ -162,12 +163,12 @@ class ThrottlingFile:
             return
         self._state = merge_former(self._state, _former_watermarks(watermarks), interference)
         if watermarks is not None:
-            # _write() calls the leftovers after its sync. A crash in between leaves the former files as well,
-            # and the next start reads the same parts again.
+            # _write() removes the former files after its sync. After a crash in between, the former files
+            # still exist, and the next start reads the same parts again.
             self._leftovers.append(former.drop_former_watermarks)
         if interference is not None:
-            # interference.json is removed after the part on watermarks. If only that part exists,
-            # merge_former() assumes a state without cases.
+            # interference.json is removed after the part on watermarks. In the other order, a crash could
+            # leave only the part on watermarks, and merge_former() would drop all cases.
             self._leftovers.append(partial(remove_durably, former_file))
         try:
             self._write()
@@ -204,7 +205,7 @@ def merge_former(
 
 
 def look_up_state(folder: Path, former_watermarks: Any = None) -> ThrottlingState:
-    """Read the state with which an agent would start from a folder, without a change of any file.
+    """Read from a folder the state with which an agent would start, and change no file.
 
     An unusable file counts as an empty state.
 

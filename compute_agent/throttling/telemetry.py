@@ -126,7 +126,10 @@ class ThrottleTelemetry:
         )
 
     def name_guests(self, owner: str, names: Mapping[str, str], staying: Iterable[str] = ()) -> None:
-        """Replace the names that ``owner`` reported, by uuid; guests in ``staying`` keep missing names."""
+        """Replace the names that ``owner`` reported, by uuid.
+
+        Guests in ``staying`` keep their names if ``names`` lacks them.
+        """
         with self._lock:
             before = self._names.get(owner, {})
             kept = {guest: before[guest] for guest in staying if guest in before}
@@ -170,7 +173,7 @@ class ThrottleTelemetry:
     ) -> None:
         """Set the gauges of interference at the end of a round."""
         self._limited.set(len({case.suspect for case in state.cases if case.limit is not None}))
-        # A removed section would otherwise keep its last value.
+        # Otherwise the series of a removed section would keep its last value.
         self._disturbed.clear()
         for watch in watches:
             disturbed = {
@@ -199,7 +202,7 @@ class ThrottleTelemetry:
         """
         by_name = {watch.name: watch for watch in watches}
         cases = [self._case_row(case, by_name.get(case.watch), state, now) for case in state.cases]
-        # The pair of an open case has no row of its own, because the row of the case has more.
+        # The pair of an open case has no row of its own, because the row of the case has more facts.
         open_pairs = {(case.watch, case.victim, case.suspect) for case in state.cases}
         return cases + [
             self._pair_row(*pair, ", ".join(_remembered_facts(record, now)) or "forgotten")

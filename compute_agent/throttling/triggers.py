@@ -89,7 +89,7 @@ class WatermarkTrigger:
         return {**self._streaks, **self._preview_streaks}
 
     def use_rules(self, rules: WatermarkRules) -> None:
-        """Use other watermarks from the next round on, which lifts limits of removed ones."""
+        """Use other watermarks from the next round on. Limits of removed watermarks are lifted later."""
         self._rules = rules
 
     def resume_actions(self) -> None:
@@ -107,8 +107,8 @@ class WatermarkTrigger:
         self.state = self.state.with_guests(snapshot.guests)
         self._resting = {guest: until for guest, until in self._resting.items() if guest in snapshot.guests}
         rules = self._acting_rules
-        # The series of throttled guests are expected: if one is not measured any more, the watermark has to
-        # notice the gap and become quiet, or the limits would never be removed.
+        # The series of throttled guests are expected. If such a series is not measured any more, its
+        # watermark has to become quiet. Otherwise the limits would never be removed.
         expected = rules.throttled_series(self.state)
         self._streaks = observe_usage(self._streaks, rules.watermarks, snapshot, expected)
         # forgive_relapses() needs the new streaks, which have the time since the latest breach.
@@ -117,7 +117,7 @@ class WatermarkTrigger:
         self._tried = set()
         done = self._executor.run_round(self)
         # Guests that have left are removed only after the plan, because the snapshot may still have their
-        # use. Until then plans subtract this use, so that no other guest is evicted for it.
+        # use. Until then plans subtract this use, so that it causes no other eviction.
         left_for = {one.watermark for one in self.state.evictions if one.guest in gone}
         self._streaks = restart_streaks(self._streaks, left_for & self._rules.limited_evictions)
         for guest in gone:
@@ -163,11 +163,11 @@ class WatermarkTrigger:
         return plan
 
     def settle_action(self, action: WatermarkAct, succeeded: bool) -> bool:
-        """Record an action's outcome; return whether it failed on a guest, so that another is due."""
+        """Record an action's outcome; return whether it failed on a guest, so that a new plan is needed."""
         if succeeded:
             before, self.state = self.state, self.state.after_action(action)
             self._expected = _expected_snapshot(self._acting_rules, self._expected, before, action)
-        # A failed switch has no substitute; the next round tries it again.
+        # A failed switch of scheduling has no substitute. The next round tries the switch again.
         if isinstance(action, SwitchScheduling):
             return False
         # A reclaim does not keep a guest from being throttled in the same round.
@@ -241,7 +241,8 @@ class InterferenceTrigger:
     def run_round(self, sample: GuestSamples) -> None:
         """Add a sample of all guests to the samples of the last ten minutes, decide, and act."""
         names = {guest: one.facts.name for guest, one in sample.readings.items()}
-        # Guests of open cases keep their names: the log names a victim that has gone when its case is closed.
+        # Guests of open cases keep their names. When the case of a victim that has gone is closed, the log
+        # needs the name of the victim.
         in_cases = {guest for case in self.state.cases for guest in (case.victim, case.suspect)}
         self._executor.telemetry.name_guests(self.limit_owner, names, in_cases)
         # Correlations use the samples of ten minutes; older ones would only take memory.
@@ -253,7 +254,7 @@ class InterferenceTrigger:
         self._executor.telemetry.show_interference(self.state, self._watches, sample.time)
 
     def forget_all(self) -> None:
-        """Drop samples, decisions, cases and baselines with the last watch, as they would be outdated."""
+        """Drop samples, decisions, cases and baselines when no watch is left, as they would be outdated."""
         self._samples, self._decisions, self.state = (), (), InterferenceState()
 
     # The methods of ThrottleTrigger, which the executor calls:
@@ -293,7 +294,10 @@ def _intended_state(state: WatermarkState, plan: Iterable[WatermarkAct]) -> Wate
 def _expected_snapshot(
     rules: WatermarkRules, snapshot: UsageSnapshot, before: WatermarkState, action: WatermarkAct
 ) -> UsageSnapshot:
-    """The snapshot after an action with ``before``; evicted guests are subtracted in each plan."""
+    """The snapshot that is expected after an action.
+
+    :param before: the state before the action. Each plan subtracts the guests in evictions by itself.
+    """
     if isinstance(action, ThrottleAction):
         limit = before.limit_of(action.guest, action.knob)
         return rules.after_throttle(snapshot, action.guest, action.knob, limit, action.limit)

@@ -14,10 +14,9 @@ from compute_agent.throttling.interference.evidence import WINDOW_SECONDS
 from compute_agent.throttling.interference.signals import InterferenceWatch
 
 IMPROVEMENT: Final = 0.1
-"""A suspect is found guilty if its limit lowers the victim's signal by at least this part of the value
-before.
-
-The signal must fall in two successive windows, because a fall in a single one may be chance.
+"""A suspect is found guilty if its limit lowers the victim's signal by at least this part of the signal's
+value before the limit. The signal must fall in two successive windows, because a fall in a single one may be
+chance.
 """
 
 SETTLE_SECONDS: Final = 10.0
@@ -236,7 +235,7 @@ def has_improved(case: InterferenceCase, seen: VictimLevels) -> bool:
 
 
 def has_relapsed(case: InterferenceCase, seen: VictimLevels) -> bool:
-    """Whether the victim suffers a tenth more than at the end of the hold, so by the raised limit."""
+    """Whether the victim suffers a tenth more than at the end of the hold, because the limit was raised."""
     worse = seen.latest is not None and case.before <= seen.latest * (1 - IMPROVEMENT)
     # A case in this phase without a verdict comes from a trial that a restart of the agent interrupted.
     return case.guilty and seen.suffers and worse

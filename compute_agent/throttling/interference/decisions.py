@@ -50,7 +50,7 @@ def advance_state(
     state: InterferenceState,
     samples: Sequence[GuestSamples],
 ) -> tuple[InterferenceState, tuple[CaseDecision, ...]]:
-    """State and decisions after the newest of ``samples``, ten minutes of them, oldest first."""
+    """Compute the next state and the decisions; ``samples`` are of the last ten minutes, oldest first."""
     now = samples[-1]
     tracks = observe_signals(watches, state, now)
     pairs = {pair: one for pair, one in state.pairs.items() if _is_remembered(one, now.time)}
@@ -65,7 +65,7 @@ def advance_state(
 def observe_signals(
     watches: Sequence[InterferenceWatch], state: InterferenceState, now: GuestSamples
 ) -> dict[SignalKey, SignalTrack]:
-    """Add a sample to the tracks of guests' signals, and drop those of ended guests."""
+    """Add a sample to the tracks of guests' signals, and drop the tracks of guests that have ended."""
     # Tracks are by signal and not by watch, so that two sections with one signal share baselines.
     signals = {watch.signal.name: watch.signal for watch in watches}
     disturbed = {case.victim for case in state.cases}
@@ -162,8 +162,8 @@ def _open_cases(
         if case is None:
             continue
         if watch.preview:
-            # The pair is left alone as after an acquittal, so that preview reports it once an hour, not in
-            # each round.
+            # The pair is left alone for an hour, as after the verdict not guilty. So preview reports the pair
+            # once an hour, not in each round.
             pairs = put_aside(pairs, case, now.time)
             decisions.append(CaseDecision(CaseVerdict.PREVIEW, case, level))
         else:
@@ -175,7 +175,7 @@ def _open_cases(
 def _find_victims(
     watches: Sequence[InterferenceWatch], state: InterferenceState, now: GuestSamples
 ) -> Iterator[tuple[InterferenceWatch, SignalKey, float]]:
-    """Watch, key of the track and signal level of each suffering guest, the worst first."""
+    """The watch, the key of the track and the signal level of each suffering guest, the worst first."""
     found = []
     for watch in watches:
         for key, track in state.tracks.items():

@@ -41,7 +41,7 @@ _ALPHA: Final = 1 - 0.5 ** (1 / HALF_LIFE)
 
 @dataclass(frozen=True, slots=True)
 class SignalBaseline:
-    """Exponentially weighted mean and variance of a signal; ``count`` of samples up to HALF_LIFE."""
+    """Exponentially weighted mean and variance of a signal; ``count`` has its samples, at most HALF_LIFE."""
 
     mean: float = 0.0
     variance: float = 0.0
@@ -102,7 +102,7 @@ class SignalTrack:
         threshold = baseline.violation_threshold(least, share) if baseline.is_usable else math.inf
         # Only the samples of one window are kept as single samples.
         recent = tuple(one for one in self.recent if one[0] > time - WINDOW_SECONDS)
-        # After a gap of a window without samples, the time of violations begins again.
+        # If the whole window has no samples, the series of violations begins again with this sample.
         since = min(self.since, time) if recent else time
         return SignalTrack(
             baseline.with_value(min(value, threshold)) if learns else baseline,
@@ -199,8 +199,8 @@ def find_suspects(
         # correlation.
         if least_correlation(correlation, len(pairs)) >= MIN_CORRELATION:
             found.append(SuspectGuest(guest, correlation, part))
-    # Batch jobs often begin at the same time. A small job correlates as well as a large job, but explains
-    # less.
+    # Batch jobs often begin at the same time. A small job then correlates as well as a large job, but
+    # explains less of the disturbance.
     most = max((one.part for one in found), default=0.0)
     likely = [one for one in found if one.part >= LEAST_PART * most]
     # The uuid comes last, so that the order does not depend on the order of the guests.
@@ -245,7 +245,7 @@ def _used_amount(watch: InterferenceWatch, sample: GuestSamples, guest: str, dom
 
 
 def _correlate_pairs(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Pearson's correlation of pairs, and it times the standard deviation of the second values."""
+    """Pearson's correlation of pairs, and the correlation times the standard deviation of second values."""
     if len(pairs) < 2:
         return 0.0, 0.0
     count = len(pairs)
@@ -254,7 +254,7 @@ def _correlate_pairs(pairs: Sequence[tuple[float, float]]) -> tuple[float, float
         math.sqrt(sum((one - mean) ** 2 for one in column) / count)
         for column, mean in zip(_split_columns(pairs), means, strict=True)
     ]
-    # The correlation with a constant is not defined. With 0 the guest is no suspect.
+    # The correlation with a constant is not defined. The result 0 means that the guest is no suspect.
     if min(spreads) <= 1e-12:
         return 0.0, 0.0
     shared = sum((x - means[0]) * (y - means[1]) for x, y in pairs) / count

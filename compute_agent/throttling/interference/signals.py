@@ -121,7 +121,7 @@ def _run_delay(reading: GuestReading) -> DomainValues:
 
 
 def _cpu_pressure(reading: GuestReading) -> DomainValues:
-    # Without this minimum, the pressure while a guest starts or ends would count.
+    # Without the minimum MIN_CPU, the pressure while a guest starts or ends would count.
     return _whole_host(reading.cpu_pressure) if (reading.cpu or 0.0) >= MIN_CPU else {}
 
 
@@ -134,7 +134,7 @@ def _cycles_signal(reading: GuestReading) -> DomainValues:
 
 
 def _bandwidth_cost(reading: GuestReading) -> DomainValues:
-    """CPU seconds per gigabyte of traffic by L3 cache: waits for memory count, so slow memory shows."""
+    """CPU seconds per gigabyte of memory traffic, by L3 cache: waits for slow memory take CPU time, too."""
     # The traffic itself is no signal, because a disturbed guest moves fewer bytes, and would look
     # undisturbed.
     if (cpu := reading.cpu or 0.0) < MIN_CPU:
@@ -143,7 +143,7 @@ def _bandwidth_cost(reading: GuestReading) -> DomainValues:
 
 
 def _miss_rate(reading: GuestReading) -> DomainValues:
-    """Gigabytes of traffic per CPU second by L3 cache: displaced lines are read from memory again."""
+    """Gigabytes of memory traffic per CPU second, by L3 cache: displaced lines are read again."""
     # The rate is per CPU time, so that a guest that works more does not look disturbed.
     if (cpu := reading.cpu or 0.0) < MIN_CPU:
         return {}
@@ -187,7 +187,8 @@ SIGNALS: Final[Mapping[str, InterferenceSignal]] = {
             scale=100,
         ),
         InterferenceSignal(
-            # Pressures have the same values as above, in percent, which is the unit of pressures.
+            # The two numbers are those of run_delay. The first is 10.0 instead of 0.1, because the unit of
+            # pressures is percent.
             *("cpu_pressure", "is under CPU pressure", levers.CPU_QUOTA, _cpu_pressure, _cpu_use, 10.0, 0.25),
             needs="guests in a cgroup v2 of their own with cpu.pressure",
         ),

@@ -2,7 +2,7 @@
 
 Times in the JSON are relative to the time of saving, in seconds, because a monotonic clock begins again at a
 boot. So the time during which no agent runs does not count. If the agent ended during a trial, the next agent
-removes the limit of the trial.
+raises the limits of the case again, step by step.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class InterferenceState:
         return found
 
     def without_case(self, case: InterferenceCase) -> InterferenceState:
-        """Drop a case with a limit that failed, and open none for the pair for an hour."""
+        """Drop a case whose limit could not be set, and open no new case for its pair for an hour."""
         # Cases are compared by suspect and ThrottleControl, because other fields may have changed since the
         # decision.
         cases = tuple(one for one in self.cases if (one.suspect, one.knob) != (case.suspect, case.knob))
@@ -143,7 +143,7 @@ def _case_from_row(row: Any, now: float) -> InterferenceCase:
     watch, victim, suspect, lever, domain, correlation, before, *more = row
     taken, depth, phase, age, relapses, guilty, exhausted = more
     steps = tuple(read_number(one, 1e6) for one in taken)
-    # A limit of 0 would stop the suspect, and a depth above the number of limits would have no limit.
+    # A limit of 0 would stop the suspect. For a depth above the number of limits there would be no limit.
     if not steps or min(steps) <= 0 or not 0 <= _whole_count(depth) <= len(steps):
         raise ValueError(f"{taken!r}, {depth!r} are not limits")
     case = InterferenceCase(
@@ -161,7 +161,8 @@ def _case_from_row(row: Any, now: float) -> InterferenceCase:
         guilty is True,
         exhausted is True,
     )
-    # A trial needs the samples of the former agent, which are lost. So its limit is given back.
+    # A trial needs the samples of the previous run of the agent, which are lost. So the limits of the case
+    # are raised again, step by step.
     return case if case.phase is not CasePhase.TRIAL else replace(case, phase=CasePhase.RETURN, since=now)
 
 

@@ -107,7 +107,10 @@ def _next_streak(
 
 
 def restart_streaks(streaks: Streaks, watermarks: Iterable[str]) -> Streaks:
-    """Streaks after evicted guests left: from 0, so that only new measurements evict again."""
+    """Set the eviction streaks of ``watermarks`` to 0 after their evicted guests have left.
+
+    So the watermarks evict further guests only after new measurements.
+    """
     names = frozenset(watermarks)
     return {
         watch: replace(streak, samples=0)
@@ -144,8 +147,8 @@ def is_quiet(streak: ThresholdStreak, watermark: WatermarkSection, time: float, 
     """Whether limits may be raised: usage was not above the threshold for ``cool_down`` seconds."""
     # One missing sample does not count as quiet, because usage may be high. A metric that stays unknown
     # counts as quiet, because guests would otherwise stay throttled for ever. A metric from outside the
-    # kernel never counts as quiet while it is unknown: its source will answer again, or an operator removes
-    # the section.
+    # kernel never counts as quiet while it is unknown: either its source answers again, or an operator
+    # removes the section.
     seen = streak.unseen == 0 or (is_blind(streak, watermark) and not watermark.external)
     return seen and streak.samples == 0 and time - streak.quiet_since >= cool_down
 

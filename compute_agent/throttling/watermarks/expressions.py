@@ -137,7 +137,7 @@ def parse_expression(text: str, metrics: Mapping[str, WatermarkMetric]) -> Water
 
 
 def _combine_usage(compute: _Compute, measured: Mapping[str, MetricUsage]) -> MetricUsage:
-    """Values of an expression by domain of its subject, the first metric, where all have one."""
+    """The values of an expression, for each domain of its subject on which the values can be computed."""
     found = {}
     for domain in next(iter(measured.values())).host:
         sources = {name: _matching_domain(one.host, domain) for name, one in measured.items()}
@@ -163,7 +163,10 @@ def _values_at(
 
 
 def _matching_domain(host: Mapping[str, float], domain: str) -> str | None:
-    """A metric's domain for the subject's ``domain``, the whole host for all; None if none matches."""
+    """The domain of a metric that belongs to the subject's ``domain``; None if no domain does.
+
+    A metric of the whole host belongs to each domain.
+    """
     if domain in host:
         return domain
     if "" in host or domain:
@@ -173,7 +176,7 @@ def _matching_domain(host: Mapping[str, float], domain: str) -> str | None:
 
 
 class _ExpressionParser:
-    """Parses by recursive descent, a method a precedence; ``inputs`` are the metrics in order."""
+    """Parses by recursive descent, with a method for each precedence; ``inputs`` are the metrics in order."""
 
     def __init__(self, text: str, metrics: Mapping[str, WatermarkMetric]) -> None:
         self.inputs: list[str] = []

@@ -35,8 +35,8 @@ from compute_agent.usage.snapshot import GuestUsage, MetricSeries
 LOG = logging.getLogger(__name__)
 
 ENTRY_POINTS: Final = "compute_agent.qos.metrics"
-"""Name of the entry point group. The name differs from the path of this module, because other packages use
-the name since before the module moved.
+"""Name of the entry point group. The name differs from the path of this module: the module has moved, and
+other packages use the older name.
 """
 
 
@@ -451,7 +451,10 @@ class MetricRegistry(Mapping[str, WatermarkMetric]):
 
 
 def load_registry() -> MetricRegistry:
-    """Built-in and installed metrics; an unusable one is logged and left out, so watermarks refuse it."""
+    """Return the built-in and the installed metrics.
+
+    An unusable metric is logged and left out, so a watermark of this metric is refused.
+    """
     # Built-in metrics are added first, so that no package can replace a name that operators know.
     registry = MetricRegistry()
     extensions: ExtensionManager[Any] = ExtensionManager(

@@ -60,7 +60,7 @@ def make_plan(
     :param resting: uuids of guests from which no memory may be reclaimed now, because some was reclaimed a
         few seconds ago.
     """
-    # The use of guests that are being evicted is subtracted, so that no other guest is evicted for it.
+    # The use of guests that are being evicted is subtracted, so that this use causes no other eviction.
     for guest in state.evicting_guests:
         snapshot = rules.after_eviction(snapshot, guest)
     untouchable = excluded | state.evicting_guests
@@ -161,9 +161,8 @@ def plan_reclaims(
 ) -> list[ReclaimAction]:
     """The memory to reclaim because of confirmed breaches, from enough guests to close the gap.
 
-    At most ``MEMORY_STEP`` is reclaimed from a guest, and never memory below the lowest limit that a guest
-    can get. The kernel may find less unused memory than requested, so limits are planned as if nothing was
-    reclaimed.
+    At most ``MEMORY_STEP`` is reclaimed from a guest, and the guest keeps at least its lowest possible limit.
+    The kernel may find less unused memory than requested, so limits are planned as if nothing was reclaimed.
     """
     plan: dict[str, ReclaimAction] = {}
     for breach in find_breaches(rules, WatermarkAction.RECLAIM, snapshot, streaks):
@@ -189,7 +188,11 @@ def plan_throttles(
     state: WatermarkState,
     untouchable: frozenset[str],
 ) -> list[ThrottleAction]:
-    """Limits because of breaches: just enough if effects can be computed, or a step a selected guest."""
+    """The limits to set because of breaches.
+
+    If the effects can be computed, the limits are just enough to close the gaps. Otherwise each selected
+    guest gets one step.
+    """
     found = find_breaches(rules, WatermarkAction.THROTTLE_DOWN, snapshot, streaks)
     if not _can_be_precise(found, snapshot, untouchable):
         first = _of_highest_priority(found)
@@ -275,7 +278,7 @@ def _steps_needed(
     uuid: str,
     state: WatermarkState,
 ) -> ThrottleAction | None:
-    """The limit of a guest that ends a breach, else its lowest limit; None if a limit would free nothing."""
+    """The limit of a guest that ends a breach, or its lowest limit; None if a limit would free nothing."""
     guest, present = snapshot.guests[uuid], snapshot.host[breach.series]
     before = limit = state.limit_of(uuid, breach.used_knob)
     steps, is_gradual = rules.steps_of(breach.watermark), breach.used_lever.gradual
@@ -313,7 +316,7 @@ def _one_step(
 
 
 def _merge_throttles(plan: Iterable[ThrottleAction]) -> list[ThrottleAction]:
-    """Keep a guest's lowest limit of each ``ThrottleControl``, in the place of its last request."""
+    """Keep only the lowest limit of each guest and ``ThrottleControl``, at the place of the last one."""
     merged: dict[tuple[str, ThrottleControl], ThrottleAction] = {}
     for throttle in plan:
         # The throttle is removed and inserted again, so that it comes last, because limits are raised in the
@@ -370,8 +373,8 @@ def plan_restores(
             continue
         gate, lever = gates[one.knob], rules.registry.levers.get(one.knob.lever)
         allotment = guest.allotments.get(one.knob)
-        # The limit has lost its reason, and is removed without a cool-down. The guest is protected now, can
-        # no longer be limited in this way, or the section was removed.
+        # A limit is removed without a cool-down if it has lost its reason: the guest is protected now, can no
+        # longer be limited in this way, or the section was removed.
         if guest.protected or allotment is None or lever is None or (calm and gate.orphan):
             plan.append(RestoreAction(one.guest, one.knob, None))
         elif gate.open and (one.knob not in begun or (gate.precise and _stays_within(snapshot, gate.up))):
@@ -443,7 +446,7 @@ def _restore_gate(
 def _watched_streaks(
     rules: WatermarkRules, streaks: Streaks, metric: str, domain: str | None = None
 ) -> list[tuple[WatermarkSection, ThresholdStreak]]:
-    """A metric's watermarks with streaks of throttling and eviction; of all domains for None."""
+    """The watermarks of a metric, with their streaks of throttling and eviction; None means all domains."""
     by_name = {watermark.name: watermark for watermark in rules.watermarks if watermark.metric == metric}
     return [
         (by_name[watch.watermark], streak)

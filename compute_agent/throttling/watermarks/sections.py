@@ -144,7 +144,10 @@ class WatermarkSection:
         return found
 
     def threshold_amount(self, action: WatermarkAction, snapshot: UsageSnapshot, domain: str) -> float | None:
-        """An action's threshold on a domain, in the metric's unit; None without one or its capacity."""
+        """The threshold of an action on a domain, in the metric's unit.
+
+        The result is None if there is no threshold, or if it is a percentage of an unknown capacity.
+        """
         # A percentage refers to the capacity of the domain, because caches of one host may differ in size.
         threshold = self.threshold_for(action)
         capacity = snapshot.capacity.get(MetricSeries(self.metric, domain))
@@ -433,8 +436,8 @@ class WatermarkRules:
             metric = self.registry[watermark.metric]
             # The metrics of an expression are measured, too, so that operators see why the expression holds.
             names |= dict.fromkeys((metric.name, *metric.inputs))
-            # The lever's own metric is needed, too: the effect of a limit is computed from a guest's use of
-            # it.
+            # The lever's own metric is needed, too, because the effect of a limit is computed from a guest's
+            # use of this metric.
             names |= {metric.lever.metric: None} if metric.lever else {}
         return [self.registry[name] for name in names if name in self.registry]
 
@@ -443,7 +446,7 @@ class WatermarkRules:
         return watermark.steps or self.steps
 
     def restore_steps(self, lever: str) -> ThrottleSteps:
-        """The sizes of steps by which limits of a lever are raised: the smallest sizes of its watermarks."""
+        """The step sizes by which limits of a lever are raised: those of the watermark with the least step."""
         found = [
             self.steps_of(watermark)
             for metric in self.registry.metrics_moved_by(lever)
@@ -473,7 +476,7 @@ class WatermarkRules:
     # Expected effects of actions
 
     def after_eviction(self, snapshot: UsageSnapshot, guest: str) -> UsageSnapshot:
-        """The snapshot without a guest: less use of the host if the metric is ``evict_quantified``."""
+        """The snapshot without a guest. The host's use falls only for ``evict_quantified`` metrics."""
         # The guest has left since its eviction began.
         if guest not in snapshot.guests:
             return snapshot
@@ -484,7 +487,7 @@ class WatermarkRules:
     def share_left(
         self, guest: GuestUsage, knob: ThrottleControl, before: float | None, after: float
     ) -> float:
-        """A guest's expected share of its use under a limit that falls to ``after``; 1 if use is unknown."""
+        """The share of its use that a guest keeps when its limit falls to ``after``; 1 if use is unknown."""
         use = self._guest_consumption(guest, knob)
         return 1.0 if not use else left_by(use, before, after, guest.allotments[knob]) / use
 
@@ -501,7 +504,8 @@ class WatermarkRules:
         """The highest usage expected after a limit rises from ``before`` to ``after``, None for no limit."""
         one = snapshot.guests[guest]
         use = self._guest_consumption(one, knob)
-        # The limit of a guest with an unknown use has to be removed at last, so no rise of usage is assumed.
+        # If the use of the guest is unknown, no rise of usage is assumed. Otherwise its limit could stay for
+        # ever.
         if not use:
             return snapshot
         # In the worst case, the guest uses all of its higher limit at once.

@@ -30,7 +30,7 @@ cool-down of minutes becomes an hour or more."""
 
 @dataclass(frozen=True, slots=True)
 class ThrottledGuest:
-    """A limit in force: the guest's uuid, lever and domain (``knob``), the limit in the lever's unit."""
+    """A limit in force: the uuid of the guest, the limited lever and domain (``knob``), and the limit."""
 
     guest: str
     knob: ThrottleControl
@@ -39,7 +39,12 @@ class ThrottledGuest:
 
 @dataclass(frozen=True, slots=True)
 class PendingEviction:
-    """An eviction with its metric, ``grace`` (None: ``[qos]``) and watermark, empty if an old one's."""
+    """An eviction in progress.
+
+    - ``metric`` is the metric because of which the guest has to leave.
+    - ``grace`` is the number of seconds that the guest has to end; None means ``[qos] evict_grace``.
+    - ``watermark`` is the name of the section; empty in a state that an older release saved.
+    """
 
     guest: str
     metric: str
@@ -100,7 +105,7 @@ class WatermarkState:
                     return self
                 pending = PendingEviction(action.guest, action.metric, action.grace, action.watermark)
                 return replace(self, evictions=(*self.evictions, pending))
-            # After a reclaim, a later agent has nothing to remove.
+            # A reclaim sets no limit, so a later run of the agent has nothing to remove.
             case ReclaimAction():
                 return self
             case ThrottleAction():

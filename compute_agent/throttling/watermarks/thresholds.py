@@ -24,7 +24,7 @@ _WORDS: Final = {"true": 0.5, "false": 0.25}
 class WatermarkThreshold:
     """The usage above which (for throttling up: below which) an action is taken.
 
-    - ``value`` is in the metric's unit or, if ``relative``, in percent of the capacity of the host.
+    - ``value`` is in the metric's unit or, if ``relative``, in percent of the capacity of the host or cache.
     - ``word`` is the text of the threshold of a condition, ``true`` or ``false``; empty for an amount.
     """
 
