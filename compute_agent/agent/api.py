@@ -167,7 +167,7 @@ class AgentParts(Protocol):
         ...
 
     def audit(self, options: HealOptions) -> list[AuditOutcome]:
-        """Compare the guests of this host with allocations, and repair what ``options`` select.
+        """Compare the guests of this host with allocations, and repair the differences that ``options`` name.
 
         :raises PlacementError: Placement cannot be read.
         :raises DriverError: it is not known which guests run.
@@ -210,7 +210,7 @@ OPEN_METHODS: Final = frozenset(
         *("inventory", "resctrl.groups", "status", "watermark.list", "watermark.test"),
     }
 )
-"""The methods that any user that may open the socket can call. They change nothing."""
+"""The methods for all users that may open the socket. These methods change nothing."""
 
 
 class ApiMethods:
@@ -343,7 +343,7 @@ class ApiMethods:
         return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
 
     def guest_limit(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Limit the CPU use of a guest, or remove the limit, before the method answers."""
+        """Limit the CPU use of a guest, or remove the limit. The answer comes after the change."""
         body = load(LimitSchema(), params)
         guest = self._agent.configurator.find_guest(body["guest"]).guest
         with _refuse_request():
@@ -351,7 +351,7 @@ class ApiMethods:
         return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
 
     def guest_evict(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Start the eviction of a guest, like a watermark's evict; an event records the outcome."""
+        """Start the eviction of a guest, as a watermark does; an event records the outcome."""
         guest = self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]).guest
         self._agent.manual_throttling.evict_guest(guest)
         return {"uuid": guest.uuid, "name": guest.name}
@@ -413,7 +413,7 @@ class ApiMethods:
         }
 
     def reshape(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Move allocations into the shape of the current provider tree, or only list the moves."""
+        """Move allocations to the providers of the current provider tree, or only list the moves."""
         with _refuse_request(PlacementError, DriverError):
             planned = self._agent.reports.reshape(load(ReshapeSchema(), params)["dry_run"])
         if isinstance(planned, InfeasibleReshape):
@@ -447,7 +447,7 @@ class ApiMethods:
         )
 
     def allocations_accept(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Accept allocations of a restored Placement; return the guests with smaller ones than before."""
+        """Accept the allocations of a restored database; return the guests that have lost amounts."""
         load(EmptySchema(), params)
         with _refuse_request(PlacementError, DriverError, OSError):
             losses = self._agent.reports.accept_allocations()
@@ -557,7 +557,7 @@ def _refuse_request(*kinds: type[Exception], intro: str = "") -> Iterator[None]:
 
 
 def _guest_settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSettings:
-    """The settings of a request; without ``vcpus``, one guest CPU for each held CPU, and at least one."""
+    """The settings of a request. Without ``vcpus``, the guest gets a guest CPU for each held CPU, or one."""
     amount = sum(held.get(name, 0) for held in allocation.values() for name in CPU_CLASSES)
     return GuestSettings(
         vcpus=body.get("vcpus") or max(amount, 1), **{name: body[name] for name in SETTING_NAMES}

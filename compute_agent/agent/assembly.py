@@ -129,7 +129,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
     :raises OSError: a file of the host or of the state folder cannot be read or written.
     """
     with ExitStack() as undo:
-        # The state of the last agent: the state file, and the owner of the root provider
+        # The state of the previous run of the agent: the state file, and the owner of the root provider
         state = StateFile(folder / STATE_FILE)
         # The state file is passed, because former versions of the agent kept the limits there.
         throttling = ThrottlingFile(folder, state)
@@ -199,8 +199,8 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         promises = PromiseWatch(conf, verifier.verify_all, recorder, metrics.registry, changed.wake)
         monitored = MonitoredGuests(driver, pipeline, in_force)
         monitoring = CacheMonitoring(conf, monitored, metrics.registry)
-        # All triggers, and the limits that operators set by hand, share one arbiter: it applies a guest's
-        # lowest limit.
+        # All triggers, and the operators' commands, pass limits to one arbiter. The arbiter applies the
+        # lowest limit of each guest.
         limits = LimitArbiter(pipeline)
         evictions = GuestEvictions(conf.settings, pipeline, driver, conf.client)
         machine = read_host_id(Path(options.host.root))
@@ -210,8 +210,8 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             pipeline,
             driver,
             EndStore(folder, machine),
-            # The allocation ends by itself. A guest that leaves early keeps it until then, because its claim
-            # may be extended meanwhile.
+            # The allocation of an evicted guest ends with its claim, so this evictor does not delete the
+            # allocation. Until the claim ends, a client may extend it.
             GuestEvictor(evictions.stop_guest, evictions.forget_guest, MAX_ENDS),
             evictions.stop_guest,
             recorder,

@@ -109,7 +109,8 @@ def policy_of(conf: cfg.ConfigOpts, beside: bool) -> str:
 def check_options(conf: cfg.ConfigOpts) -> None:
     """Check that options do not contradict each other.
 
-    :raises ConfigError: an option needs a missing collector or pool, or an action the policy never takes.
+    :raises ConfigError: an option needs a collector or pool that does not exist, or an action that the policy
+        never takes.
     """
     check_collectors(conf.capacity.collectors)
     if conf.policy.name == "static-pools" and not any(family_sections(conf, CPU_POOL)):

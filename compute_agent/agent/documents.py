@@ -50,7 +50,8 @@ from compute_agent.throttling.watermarks.metrics import WatermarkMetric
 from compute_agent.throttling.watermarks.sections import WatermarkAction, WatermarkSection
 from compute_agent.usage.snapshot import MetricSeries
 
-# The version is read once, because an agent that still runs during an upgrade has the old version.
+# The version is read at the start: after an upgrade of the package, a running agent still has the old
+# version.
 _VERSION: Final = installed_version()
 
 
@@ -336,8 +337,9 @@ def watermark_rows(status: WatermarkStatus) -> list[dict[str, Any]]:
     ``usage``, ``amount`` (the threshold) and ``gap`` (the excess) are in the metric's unit. A value of None
     is unknown. ``gap`` is also None while the threshold is not exceeded. For ``throttle_up``, ``gap`` is the
     difference by which usage is below the threshold. ``streak`` counts the consecutive rounds with usage
-    above the threshold; the agent acts when ``streak`` reaches ``for_samples``. ``in_force`` describes the
-    present limits of the kind that the metric sets, and the evictions that the metric causes.
+    above the threshold; the agent acts when ``streak`` reaches ``for_samples``. In rows of ``throttle_down``,
+    ``in_force`` describes the present limits of the metric's lever. In rows of ``evict``, it describes the
+    evictions in progress because of the metric.
 
     While watermarks keep new guests away, ``in_force`` says so in the rows of all watermarks with an exceeded
     threshold. If no threshold is exceeded, the rows of all watermarks within their cool-down say so.
@@ -493,7 +495,10 @@ def _parked_cpus(shown: StatusSources) -> CpuSet:
 
 
 def health_document(shown: StatusSources) -> tuple[bool, dict[str, Any]]:
-    """Whether the worker is alive, and ``/healthz``; a silent Placement is healthy, as no restart helps."""
+    """Return whether the worker is alive, and the JSON document of ``/healthz``.
+
+    An agent is also healthy while Placement does not answer, because a restart of the agent would not help.
+    """
     alive = shown.pipeline.is_alive
     reports = status_document(shown.reports.status)
     document = {

@@ -155,8 +155,8 @@ def look_up_owner(
     last = None if explicit_own else state.nova_root
     presumed = owner_of(shape, last, bool(state.owned))
     try:
-        # ``beside`` is None, so that the search runs even if the option names the agent as owner:
-        # nova-compute may write the root, too.
+        # The search also runs if the option names the agent as owner, because nova-compute may write the
+        # root, too. So ``beside`` is True or None, and never False.
         found = find_root(client, RootSearch(name, own, True if shape == BESIDE else None, last))
     except RootMissingError as error:
         return presumed, str(error), ""
@@ -219,7 +219,7 @@ _READS: Final = frozenset(
 """The attributes of a driver that a dry run may use, because they change nothing."""
 
 _SECONDS: Final = 60.0
-"""Seconds to wait for an answer of the worker, which itself waits for libvirtd at most."""
+"""Seconds to wait for an answer of the worker. The worker itself waits for nothing slower than libvirtd."""
 
 
 def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
@@ -341,7 +341,7 @@ class RecordingController(KernelController):
         self._together = targets, zones
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """Return None always: in a dry run, only plan_changes() compares the kernel."""
+        """Return None always: in a dry run, only plan_changes() compares the kernel with the targets."""
         return None
 
     def apply(self, target: GuestTarget) -> bool:
@@ -374,7 +374,10 @@ class _KeptValues:
 
 
 class _ReadOnlyDriver:
-    """Forwards only what changes nothing. A driver that reports an end would delete the guest's record."""
+    """Forwards only those attributes of a driver that change nothing.
+
+    No listener is registered, because a driver that reports the end of a guest deletes the guest's record.
+    """
 
     def __init__(self, driver: GuestDriver) -> None:
         self._driver = driver

@@ -87,7 +87,8 @@ class MaintenanceMode:
         """
         if off and self._reports.is_beside:
             raise RequestError(f"nothing is changed: {DISABLE_SERVICE}")
-        # The lock spans the store and the reports: two orders must take effect in the order of their storage.
+        # The lock is held until the order is stored and passed to the reports. So two orders take effect in
+        # the order in which they were stored.
         with self._lock:
             again = off and self._said is not None and self._said.off
             # A repeated order with another reason keeps the time of the first order.

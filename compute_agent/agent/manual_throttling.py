@@ -92,7 +92,8 @@ class ManualThrottling(AgentLoop):
         """Begin with the evictions that the last agent has not finished.
 
         :param boot: the id of the present boot.
-        :param lost_guests: returns guests that may run, of drivers that cannot list them now.
+        :param lost_guests: returns the guests that perhaps run, for drivers that cannot list their guests
+            now.
         """
         self._limits = limits
         self._leaving = leaving
@@ -101,7 +102,7 @@ class ManualThrottling(AgentLoop):
         self._store = store
         self._boot = boot
         self._lost_guests = lost_guests
-        # The lock is for the notes, too.
+        # The lock protects the notes in the store as well as ``_evicting``.
         self._lock = threading.Lock()
         self._evicting: set[str] = set()
         self._unresumed = set(store.notes)

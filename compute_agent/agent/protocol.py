@@ -97,7 +97,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
             self.socket.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]  # as above
         super().shutdown()  # type: ignore[misc]  # as above
 
-    # The method is called by socketserver
+    # Methods that socketserver calls
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in a thread of its own, or refuse it."""
@@ -144,7 +144,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         """Log an unexpected exception of a handler, which socketserver would write to standard error."""
         LOG.exception("A connection of %s could not be served", type(self).__name__)
 
-    # The method is called with the guard held
+    # Methods that are called while the guard is held
 
     def _admit_connection(self) -> bool:
         if len(self._open) < self.max_connections:

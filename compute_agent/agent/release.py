@@ -78,7 +78,7 @@ SCHEDULING: Final = "scheduling"
 """The value of :attr:`ReleaseRow.kind` for the traits that keep new guests away."""
 
 BY_RELEASE: Final = "new guests kept away by this release until it ends"
-"""The detail of a :data:`SCHEDULING` row that is not shown: only a release has kept new guests away."""
+"""The detail of a :data:`SCHEDULING` row that is not shown: only a release keeps new guests away."""
 
 KEPT_AWAY: Final = f"{STAYS}: new guests are kept away until all else is given back"
 """The outcome of the :data:`SCHEDULING` row after an incomplete release: new guests stay away, because no
@@ -300,7 +300,7 @@ class HostRelease:
 
     def _release_items(self) -> Iterator[ReleaseItem]:
         guests: Sequence[Guest] = ()
-        # This value is read before the list, because a driver may list its guests in between.
+        # Both values are read before the guests are listed, because a driver may begin to answer in between.
         reasons, awaited = self._driver.outage_reasons(), self._driver.awaited_drivers
         try:
             guests = self._driver.listed_guests()
@@ -335,7 +335,7 @@ class HostRelease:
         said, state = self._state.state.maintenance, self._throttling.state.watermarks
         marked = root is not None and bool(root.traits & MARKS) and not self._beside
         if (
-            # If the state contains more than the switch, it contains limits or evictions.
+            # If the state contains more than the scheduling switch, it contains limits or evictions.
             marked
             or state != WatermarkState(scheduling_off=state.scheduling_off)
             or (said is not None and said.off)
@@ -346,7 +346,8 @@ class HostRelease:
                 if root is None
                 else f"new guests {in_words(root.traits)}"
             )
-            # The switch of the release itself is no setting of the host.
+            # If only a release has switched scheduling off, this switch does not count as a setting of the
+            # host.
             if (
                 root is not None
                 and root.traits & MARKS == {DisableCause.MAINTENANCE.value}
@@ -447,7 +448,11 @@ def children_first(reported: dict[str, ReportedProvider]) -> list[str]:
 def blocked_providers(
     reported: dict[str, ReportedProvider], owned: Ownership, root_uuid: str
 ) -> dict[str, str]:
-    """Why, by uuid, a release keeps providers: others made them or their inventories, or a descendant's."""
+    """The reasons why a release keeps providers, by uuid.
+
+    A provider is kept if the agent has not made it, if it has inventories of other programs, or if a provider
+    below it is kept.
+    """
     reasons: dict[str, str] = {}
     for uuid in children_first(reported):
         provider = reported[uuid]

@@ -294,7 +294,10 @@ class ConfigReloader:
         return host_signature(options, self._devices.read_devices(options))
 
     def reload(self) -> None:
-        """Read and apply the configuration and the host; report a refused one, and keep the old in force."""
+        """Read the configuration and the host, and apply them.
+
+        If the configuration is refused, report the reason; the old configuration stays in force.
+        """
         self.error = self._take_up()
         self._refused.set(bool(self.error))
         if self.error:

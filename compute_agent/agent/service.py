@@ -226,7 +226,10 @@ class HostAgent:
         self._parts.reloader.reload_changes()
 
     def reload(self) -> None:
-        """Read and apply the configuration and the host; report a refused one, and keep the old in force."""
+        """Read the configuration and the host, and apply them.
+
+        If the configuration is refused, report the reason; the old configuration stays in force.
+        """
         self._parts.reloader.reload()
 
     def reconcile(self) -> None:
@@ -311,7 +314,7 @@ class HostAgent:
         )
 
     def capacity(self) -> list[dict[str, Any]]:
-        """The terms of the sums that give the reclaimed capacity and the stolen CPUs: one row per term."""
+        """Rows that show how reclaimed capacity and stolen CPUs are computed: one row for each summand."""
         return self._parts.reclaimed.list_rows(self.reports.status.not_offered.withheld)
 
     def list_interference(self) -> list[dict[str, Any]]:
@@ -319,7 +322,7 @@ class HostAgent:
         return self._parts.interference.list_rows()
 
     def audit(self, options: HealOptions) -> list[AuditOutcome]:
-        """Compare the guests of this host with allocations, and repair what ``options`` select.
+        """Compare the guests of this host with allocations, and repair the differences that ``options`` name.
 
         :raises PlacementError: Placement cannot be read.
         :raises DriverError: it is not known which guests run.
@@ -361,7 +364,7 @@ class HostAgent:
         )
 
     def end_agent(self) -> None:
-        """Queue a SIGTERM, at which the main thread ends the agent."""
+        """Queue a SIGTERM, so that the main thread ends the agent."""
         # The agent is not stopped here, because this thread belongs to a listener and still has to answer its
         # client.
         self._signals.put(signal.SIGTERM)

@@ -211,6 +211,7 @@ class ClaimWatch:
         """Read the claims of guests with new allocations, and all claims known to expire.
 
         If ``[guests] confirm_claims`` is on, confirm the claims that would expire.
+
         :raises UnavailableError: Placement does not answer.
         """
         expiring: dict[str, float] = {}

@@ -288,6 +288,7 @@ class ClaimEnds(AgentLoop):
         return names
 
     # For both threads that read claims
+
     def _read_list(self, client: PlacementClient) -> None:
         """Read the claims that have an end time.
 

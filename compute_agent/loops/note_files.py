@@ -40,7 +40,7 @@ class NoteFile(Generic[NoteT]):
     ) -> None:
         """Read the notes. A file that cannot be used is renamed.
 
-        :param machine: this host, as ``read_host_id()`` has it.
+        :param machine: the id of this host, as ``read_host_id()`` returns it.
         :param dump: returns the content of the file for some notes and this host.
         :param report_loss: logs the new path of a file that cannot be used, and the error.
         :raises UnsafeFileError: another user may have made the file.

@@ -270,7 +270,7 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True)
 class HealOptions:
-    """The repairs that the audit may make, and for which consumers.
+    """The repairs that the audit may make, and the consumers that it checks.
 
     :ivar heal: create missing allocations of guests.
     :ivar delete: delete allocations that have had no guest for ``min_age`` seconds.
@@ -333,8 +333,8 @@ def compare_holdings(
         if consumer in held
     ]
     for guest in running.values():
-        # During a migration, the guest's own consumer holds the destination, and the migration's consumer
-        # this host.
+        # During a migration, the guest's own consumer holds amounts of the destination. The migration's
+        # consumer holds amounts of this host.
         allocation = held.get(guest.migration) or held.get(guest.uuid, {})
         if not allocation:
             findings.append(AuditFinding(FindingKind.UNALLOCATED, guest.uuid, guest.name))
@@ -374,7 +374,7 @@ def _overlapping_cpus(guest: AuditedGuest, guests: Iterable[AuditedGuest]) -> st
 
 
 def _kind_differences(guest: AuditedGuest) -> str:
-    """A text with guest CPUs that are dedicated against the flavor's mask; empty without any."""
+    """A text about guest CPUs that are dedicated contrary to the flavor's mask; empty if there are none."""
     if not guest.dedicated_vcpus or not guest.held or guest.dedicated_vcpus == guest.pinned_vcpus:
         return ""
     pinned = cpuset.format(guest.pinned_vcpus) or "none"

@@ -224,7 +224,10 @@ class _RequestWatch:
             self._twins.clear()
 
     def attach_socket(self, connected: socket.socket) -> None:
-        """Watch a second descriptor, as TLS and ``Connection: close`` close the first during an answer."""
+        """Watch a connection by a second descriptor.
+
+        TLS and ``Connection: close`` close the first descriptor during an answer.
+        """
         twin = socket.socket(fileno=os.dup(connected.fileno()))
         with self._lock:
             self._twins.append(twin)
@@ -261,7 +264,7 @@ class _WatchedConnection(HTTPConnection):
         return made
 
     def request(self, *arguments: Any, **options: Any) -> None:
-        # for an idle connection of the pool; _new_conn() has attached the socket of a new connection
+        # This call is for idle connections of the pool. _new_conn() has attached sockets of new connections.
         _watch_socket(self.sock)
         super().request(*arguments, **options)
 

@@ -126,7 +126,7 @@ class FreeCapacity:
 
 
 def _provider_homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
-    """Providers of each class with their CPUs: of the innermost provider, or of the node."""
+    """The providers of each class with the CPUs nearest to each: a CPU counts for its innermost provider."""
     parents = {node.uuid: node.parent for node in derived.nodes}
 
     def zone_depth(node: ProviderNode) -> tuple[int, bool]:

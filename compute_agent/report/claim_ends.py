@@ -130,7 +130,7 @@ class EndRules:
     grace: float
 
     def notice_time(self, note: EndNote) -> float:
-        """The time to record that a claim ends soon; without notices, the end of the claim."""
+        """The time at which the agent records that a claim ends soon; without notices, the end itself."""
         if note.claim.on_end is OnEnd.EVICT and self.notice:
             return note.claim.ends_at - max(self.notice, self.grace + MARGIN)
         return note.claim.ends_at - self.notice
@@ -165,7 +165,10 @@ class DatabaseClock:
 
 
 def clock_drift(offset: float, earliest: float, latest: float) -> float:
-    """Return how far an offset is from the interval of a new reading; a negative drift is backward."""
+    """Return how far the clock has moved since ``offset`` was read; negative if the clock has gone back.
+
+    The new offset is between ``earliest`` and ``latest``. If ``offset`` is there, too, the result is 0.
+    """
     return max(earliest - offset, 0.0) or min(latest - offset, 0.0)
 
 
@@ -177,7 +180,7 @@ def follow_clock(clock: DatabaseClock | None, earliest: float, latest: float) ->
     :param latest: the offset if the database read its clock when the request was sent.
     """
     if clock is None or clock_drift(clock.offset, earliest, latest) <= MAX_DRIFT:
-        # With the latest offset, guests are evicted early, not late.
+        # The latest offset is used, because guests should be evicted early rather than late.
         return DatabaseClock(latest)
     if clock.jump is not None and abs(clock_drift(clock.jump, earliest, latest)) <= MAX_DRIFT:
         return DatabaseClock(latest)
@@ -198,8 +201,8 @@ def merge_list(
         of other guests are ignored.
     :param present: the uuids of guests that run, or may run, on this host.
     :param holding: the uuids of guests that have a note and an allocation, but no listed claim.
-    :param is_older: whether Placement has an older copy of its database. The function then moves no end time
-        forward, and makes no action stronger.
+    :param is_older: whether Placement has an older copy of its database. The function then makes no end time
+        earlier, and no action stronger.
     """
     found = {}
     for uuid, claim in listed.claims.items():
@@ -213,7 +216,7 @@ def merge_list(
             continue
         if uuid in listed.unread:
             found[uuid] = replace(note, is_absent=False)
-        # A guest that only starts again is absent at one read, and not at the next one.
+        # A guest that is only being restarted is absent at one read, and present at the next one.
         elif uuid in present or not note.is_absent:
             found[uuid] = replace(note, is_absent=uuid not in present)
     return found
@@ -245,7 +248,7 @@ def due_steps(
     :param leaving_since: the time at which the guest's eviction began; None if no eviction is under way.
     """
     ends_at, steps = note.claim.ends_at, []
-    # A guest that is leaving is named if it needs longer than its grace period.
+    # A guest that is leaving counts as overdue only if it needs longer than its grace period.
     over = ends_at if leaving_since is None else max(ends_at, leaving_since) + rules.grace
     announces = note.claim.on_end is not OnEnd.NONE
     if announces and note.stage is EndStage.QUIET and rules.notice_time(note) <= now < ends_at:
@@ -308,7 +311,7 @@ def parse_time(text: str) -> float:
 
 
 def parse_action(text: str) -> OnEnd:
-    """The action with a name; one of a later release counts as ``notify``, which stops nothing."""
+    """The action with this name; an action of a later release counts as ``notify``, which stops nothing."""
     try:
         return OnEnd(text)
     except ValueError:
@@ -360,6 +363,6 @@ def _read_row(guest_uuid: str, row: Any) -> EndNote:
         claim,
         EndStage(row["stage"]),
         doubted=None if doubted is None else int(kept_json.read_number(doubted, 1 << 31)),
-        # An older agent has noted no host.
+        # Notes of an older version of the agent lack the host.
         machine=kept_json.text(row.get("machine", "")),
     )

@@ -321,7 +321,7 @@ class PlacementClient(PlacementTransport):
         for _ in range(_MAX_PAGES):
             page = f"{path}?root={quote(root_uuid, safe='')}{marker}"
             answer = self.send_request("GET", page, shape=_TIMED)
-            # The time of the first page is the earliest one, and so are the times until the ends.
+            # The database's time in the first page, the earliest, counts as the time of the whole list.
             now = now or answer["now"]
             for row in answer["claims"]:
                 try:

@@ -199,7 +199,7 @@ class PlanExecution:
         return len(actions), ()
 
     def _whose_name(self, action: Action) -> str:
-        """A remedy with the provider that has the root's name; empty after other refusals."""
+        """A remedy that names the provider with the name of the root; empty after other refusals."""
         if not isinstance(action, CreateProvider | UpdateProvider) or action.parent is not None:
             return ""
         # This request only serves to explain the refusal, so its own errors are ignored.

@@ -74,7 +74,10 @@ def claimed_amounts(settings: GuestSettings, dedicated_classes: Iterable[str], m
 
 
 def claim_query(amounts: Amounts, tree: ProviderTree) -> str:
-    """A claim's query, as of allocation candidates, from one provider if one has all its classes."""
+    """The query of a claim, in the form of ``GET /allocation_candidates``.
+
+    If any provider has all classes, the query asks for one provider with all amounts.
+    """
     holders = [{node.uuid for node in tree.providers_of(name)} for name in amounts]
     suffix = "1" if set.intersection(*holders) else ""
     return f"resources{suffix}=" + ",".join(f"{name}:{amount}" for name, amount in sorted(amounts.items()))
@@ -130,7 +133,7 @@ def _read_row(guest_uuid: str, row: Any) -> ClaimNote:
         ConsumerOwner(*map(kept_json.text, row["owner"])),
         _read_amounts(row["amounts"]),
         _read_amounts(row["former"]),
-        # An older agent has noted no host.
+        # Notes of an older version of the agent lack the host.
         machine=kept_json.text(row.get("machine", "")),
     )
 

@@ -397,7 +397,7 @@ def without_foreign_devices(
 def keep_gone_devices(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, held: HeldAmount
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """Add the devices that are gone but must keep their providers to the tree, with all units reserved.
+    """Add to the tree the devices that are gone but must keep their providers, with all units reserved.
 
     The provider stays while a guest holds the device, because Placement refuses to delete a provider with
     allocations. All units are reserved, because Placement would otherwise offer the rest of a card to other

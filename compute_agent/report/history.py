@@ -92,7 +92,7 @@ class PlacementHistory:
 
 
 def holder_of(record: ConsumerAllocations) -> ConsumerOwner | None:
-    """A consumer's owner; None if it holds nothing, so that Placement does not know it."""
+    """The owner of a consumer; None if the consumer holds nothing, so that Placement does not know it."""
     if not record.resources or record.project_id is None or record.user_id is None:
         return None
     return ConsumerOwner(record.project_id, record.user_id, record.consumer_type)

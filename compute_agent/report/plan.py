@@ -332,8 +332,9 @@ def plan_actions(
 ) -> tuple[Action, ...]:
     """The actions that make ``reported`` equal to ``derived``, in an order in which each can succeed.
 
-    The result is empty if nothing differs. Inventories, traits and providers of other programs stay. If the
-    server does not know a standard trait, its os-traits is older than the agent's, and the trait is left out.
+    The result is empty if nothing differs. Inventories, traits and providers of other programs stay. A
+    standard trait that the server does not know is left out: the server's os-traits is older than the
+    agent's.
 
     :param derived: the host's tree.
     :param reported: the providers in Placement, by uuid.

@@ -162,7 +162,7 @@ class ProviderReader:
         return dict(fresh)
 
     def take_listing(self) -> HoldingsListing | None:
-        """The allocations read with the providers, returned once; None if there are none."""
+        """The allocations that were read together with the providers. A second call returns None."""
         listing, self._listing = self._listing, None
         return listing
 
@@ -192,7 +192,7 @@ class ProviderReader:
         return fresh
 
     def _read_whole(self, uuid: str) -> dict[str, ReportedProvider]:
-        """A tree's providers and allocations from one request; remembered ones if nothing has changed."""
+        """The providers of a tree, read in one request; the remembered ones if nothing has changed."""
         # The time is taken before the request, because the answer may show the state of any later moment.
         as_of, known = time.monotonic(), self._trees.get(uuid)
         try:
@@ -264,8 +264,8 @@ class HostReporter:
         self.adjustments: tuple[str, ...] = ()
         """A message about each value of another program that Placement has after the last report."""
         self.waiting = WithheldOffers()
-        """Amounts that are not offered yet, because guests still hold the memory, CPUs or devices that they
-        stand for.
+        """Amounts that are not offered yet, because guests still hold the memory, CPUs or devices behind
+        these amounts.
         """
 
     def report_tree(self, tree: ProviderTree) -> ReportOutcome:
@@ -340,8 +340,8 @@ class HostReporter:
                     return planned
                 try:
                     self._carry_out(tree, planned)
-                # Forgotten even after a failure, because Placement may have carried out a request that it did
-                # not answer.
+                # The providers are forgotten even after a failure, because Placement may have carried out a
+                # request that it did not answer.
                 finally:
                     self.forget_providers()
                 return planned
@@ -431,7 +431,7 @@ class HostReporter:
         return evidence, now
 
     def take_listing(self) -> HoldingsListing | None:
-        """The allocations read with the providers, returned once; None if there are none."""
+        """The allocations that were read together with the providers. A second call returns None."""
         return self.reader.take_listing()
 
     def root_traits(self, root_uuid: str) -> frozenset[str] | None:
@@ -449,7 +449,10 @@ class HostReporter:
         self.reader.forget_providers()
 
     def server_tree(self, tree: ProviderTree) -> ProviderTree:
-        """``tree`` with the server's class names (LLC or CUSTOM_LLC), already so beside nova-compute."""
+        """``tree`` with the names of resource classes that the server knows, such as LLC or CUSTOM_LLC.
+
+        If nova-compute owns the root, the tree has these names already.
+        """
         return tree if STOCK_NAMES.keys() <= self.reader.known_names().classes else with_stock_names(tree)
 
     def remove_own(self, root_uuid: str) -> ReportOutcome:
@@ -490,8 +493,8 @@ class HostReporter:
         actions = plan_actions(wanted, reported, owned, self.reader.known_names())
         self._log_dropped(wanted)
         self._log_adjustments(wanted, reported, owned)
-        # The claims are saved before the first request, so that after a crash the agent still knows which
-        # names are its own.
+        # The possible own names are saved before the first request, so that after a crash the agent still
+        # knows which names are its own.
         claims = ownership_before(wanted, reported, owned)
         self._keep_owned(claims)
         if not actions:

@@ -190,7 +190,7 @@ class _ReshapePlanner:
         self._zones = zones
 
     def move_consumer(self, consumer: str, location: CpuLocation | None) -> str | None:
-        """Move a consumer's allocations; return a reason if they exceed what is free, or None."""
+        """Move a consumer's allocations; return None, or the reason if they exceed the free capacity."""
         sources: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
         converted = self._becomes_pcpu(consumer, location)
         for uuid, resources in list(self.held[consumer].items()):

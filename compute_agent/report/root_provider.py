@@ -44,7 +44,8 @@ class RootSearch:
 
     :ivar name: the name of the hypervisor.
     :ivar own: the uuid of the agent's own root.
-    :ivar beside: whether the ini file declares a nova-compute; None means that the search decides.
+    :ivar beside: whether nova-compute owns the root according to the ini file; None means that the search
+        decides.
     :ivar last: the root that the last search found; None if no search has found a root.
     """
 
@@ -185,7 +186,10 @@ class HostMaintenance:
 
 
 def switched_traits(traits: frozenset[str], causes: Causes) -> frozenset[str]:
-    """The root's traits with COMPUTE_STATUS_DISABLED as asked, unless other programs disabled it."""
+    """The traits of the root with COMPUTE_STATUS_DISABLED and the marks of ``causes`` set or removed.
+
+    If another program keeps new guests away, the traits do not change.
+    """
     if DISABLED in traits and not traits & MARKS:
         return traits
     asking = frozenset(cause.value for cause in DisableCause if causes.get(cause, cause.value in traits))

@@ -103,7 +103,7 @@ class RequestTracing:
 
 @cache
 def tracing_to(endpoint: str, sample_ratio: float) -> RequestTracing:
-    """The process's only sender of traces to this collector; its exit sends the remaining spans."""
+    """The only sender of traces to this collector; at the end of the process it sends the remaining spans."""
     exporter = OTLPSpanExporter(endpoint, timeout=_EXPORT_TIMEOUT)
     tracing = RequestTracing(BatchSpanProcessor(exporter, max_queue_size=_MAX_QUEUE), sample_ratio)
     atexit.register(tracing.end_tracing)

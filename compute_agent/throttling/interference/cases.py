@@ -14,9 +14,10 @@ from compute_agent.throttling.interference.evidence import WINDOW_SECONDS
 from compute_agent.throttling.interference.signals import InterferenceWatch
 
 IMPROVEMENT: Final = 0.1
-"""A suspect is found guilty if its limit lowers the victim's signal by at least this part of the signal's
-value before the limit. The signal must fall in two successive windows, because a fall in a single one may be
-chance.
+"""A suspect is found guilty if its limit lowers the victim's signal by at least this part of the earlier
+value.
+
+The signal must fall in two successive windows, because a fall in a single one may be chance.
 """
 
 SETTLE_SECONDS: Final = 10.0

@@ -446,7 +446,7 @@ class WatermarkRules:
         return watermark.steps or self.steps
 
     def restore_steps(self, lever: str) -> ThrottleSteps:
-        """The step sizes by which limits of a lever are raised: those of the watermark with the least step."""
+        """The step sizes by which limits of a lever rise: those of the watermark with the smallest step."""
         found = [
             self.steps_of(watermark)
             for metric in self.registry.metrics_moved_by(lever)
