@@ -88,7 +88,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
     def serve_until_stopped(self) -> None:
         """Accept connections until shutdown()."""
         # The half second that socketserver waits by default wakes an idle host 120 times a minute.
-        self.serve_forever(_IDLE_SECONDS)  # type: ignore[attr-defined]  # of the server that this is mixed into
+        self.serve_forever(_IDLE_SECONDS)  # type: ignore[attr-defined]  # the server class defines it
 
     def shutdown(self) -> None:
         """Stop accepting connections, and wait for the end of the thread that accepts them."""
@@ -122,7 +122,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
 
     def service_actions(self) -> None:
         """Shut down connections that sent no request in time; socketserver calls this between two waits."""
-        super().service_actions()  # type: ignore[misc]  # of the server that this is mixed into
+        super().service_actions()  # type: ignore[misc]  # the server class defines it
         now = time.monotonic()
         with self._guard:
             for connection, deadline in list(self._waited_for.items()):

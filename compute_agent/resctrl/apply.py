@@ -28,11 +28,11 @@ def apply_plan(
 
     :param codec: recognises bandwidths that the kernel rounds; None means that bandwidth cannot be
         controlled.
-    :param exclusive: the L3 cache ids on which each group will have exclusive ways after all steps. If a
-        stopped group can still fill a way, this way goes to no group that has exclusive ways. The ways of the
-        stopped group go to no other group either.
+    :param exclusive: the L3 cache ids on which each group will have exclusive ways after all steps. A way
+        that a stopped group can still fill goes to no other group if one of the two groups has exclusive ways
+        on the cache.
     :return: the error of each stopped group. The group is as it was before the failed step, unless a note on
-        the error says that this failed.
+        the error says that the former values could not be restored.
     """
     stopped: dict[str, ResctrlError] = {}
     for step in steps:
@@ -94,7 +94,7 @@ def _apply_step(files: ResctrlFilesystem, step: PlanStep, codec: BandwidthCodec 
             remove_group(files, step.group)
             raise
         return
-    # Only the values of this step are restored, because another program may change others meanwhile.
+    # Only the values of this step are restored, because another program may change other values meanwhile.
     before = read_group_schemata(files, step.group).restricted_to(step.schemata)
     try:
         write_schemata(files, step.group, step.schemata, codec)

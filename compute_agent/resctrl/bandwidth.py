@@ -21,7 +21,7 @@ BYTES_PER_GB: Final = 10**9
 BYTES_PER_MIB: Final = 2**20
 
 UNITS_PER_GB: Final = 8
-"""The units of AMD's bandwidth values in 1 GB/s; one unit is 1/8 GB/s."""
+"""The number of units of AMD's bandwidth values in 1 GB/s; one unit is 1/8 GB/s."""
 
 
 class BandwidthUnknownError(ValueError):
@@ -116,7 +116,7 @@ class BandwidthCodec(Protocol):
 
 
 class IntelCodec:
-    """The codec of Intel RDT: percent, a throttle for each core, and no cap that tasks share."""
+    """The codec of Intel RDT, in percent. The hardware throttles each core, so tasks share no cap."""
 
     # Two guests of one group on different cores can each use the full cap.
     shares_cap = False
@@ -152,7 +152,7 @@ class IntelCodec:
         return min(100, value)
 
     def is_same_value(self, written: int, read: int) -> bool:
-        """Whether values are equal; the kernel rounds nothing, as the agent writes only supported ones."""
+        """Whether values are equal. The agent writes only supported values, so the kernel rounds nothing."""
         return written == read
 
 
@@ -245,7 +245,7 @@ class AmdCodec:
 
 
 class ArmCodec(IntelCodec):
-    """The codec of ARM MPAM: percent for all tasks together. A value may be read back a step off."""
+    """The codec of ARM MPAM: percent for all tasks together. The kernel may show a value one step off."""
 
     shares_cap = True
 

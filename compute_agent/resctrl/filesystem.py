@@ -91,8 +91,8 @@ class ResctrlFilesystem:
         try:
             (self.root / path).mkdir()
         except OSError as error:
-            # mkdir appends to the status of the previous command and mostly appends nothing, while a write
-            # replaces it.
+            # A write replaces the status of the previous command. mkdir only appends to this status, and
+            # mostly appends nothing.
             raise self._make_error(error, path, self._read_status().removeprefix(before)) from error
 
     def remove_folder(self, path: str) -> None:

@@ -161,7 +161,7 @@ class BandwidthTotals:
         return found
 
     def start_again(self) -> None:
-        """Begin with the next sample, as the last came from another group."""
+        """Begin again with the next sample, because the last sample came from another group."""
         self._last.clear()
 
 

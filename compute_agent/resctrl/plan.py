@@ -125,7 +125,7 @@ class _StepPlanner:
         return tuple(self.done)
 
     def _add_write(self, group: str, values: Schemata) -> None:
-        # Values of domains that disappeared (all their CPUs are offline) cannot be written.
+        # A domain disappears when all its CPUs are offline. Its values cannot be written then.
         changes = self._needed_changes(values.restricted_to(self.now[group]), self.now[group])
         if changes:
             self.done.append(WriteSchemata(group, changes))
@@ -199,7 +199,7 @@ class _StepPlanner:
         return default_ways
 
     def _split_like(self, mask: WayMask, cache: int, *known: Schemata | None) -> Schemata:
-        """A cache's schemata lines for ``mask``, with CDP divided into code and data as in ``known``."""
+        """A cache's schemata lines for ``mask``. CDP divides it into code and data, here as in ``known``."""
         for schemata in known:
             if schemata is not None and cache_mask(self.host.platform, schemata, cache) == mask:
                 # The masks are equal, so only the division into code and data is copied.

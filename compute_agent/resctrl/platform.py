@@ -124,7 +124,7 @@ class ResctrlPlatform:
 
     @property
     def max_groups(self) -> int:
-        """The most control groups: each needs a CLOSID, and an RMID if the hardware can monitor."""
+        """The maximum number of control groups. Each needs a CLOSID, and for monitoring also an RMID."""
         return min(self.closid_count, self.monitoring.rmids) if self.monitoring else self.closid_count
 
     @property

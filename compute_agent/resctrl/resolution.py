@@ -61,10 +61,10 @@ class GroupSharing:
 def share_groups(
     host: ResctrlLayout, classes: Mapping[str, ShareSpec], present: ResctrlGroups
 ) -> GroupSharing:
-    """Control groups of classes: one for the same effect, named by the first class that has one."""
+    """Find the control groups of classes. Classes with the same effect share the group of the first one."""
     by_key: dict[ShareKey, str] = {}
-    # The default group needs no CLOSID of its own, but it has the effect of an empty share only if it is
-    # uncapped.
+    # A class that asks for nothing can use the default group, which needs no further CLOSID. But the default
+    # group must not have a bandwidth cap.
     nothing_asked = share_key(host, ShareSpec())
     if nothing_asked is not None and _is_default_uncapped(host, present):
         by_key[nothing_asked] = DEFAULT_GROUP
@@ -76,7 +76,10 @@ def share_groups(
 
 
 def share_key(host: ResctrlLayout, share: ShareSpec) -> ShareKey | None:
-    """A key equal for shares of one effect; None if a bandwidth cap on all tasks forbids to share."""
+    """A key that is equal for shares with the same effect.
+
+    The result is None if guests cannot share a group, because its bandwidth cap would hold for all together.
+    """
     cache_control, control = host.platform.l3, host.platform.mb
     caches = cache_control.ids if cache_control else ()
     resources = cache_control.resources if cache_control else ()
@@ -169,7 +172,7 @@ def cache_lines(
 
 
 def l2_lines(host: ResctrlLayout, share: ShareSpec, present: ResctrlGroups, name: str) -> Schemata:
-    """A group's L2 lines; empty without a rule, if it has the default group's masks already."""
+    """The L2 lines of a group; empty if no rule applies and it has the masks of the default group."""
     control = host.platform.l2
     if control is None:
         return Schemata()
@@ -337,7 +340,10 @@ def resolve_groups(
 def _usable_share(
     host: ResctrlLayout, share: ShareSpec, name: str, record_refusal: _RefusalRecorder
 ) -> ShareSpec:
-    """The share as far as supported: no code masks without CDP, no bandwidth without the full one."""
+    """The share without its unsupported parts. Each of these parts is recorded as refused.
+
+    For example, masks for code need CDP, and a percent of bandwidth may need the full bandwidth.
+    """
     share, reasons = share.without_unsupported(host.platform)
     for reason in reasons:
         record_refusal(name, reason)
@@ -405,7 +411,11 @@ def _possible_demand(
 def _limited_demand(
     host: ResctrlLayout, of_class: ShareSpec, demand: GuestDemand, record_refusal: _RefusalRecorder
 ) -> GuestDemand:
-    """The demand of a guest within its limits; limits on ways stay if the guest has no exclusive ways."""
+    """The demand of a guest within its limits.
+
+    Limits lower the allocated ways and bandwidth. On caches without allocated ways, limits on ways stay in
+    ``way_limits``. On domains without allocated bandwidth, limits on bandwidth become caps of the share.
+    """
     ways, bandwidth, caps = dict(demand.ways), dict(demand.bandwidth), dict(demand.share.mb_per_cache)
     way_limits = {}
     for cache, limit in demand.way_limits.items():
@@ -480,7 +490,7 @@ def _admitted_groups(
     capacity: int,
     barred: Collection[str],
 ) -> frozenset[str]:
-    """Groups, with the default one, for which CLOSIDs and RMIDs are left."""
+    """The groups for which CLOSIDs and RMIDs are left, including the default group."""
     # Foreign groups need CLOSIDs, too.
     foreign = sum(1 for name in present.groups if name != DEFAULT_GROUP and not host.is_ours(name))
     wanted: dict[str, tuple[int, bool]] = dict.fromkeys(sharing.needed_groups, (0, False))
@@ -492,7 +502,7 @@ def _admitted_groups(
             wanted[group] = min(rank, wanted.get(group, rank))
     # The sort is stable: classes keep their configured order, and guests the order of their priority.
     order = sorted((name for name in wanted if name not in barred), key=wanted.__getitem__)
-    admitted = order[: max(0, capacity - 1 - foreign)]  # for the default group.
+    admitted = order[: max(0, capacity - 1 - foreign)]  # 1 is for the default group.
     return frozenset((DEFAULT_GROUP, *admitted))
 
 

@@ -112,7 +112,7 @@ class ShareSpec:
             raise BadShareError(reason)
 
     def unknown_domains(self, platform: ResctrlPlatform) -> Iterator[str]:
-        """Yield messages on caches or bandwidth domains that the platform lacks, if it has the control."""
+        """Yield a message about each cache or domain that the platform lacks, though it has the control."""
         for name, per_cache, control in (
             ("LLC", self.llc_per_cache, platform.l3),
             ("MB", self.mb_per_cache, platform.mb),

@@ -127,7 +127,10 @@ class _MoveSearch:
                     yield index, to
 
     def _canonical_state(self, state: _BlockPositions) -> tuple[tuple[int, int], ...]:
-        """A key of a state, the same after an exchange of equal blocks, except the owner's."""
+        """A key of a state, which is equal for states that differ only by an exchange of equal blocks.
+
+        The owner's block counts as different from all other blocks.
+        """
         pairs = list(zip(state, self.sizes, strict=True))
         return tuple(sorted(pairs[: self.others])) + tuple(pairs[self.others :])
 
@@ -177,7 +180,7 @@ class WayPartition:
         return self.rules.all_ways - self.pool - self.locked
 
     def open_ways(self, exclusive: WayMask) -> WayMask:
-        """Ways for groups without exclusive ways; ``exclusive`` are the assigned ways."""
+        """The ways for groups without exclusive ways; ``exclusive`` are all ways that groups have alone."""
         return self.rules.widest_mask(self.rules.all_ways - self.locked - exclusive, around=self.shared_ways)
 
 
@@ -367,7 +370,11 @@ def _moves_for(
 def _best_place(
     partition: WayPartition, free: WayMask, taken: WayMask, own: WayMask, count: int
 ) -> WayMask | None:
-    """The run of ``count`` free ways with most of ``own``, then most open, in the smallest gap, lowest."""
+    """The best run of ``count`` free ways; None if there is no such run.
+
+    The best run has most ways of ``own``. Among equal runs, the run that leaves most open ways is chosen,
+    then the run in the smallest gap, and then the lowest run.
+    """
     best, best_key = None, (0, 0, 0, 0)
     for gap in free.split_runs():
         first = next(iter(gap))
