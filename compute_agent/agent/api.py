@@ -210,7 +210,7 @@ OPEN_METHODS: Final = frozenset(
         *("inventory", "resctrl.groups", "status", "watermark.list", "watermark.test"),
     }
 )
-"""The methods for all users that may open the socket. These methods change nothing."""
+"""The methods for all users with access to the socket. These methods change nothing."""
 
 
 class ApiMethods:
@@ -548,7 +548,7 @@ def _refuse_request(*kinds: type[Exception], intro: str = "") -> Iterator[None]:
     """
     try:
         yield
-    # The timeout is caught first, because TimeoutError is an OSError, which ``kinds`` may contain, and has no
+    # The timeout is caught first, because TimeoutError is an OSError, which ``kinds`` can contain, and has no
     # text.
     except FutureTimeoutError as error:
         raise RequestError(_BUSY) from error

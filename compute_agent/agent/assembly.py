@@ -211,7 +211,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             driver,
             EndStore(folder, machine),
             # The allocation of an evicted guest ends with its claim, so this evictor does not delete the
-            # allocation. Until the claim ends, a client may extend it.
+            # allocation. Until the claim ends, a client can extend it.
             GuestEvictor(evictions.stop_guest, evictions.forget_guest, MAX_ENDS),
             evictions.stop_guest,
             recorder,
@@ -319,7 +319,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         announcements = PreStartHook(pipeline, driver.expecting_driver, conf.client)
 
         # The early loops start before the socket answers, because requests need events and arrivals. The late
-        # loops start afterwards, because their first round may wait long for Placement.
+        # loops start afterwards, because their first round can wait long for Placement.
         early: tuple[AgentLoop, ...] = (events, monitoring, arrivals, announcements)
         cpu_use = CpuUse(conf, pipeline, driver)
         late: tuple[AgentLoop, ...] = (

@@ -188,7 +188,7 @@ def cpu_class_warnings(
 ) -> Iterator[str]:
     """The warnings about sections ``[cpu_class:NAME]`` that have no effect on this host.
 
-    :param named: the names of the classes that guests may have.
+    :param named: the names of the classes that guests can have.
     """
     for name, one in classes.items():
         if name not in (IDLE, SHARED) and name not in named:
@@ -196,7 +196,7 @@ def cpu_class_warnings(
                 f"[{CPU_CLASS}{name}] applies to no CPU: name it in cpu_class of a [qos_class:NAME] or"
                 f" [guest_rule:NAME], or call it {IDLE} or {SHARED}"
             )
-        # The check gives the class to all CPUs, because a guest with the class may get any of them.
+        # The check gives the class to all CPUs, because a guest with the class can get any of them.
         for reasons in decide_files(
             power, [CpuClassClaim(power.cpus, one, parked=one.park is not None)]
         ).missing.values():
@@ -204,8 +204,8 @@ def cpu_class_warnings(
 
 
 def _named_cpu_classes(conf: cfg.ConfigOpts, classes: Mapping[str, CpuClass], driver: str) -> set[str]:
-    """The names of the classes of CPUs that QoS classes, guest rules or flavors may give to guests."""
-    # The flavors are not known before a guest starts, so a flavor may name any class.
+    """The names of the classes of CPUs that QoS classes, guest rules or flavors can give to guests."""
+    # The flavors are not known before a guest starts, so a flavor can name any class.
     if "libvirt" in split_names(driver) and "cpu_class" in conf.guests.flavor_settings:
         return set(classes)
     by_rules = {options.cpu_class for _, options in family_sections(conf, GUEST_RULE)}

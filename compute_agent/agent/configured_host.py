@@ -154,7 +154,7 @@ def pools_of(
 ) -> tuple[tuple[CpuPool, ...], Positions, list[str]]:
     """Return the pools of the host, the CPUs of each pool by its name, and warnings about unusable pools.
 
-    :param guest_classes: the names of the QoS classes that pools may name.
+    :param guest_classes: the names of the QoS classes that pools can name.
     :param beside: whether nova-compute owns the root provider, so that pools have no effect.
     :raises ConfigError: a pool is wrong; the error names section and option.
     """
@@ -208,7 +208,7 @@ def derive_tree(
 
     The function writes nothing, so checks of a configuration can call it.
 
-    :param guest_classes: the names of the QoS classes that pools may name; None if the sections of classes
+    :param guest_classes: the names of the QoS classes that pools can name; None if the sections of classes
         are wrong. The tree then has no pools.
     :param platform: the caches and the memory bandwidth of resctrl; None if the tree offers neither.
     :param own_uuid: the uuid of the agent's own root provider; unused if nova-compute owns the root.
@@ -228,7 +228,7 @@ def derive_tree(
         uuid, name = own_uuid, options.root_name(conf)
     derived = derive_provider_tree(topology, cpu_sets, settings, uuid, name, platform, positions)
     offered, device_warnings = add_devices(conf, derived, topology, owner.beside)
-    # Provider files come last, because they may add inventories and traits to any derived provider.
+    # Provider files come last, because they can add inventories and traits to any derived provider.
     files = options.provider_configs(conf)
     offered = with_isolation(offered, isolation_levels(conf, topology.online - cpu_sets.dedicated))
     tree, unused = with_additions(offered, files.configs)
@@ -293,7 +293,7 @@ def build_host_state(
         topology = read_topology(Path(conf.host.root))
     whose = root or owner_of(conf.compute.provider_tree)
     # Only the agent itself stores the seen CPUs in the state folder. A check of a configuration passes a
-    # uuid, and must not change the folder of an agent that may be running.
+    # uuid, and must not change the folder of an agent that perhaps runs.
     acting = root_uuid is None
     topology = (learned_topology if acting else known_topology)(conf, topology)
     cpu_sets = resolve_cpu_sets(options.cpu_options(conf), topology)
@@ -318,7 +318,7 @@ def build_host_state(
     warnings = [*offline, *derived.warnings, *class_warnings(classes.classes, limit, status)]
     for warning in warnings:
         LOG.warning("The configuration needs attention: %s", warning)
-    # Guests may still hold allocations on the providers of an earlier shape of the tree, so the host state
+    # Guests can still hold allocations on the providers of an earlier shape of the tree, so the host state
     # keeps these providers, without inventories.
     former = {
         node.uuid: replace(node, inventories={})
@@ -419,7 +419,7 @@ def build_controllers(
         ),
         cache_shares=guest_classes.share_specs,
     )
-    # With cache control off, the mount may be read, but no controller may write there.
+    # With cache control off, the agent can read the mount, but no controller is allowed to write there.
     control = None if resctrl.off else resctrl.control
     return make_controllers(
         driver,
@@ -442,7 +442,7 @@ class ControllerSettings:
 
     :ivar pins: whether the agent pins guests and binds their memory.
     :ivar best_effort: the names of the QoS classes of best-effort guests.
-    :ivar memory_overhead: the MiB that a process guest may use in addition to its allocation of MEMORY_MB.
+    :ivar memory_overhead: the MiB that a process guest can use in addition to its allocation of MEMORY_MB.
     :ivar limits_pages: whether guests are limited to the huge pages that they hold.
     :ivar memory_types: the memory types by NUMA node.
     """
@@ -510,7 +510,7 @@ def make_controllers(
 ) -> tuple[KernelController, ...]:
     """Make all controllers, in the order in which they act. The agent and a release use the same list.
 
-    :param control: the resctrl mount that the controllers may change; None means that there is no cache
+    :param control: the resctrl mount that the controllers can change; None means that there is no cache
         control.
     :param root: the folder with ``sys`` and ``proc``.
     :param drift_counter: takes the name of a controller and returns a function. The controller calls that
@@ -630,7 +630,7 @@ def configured_host(
 
     See :func:`build_host_state` for ``topology``, ``root`` and ``root_uuid``.
 
-    :param registry: the metrics that watermarks may name.
+    :param registry: the metrics that watermarks can name.
     :param acting: whether the caller is the agent. Only the agent may mount resctrl and write there.
     :raises ConfigError: the configuration is wrong, or does not fit this host.
     :raises cfg.Error: an option has an invalid value.

@@ -90,8 +90,8 @@ def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[
         "stray": view.stray,
         "refused": list(view.refused),
         "cache_group_delay": view.cache_delay if view.cache_delay is None else round(view.cache_delay, 3),
-        # The value None means that the driver does not know the devices. A process may open any device that
-        # its user may open.
+        # The value None means that the driver does not know the devices. A process can open any device that
+        # its user can open.
         "devices": None if view.guest.devices is None else sorted(view.guest.devices),
         **view.guest.details,
         **({"cgroup": view.guest.cgroup} if view.guest.cgroup else {}),

@@ -155,8 +155,8 @@ def look_up_owner(
     last = None if explicit_own else state.nova_root
     presumed = owner_of(shape, last, bool(state.owned))
     try:
-        # The search also runs if the option names the agent as owner, because nova-compute may write the
-        # root, too. So ``beside`` is True or None, and never False.
+        # The search also runs if the option names the agent as owner, because nova-compute perhaps writes
+        # the root, too. So ``beside`` is True or None, and never False.
         found = find_root(client, RootSearch(name, own, True if shape == BESIDE else None, last))
     except RootMissingError as error:
         return presumed, str(error), ""
@@ -216,7 +216,7 @@ _READS: Final = frozenset(
         *("cpu_limits", "memory_nodes"),
     }
 )
-"""The attributes of a driver that a dry run may use, because they change nothing."""
+"""The attributes of a driver that a dry run can use, because they change nothing."""
 
 _SECONDS: Final = 60.0
 """Seconds to wait for an answer of the worker. The worker itself waits for nothing slower than libvirtd."""

@@ -105,7 +105,7 @@ class GuestConfigurator:
         :raises RequestError: no guest has this uuid or name, or several guests have the name.
         """
         views = self.list_views()
-        # The name of one guest may be the uuid of another, so uuids come first.
+        # The name of one guest can be the uuid of another, so uuids come first.
         found = [view for view in views if view.guest.uuid == wanted] or [
             view for view in views if view.guest.name == wanted
         ]

@@ -62,8 +62,8 @@ class EventHandler(logging.Handler):
         if isinstance(event, AgentEvent):
             try:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-                    # The socket does not block, because the journal may hang and no thread of the agent may
-                    # wait for its log.
+                    # The socket does not block, because the journal can hang, and a thread of the agent must
+                    # not wait for its log.
                     sender.setblocking(False)
                     sender.sendto(journal_entry(record, event, self.format), self._path)
                     return
@@ -93,7 +93,7 @@ def journal_entry(
         "EVENT_GUEST_NAME": event.name,
         "EVENT_REASON": event.reason,
     }
-    # A text may quote the name of a file with bytes that are not UTF-8. Python has surrogates for these
+    # A text can quote the name of a file with bytes that are not UTF-8. Python has surrogates for these
     # bytes, which cannot be encoded strictly.
     return "".join(f"{name}={value}\n" for name, value in fields.items() if value).encode(
         errors="backslashreplace"

@@ -188,7 +188,7 @@ class ManualThrottling(AgentLoop):
             self._evicting.add(note.uuid)
             # The note is on disk before the guest is asked to leave.
             self._keep_notes({**self._store.notes, note.uuid: note})
-        # The eviction has its own thread, because it may take longer than the client waits for an answer.
+        # The eviction has its own thread, because it can take longer than the client waits for an answer.
         run_aside(MANUAL_EVICTION_THREAD, partial(self._see_off, note), f"-{note.uuid}")
         return True
 
@@ -201,7 +201,7 @@ class ManualThrottling(AgentLoop):
         try:
             self._store.keep_notes(notes)
         except OSError as error:
-            # The operator may evict the guest because it has filled the disk.
+            # The disk is perhaps full because of this guest, so the eviction continues without the note.
             LOG.warning("The notes of evictions cannot be written, and would not survive a crash: %s", error)
 
     def _see_off(self, guest: EvictionNote) -> None:

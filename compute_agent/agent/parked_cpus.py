@@ -37,7 +37,7 @@ _LEAVING: Final = (FOLLOW, "none")
 
 
 def parkable_cpus(conf: cfg.ConfigOpts, beside: bool) -> CpuSet:
-    """The CPUs that a power manager of this configuration may take offline.
+    """The CPUs that a power manager of this configuration can take offline.
 
     :param beside: whether nova-compute owns the root provider.
     """

@@ -1,10 +1,10 @@
 """The protocol of the UNIX socket, and servers that limit their threads and the time of idle clients.
 
 A request is a line of JSON, ``{"method": "guest.list", "params": {...}}``. The answer is ``{"result": ...}``
-or ``{"error": "what went wrong"}``. Root and the agent's own user can call each method. Other users that may
-open the socket can call some of the methods that change nothing. Each connection has a thread. The server
-limits the number of threads, and the seconds for which a connection may keep its thread without a complete
-request.
+or ``{"error": "what went wrong"}``. Root and the agent's own user can call each method. Other users with
+access to the socket can call some of the methods that change nothing. Each connection has a thread. The
+server limits the number of threads, and the seconds for which a connection can keep its thread without a
+complete request.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         self._guard = threading.Condition()
         # A dictionary keeps the order of arrival, so that its first entry has been silent for longest.
         self._waited_for: dict[socket.socket, float] = {}
-        """The time, in monotonic seconds, until which each connection may send its request; the oldest
+        """The time, in monotonic seconds, until which each connection can send its request; the oldest
         connection first.
         """
         self._open: set[socket.socket] = set()
@@ -169,7 +169,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
 MAX_LINE: Final = 1 << 20
 """Maximum number of bytes of a request. A request concerns at most one guest."""
 MAX_ANSWER: Final = 256 << 20
-"""Maximum number of bytes of an answer, which may list all guests and providers of the host."""
+"""Maximum number of bytes of an answer, which can list all guests and providers of the host."""
 
 ANSWER_SECONDS: Final = 30.0
 """Seconds for which the server waits for a client that does not read its answer."""
@@ -221,7 +221,7 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
         """Listen on ``path``; a socket that an ended agent left there is replaced.
 
         :param methods: the functions that serve requests, by the name of the method.
-        :param open_methods: the names of methods for all users that may open the socket. All other methods
+        :param open_methods: the names of methods for all users with access to the socket. All other methods
             are for root and the agent's own user.
         :raises OSError: the socket cannot be made; the text has the path.
         :raises UnsafeFileError: another user could replace the socket.
@@ -271,7 +271,7 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
     def _parse_request(self, line: bytes, user: int) -> tuple[str, Method, dict[str, Any]]:
         """Parse a request; return the name of the method, its function and the parameters.
 
-        :raises RequestError: the request is wrong, or this user may not call the method.
+        :raises RequestError: the request is wrong, or this user is not allowed to call the method.
         """
         if len(line) > MAX_LINE:
             raise RequestError(f"the request is longer than {MAX_LINE} bytes")

@@ -86,7 +86,7 @@ agent could serve them.
 """
 
 WOULD_CLOSE: Final = "would be kept away until all else is given back"
-"""The predicted outcome of the :data:`SCHEDULING` row if new guests may come now, and another setting cannot
+"""The predicted outcome of the :data:`SCHEDULING` row if new guests can come now, and another setting cannot
 be undone.
 """
 
@@ -118,7 +118,7 @@ def mark_released(folder: Path) -> None:
 
 
 def remove_mark(folder: Path, lock_timeout: float) -> None:
-    """Remove the mark, so that an agent may start on this state folder again.
+    """Remove the mark, so that an agent can start on this state folder again.
 
     Limits for interference are also removed from the state folder, because the release has undone them. If
     the release itself kept new guests away, the next agent lets them in again.
@@ -205,7 +205,7 @@ class HostRelease:
 
         :param controllers: the controllers that find and undo their settings; see releasing_controllers().
         :param root_uuid: the uuid of the root provider.
-        :param online: the CPUs on which a guest without pins may run.
+        :param online: the CPUs on which a guest without pins can run.
         :param beside: whether nova-compute owns the root provider. Only the agent's own providers below it
             are released then.
         :param claims: the notes of the allocations that the agent has claimed; None if the host has no such
@@ -300,7 +300,7 @@ class HostRelease:
 
     def _release_items(self) -> Iterator[ReleaseItem]:
         guests: Sequence[Guest] = ()
-        # Both values are read before the guests are listed, because a driver may begin to answer in between.
+        # Both values are read before the guests are listed, because a driver can begin to answer in between.
         reasons, awaited = self._driver.outage_reasons(), self._driver.awaited_drivers
         try:
             guests = self._driver.listed_guests()
@@ -420,7 +420,7 @@ class HostRelease:
 def _reason_to_stay(item: ReleaseItem, open_again: bool) -> str:
     """The reason why a release leaves a setting unchanged; empty if the release undoes the setting.
 
-    :param open_again: whether all other settings were undone, so that new guests may come.
+    :param open_again: whether all other settings were undone, so that new guests can come.
     """
     if item.give_back is None:
         return item.reason
@@ -524,7 +524,7 @@ def survey_host(
     options: ReleaseOptions,
     root: Path,
 ) -> list[ReleaseRow]:
-    """List the settings that a release would undo. The agent may run on the host meanwhile.
+    """List the settings that a release would undo. The agent can run on the host meanwhile.
 
     :param root: the folder with ``sys`` and ``proc``.
     """

@@ -172,7 +172,7 @@ class DeviceSurvey:
 
 
 def _other_files(conf: cfg.ConfigOpts) -> tuple[Path, ...]:
-    """The paths of the provider files, nova-compute's files and the fleet's revision, which may be absent."""
+    """The paths of the provider files, nova-compute's files and the fleet's revision, which can be absent."""
     of_fleet = (Path(conf.state_path) / KEPT,) if conf.fleet.group else ()
     of_nova = (Path(each) for each in conf.pci.nova_config if each and conf.pci.device_spec)
     always = (*of_fleet, *of_nova)
@@ -235,7 +235,7 @@ class ConfigReloader:
     ) -> None:
         """Begin with the configuration in force, and log the warnings about its options.
 
-        :param registry: the metrics that watermarks may name.
+        :param registry: the metrics that watermarks can name.
         :param host: the configured host that the agent starts with.
         :raises ConfigError: a class of block I/O is wrong.
         :raises OSError: a file of the host has disappeared since ``host`` was read.
@@ -266,7 +266,7 @@ class ConfigReloader:
         self._accepted = self._signature.files
         """The stamps of the files of the configuration in force."""
         self._recorder = recorder
-        # The values are stored now, because option_values() reads files that may change before the next
+        # The values are stored now, because option_values() reads files that can change before the next
         # reload.
         self._values = option_values(host.options)
 

@@ -61,7 +61,7 @@ class ReceivedSignals:
     """A queue of signals: handlers and all threads may call put(), the main thread calls get()."""
 
     def __init__(self) -> None:
-        # SimpleQueue.put() is reentrant, unlike Queue.put(): a handler may interrupt a put of the main
+        # SimpleQueue.put() is reentrant, unlike Queue.put(): a handler can interrupt a put of the main
         # thread.
         self._queue: queue.SimpleQueue[int] = queue.SimpleQueue()
 
@@ -186,7 +186,7 @@ class HostAgent:
         parts.events.stop()  # events stop after the worker, which records events until its end
         parts.host_driver.close()
         parts.reloader.close()
-        # The lock is released last: from here on, another agent may work on the state folder.
+        # The lock is released last: from here on, another agent can work on the state folder.
         os.close(self._lock)
         LOG.info("The agent stopped; its guests continue to run")
 
@@ -195,7 +195,7 @@ class HostAgent:
     def catch_signals(self) -> None:
         """Queue SIGTERM, SIGINT and SIGHUP for serve_signals(); called in the main thread before start()."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            # The handler only queues: it interrupts the main thread, which may hold a lock at that moment.
+            # The handler only queues: it interrupts the main thread, which can hold a lock at that moment.
             signal.signal(number, lambda number, frame: self._signals.put(number))
 
     def serve_signals(self) -> None:

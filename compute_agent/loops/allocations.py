@@ -1,6 +1,6 @@
 """Reads the allocations of this host's consumers, and protects them from a restored database and from expiry.
 
-If an operator restores Placement's database from a backup, the older copy may lack allocations of running
+If an operator restores Placement's database from a backup, the older copy can lack allocations of running
 guests. The guests then keep their last known allocations until all of these are in Placement again, or until
 an operator accepts the older copy (see :mod:`compute_agent.report.history`).
 
@@ -104,7 +104,7 @@ class HistoryWatch:
 
     def note_evidence(self, evidence: str) -> None:
         """Remember evidence of an older database for the next decision; an empty text changes nothing."""
-        # The evidence stays until a read of allocations has used it, because a report may fail before this
+        # The evidence stays until a read of allocations has used it, because a report can fail before this
         # read.
         self._evidence = evidence or self._evidence
 
@@ -281,7 +281,7 @@ class ClaimWatch:
 
 
 _ANSWER_SECONDS: Final = 50.0
-"""Seconds to wait for the worker, which may be applying a configuration to many guests."""
+"""Seconds to wait for the worker, which is perhaps applying a configuration to many guests."""
 
 Held = Mapping[str, Allocation]
 """Allocations on this host's providers, by uuid of the consumer."""
@@ -310,7 +310,7 @@ def allocations_read(
         listing = None
     as_of = time.monotonic() if listing is None else listing.as_of
     # The holdings are read before the guests. In the other order, an allocation that the worker notes in
-    # between would count as an allocation without a guest, which an audit may delete.
+    # between would count as an allocation without a guest, which an audit can delete.
     known: dict[str, Allocation] = {uuid: one.allocation for uuid, one in pipeline.unclaimed_holdings.items()}
     views = pipeline.guest_views()
     held: Held = (
@@ -319,7 +319,7 @@ def allocations_read(
         else _by_consumer({uuid: listing.held[uuid] for uuid in providers})
     )
     # The listing is one request for each provider. An allocation that moves from one provider to another
-    # between two requests may be missing in both answers. The record of the consumer is a single answer, and
+    # between two requests can be missing in both answers. The record of the consumer is a single answer, and
     # so consistent.
     records = {
         view.guest.uuid: client.get_allocations(view.guest.uuid)
@@ -340,7 +340,7 @@ def allocations_read(
     losses = _find_losses(views, changed)
     if watch is not None and watch.withholds_losses(losses, sum(bool(view.allocation) for view in views)):
         changed = {uuid: changed[uuid] for uuid in changed.keys() - {loss.uuid for loss in losses}}
-        # An older copy may also lack allocations of consumers without a guest, so the known allocations stay.
+        # An older copy can also lack allocations of consumers without a guest, so the known allocations stay.
         held = {**known, **held}
     guests = {view.guest.uuid for view in views}
     unclaimed = {consumer: held[consumer] for consumer in held.keys() - guests}
@@ -393,7 +393,7 @@ def _find_holdings(
     held: Held,
     known: Held,
 ) -> dict[str, GuestHolding]:
-    """Find the allocation of each guest in ``records``; a migration may hold the allocation for its guest.
+    """Find the allocation of each guest in ``records``; a migration can hold the allocation for its guest.
 
     :param records: the records of guests' own consumers, by uuid.
     :param held: all allocations on this host's providers, by consumer.

@@ -148,7 +148,7 @@ class PreStartHook:
         return (host_state.own_part(held) if held is not None and host_state.root_known else None), owner
 
     def _ask_placement(self, uuid: str) -> Future[ConsumerAllocations]:
-        """Read the allocation of a guest in a thread of its own, because the client may wait for too long."""
+        """Read the allocation of a guest in a thread of its own, because the client can wait for too long."""
         # If all earlier requests hang, the start of the guest does not wait for them.
         if not self._asking.acquire(blocking=False):
             refused: Future[ConsumerAllocations] = Future()
@@ -263,7 +263,7 @@ class GuestEvents:
                 return GuestStarted(guest, None, since=since)
             case ChangeKind.STARTED | ChangeKind.FOUND:
                 started = change.kind is ChangeKind.STARTED
-                # ``as_of`` is the time before the request, because the answer may describe any moment after
+                # ``as_of`` is the time before the request, because the answer can describe any moment after
                 # this time.
                 as_of = time.monotonic()
                 try:
@@ -277,7 +277,7 @@ class GuestEvents:
                     return GuestStarted(guest, None, as_of, since, started, owner)
                 allocation = host_state.own_part(record.resources)
                 if not allocation and self._held_something(guest.uuid):
-                    # The loss may come from an older copy of Placement's database, which the next report
+                    # The loss perhaps comes from an older copy of Placement's database, which the next report
                     # examines.
                     return GuestStarted(guest, None, as_of, since, started, owner)
                 if not started and not self._is_news(guest.uuid, allocation):

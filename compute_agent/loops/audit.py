@@ -1,6 +1,6 @@
 """Audits: compare the guests of the host with allocations in Placement, and repair differences on request.
 
-An allocation without a running guest may belong to a guest that is starting, or is stopped for some time. An
+An allocation without a running guest can belong to a guest that is starting, or is stopped for some time. An
 audit therefore deletes an allocation only if the allocation has been unchanged and without a guest for some
 time. Just before the deletion, the audit reads the consumer and the guests again. The request has the
 generation of the consumer, so that Placement refuses the deletion after a concurrent change.
@@ -53,7 +53,7 @@ from compute_agent.report.reporter import HostReporter
 
 
 def locate_guests(driver: GuestDriver, host_state: HostState) -> dict[str, CpuLocation]:
-    """Read the CPUs on which the threads of each running guest may run, by uuid.
+    """Read the CPUs on which the threads of each running guest can run, by uuid.
 
     :raises DriverError: the driver does not answer.
     """
@@ -82,14 +82,14 @@ def by_consumer(locations: Mapping[str, CpuLocation], views: Iterable[GuestView]
 
 
 class ConsumerLocations:
-    """Reads at each call the CPUs on which the host's guests may run, by consumer."""
+    """Reads at each call the CPUs on which the host's guests can run, by consumer."""
 
     def __init__(self, driver: GuestDriver, pipeline: GuestPipeline) -> None:
         self._driver = driver
         self._pipeline = pipeline
 
     def __call__(self) -> Mapping[str, CpuLocation]:
-        """Read the CPUs on which guests may run, by uuid of the consumer that holds their allocation.
+        """Read the CPUs on which guests can run, by uuid of the consumer that holds their allocation.
 
         :raises DriverError: the driver does not answer.
         """
@@ -104,7 +104,7 @@ def from_affinities(
     """Derive the dedicated and shared CPUs that guests use from the CPU sets of their threads.
 
     If a thread may run on dedicated CPUs only, these CPUs belong to its guest. If threads of two guests are
-    bound to the same CPU, the CPU belongs to neither guest. Threads that may also run on other CPUs, such as
+    bound to the same CPU, the CPU belongs to neither guest. Threads that can also run on other CPUs, such as
     emulator threads, count as floating.
 
     :param affinities: the different CPU sets of the threads of each guest, by uuid.
@@ -261,7 +261,7 @@ class HostAuditor:
         event = allocations_read(self._client, self._pipeline, offering)
         if event is None or not event.migrations:
             return
-        # Only migrations are submitted. Reports decide about losses, because these may come from an older
+        # Only migrations are submitted. Reports decide about losses, because these can come from an older
         # copy of Placement's database.
         migrating = {uuid: event.allocations[uuid] for uuid in event.migrations}
         unclaimed = {consumer: one.allocation for consumer, one in self._pipeline.unclaimed_holdings.items()}
@@ -435,7 +435,7 @@ def _audited_guest(
 
 
 def _pinned_vcpus(assignment: CpuAssignment) -> CpuSet:
-    """The numbers of the guest CPUs that may run only on CPUs dedicated to their guest."""
+    """The numbers of the guest CPUs that can run only on CPUs dedicated to their guest."""
     return frozenset(
         number for number, cpus in enumerate(assignment.vcpu_cpus) if cpus <= assignment.held_cpus
     )

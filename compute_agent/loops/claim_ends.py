@@ -54,7 +54,7 @@ LOG = logging.getLogger(__name__)
 
 READ_AHEAD: Final = 5.0
 """When an eviction begins, the last attempt to read the claims is at most this number of seconds old. So an
-attempt begins this number of seconds, minus one, before the eviction, and may last until the eviction begins.
+attempt begins this number of seconds, minus one, before the eviction, and can last until the eviction begins.
 """
 
 _LIST_SECONDS: Final = 300.0
@@ -66,7 +66,7 @@ _UNREAD_SECONDS: Final = 30.0
 """Seconds from the start of the agent to its warning that Placement has not answered yet."""
 
 _MAX_WAIT: Final = 5.0
-"""The longest pause in seconds between two rounds, because a guest may start after the time of its
+"""The longest pause in seconds between two rounds, because a guest can start after the time of its
 eviction.
 """
 _EVICTION_WAIT: Final = 0.5
@@ -296,7 +296,7 @@ class ClaimEnds(AgentLoop):
 
         :raises PlacementError: the claims cannot be read.
         """
-        # A guest that gets its allocation during the request may be missing in the answer.
+        # A guest that gets its allocation during the request can be missing in the answer.
         names, asked = self._names_here(), self._clock()
         listed = client.timed_claims(self._pipeline.host_state.tree.root.uuid)
         answered = self._clock()
@@ -305,7 +305,7 @@ class ClaimEnds(AgentLoop):
         # claimed since then.
         holding = {uuid for uuid in gone if client.get_allocations(uuid).resources}
         with self._lock:
-            # A slow answer to an earlier request may come late.
+            # A slow answer to an earlier request can come late.
             if self._database is not None and asked < self._asked:
                 return
             former, before = self._database, self._store.notes
@@ -346,8 +346,8 @@ class ClaimEnds(AgentLoop):
         self._unread = unread
 
     def _present_guests(self, notes: Iterable[str]) -> frozenset[str]:
-        """The uuids of guests that run, or may run, on this host."""
-        # As long as a driver has not listed its guests, any guest may run.
+        """The uuids of guests that run, or perhaps run, on this host."""
+        # As long as a driver has not listed its guests, any guest perhaps runs.
         if not self._pipeline.has_taken_over:
             return frozenset(notes)
         running = (guest.uuid for guest in self._pipeline.guests())

@@ -52,7 +52,7 @@ COLD_MEMORY_THREAD: Final = ThreadSpec(
 
 
 class ColdMemoryLoop(SingleThreadLoop):
-    """Probes the guests that may be throttled, and counts the memory that each guest did not need again."""
+    """Probes the guests that can be throttled, and counts the memory that each guest did not need again."""
 
     def __init__(
         self,

@@ -91,7 +91,7 @@ class _CollectorRunner:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell the thread to end, without waiting for its end, because the collector may hang."""
+        """Tell the thread to end, without waiting for its end, because the collector can hang."""
         self._thread.stop(0.0)
 
     @property
@@ -377,7 +377,7 @@ def withhold_classes(tree: ProviderTree, known: Mapping[str, CollectedClasses], 
             found = one.collected.get((resource_class, node.uuid), CollectedAmount())
             amount = _largest_offer(node, resource_class) - found.offered_amount(now)
             withheld = more.setdefault(node.uuid, dict(node.withheld))
-            # The class may be withheld for another reason, too, such as steal time: the larger amount counts.
+            # The class can be withheld for another reason, too, such as steal time: the larger amount counts.
             withheld[resource_class] = max(amount, withheld.get(resource_class, 0))
     nodes = (replace(node, withheld=more[node.uuid]) if node.uuid in more else node for node in tree.nodes)
     return replace(tree, nodes=tuple(nodes))

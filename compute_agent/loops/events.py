@@ -110,7 +110,7 @@ class EventLog:
     def _write_unless_waiting(self) -> None:
         if time.monotonic() < self._retry_due:
             return  # a new event has woken the thread, and waits for the next attempt
-        self._retry_due = time.monotonic() + RETRY_SECONDS  # the time is set before flush(), which may raise
+        self._retry_due = time.monotonic() + RETRY_SECONDS  # the time is set before flush(), which can raise
         self.flush()
         if not self._pending:
             self._retry_due = 0.0

@@ -212,7 +212,7 @@ class FleetLoop:
         self._thread.start()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Use another configuration, which may contain another revision, and read the source at once."""
+        """Use another configuration, which can contain another revision, and read the source at once."""
         self._conf = conf.options
         state = _state_of(conf.options)
         with self._changing:

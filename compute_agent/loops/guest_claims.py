@@ -117,7 +117,7 @@ class GuestClaims:
 
         :param drivers: the drivers with guests for which the agent claims, by name.
         :param is_leaving: returns whether the last known claim of a guest has an end time at which the agent
-            has to evict the guest. The end time may be past or future. The agent makes no new claim for such
+            has to evict the guest. The end time can be past or future. The agent makes no new claim for such
             a guest.
         """
         self._in_force = in_force
@@ -163,7 +163,7 @@ class GuestClaims:
 
     @property
     def is_needed(self) -> bool:
-        """Whether claims may have to be made or given back."""
+        """Whether this agent makes claims, or has made claims that it has to give back some time."""
         return bool(self._drivers) and bool(self._store.notes or self._in_force.current.options.guests.claim)
 
     def refusal_reasons(self) -> Mapping[str, str]:
@@ -334,8 +334,8 @@ class GuestClaims:
         """Change the claim of a guest if it differs from the guest's wishes.
 
         :param wish: the note of the claim that the guest needs.
-        :param known: the present note. After a crash, Placement may have the claim from before the change in
-            this note, or the changed claim.
+        :param known: the present note. After a crash, Placement has either the claim from before the change
+            in this note, or the changed claim.
         """
         if known == wish:
             self._note_success(view)

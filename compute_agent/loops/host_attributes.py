@@ -74,7 +74,7 @@ def ways_of(conf: ReloadedConfiguration) -> Mapping[str, Ways]:
             for cache in platform.l3.ids
         }
         for guest, group in controller.membership.items()
-        # The kernel may lack a group that was removed after the controller's last sync().
+        # The kernel can lack a group that was removed after the controller's last sync().
         if group in present.groups
     }
 

@@ -65,7 +65,7 @@ class _SourceRunner:
         self._thread.start()
 
     def stop(self) -> None:
-        """Kill the source's command, and end the thread without waiting, as the source may hang."""
+        """Kill the source's command, and end the thread without waiting, as the source can hang."""
         self._thread.stop(0.0)
         # The command has a process group of its own, and would outlive the agent without a time limit.
         self._program.end_program()

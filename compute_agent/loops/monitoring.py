@@ -47,7 +47,7 @@ class MonitorTargets:
         Without a controller of resctrl, all guests are in the default group. The result is None until a new
         controller has made its groups.
 
-        :param snapshot: the latest snapshot of watermarks, which may have the CPU use of guests.
+        :param snapshot: the latest snapshot of watermarks, which can have the CPU use of guests.
         """
         controller = find_controller(controllers, ResctrlController)
         groups: dict[str, str] = {}

@@ -30,7 +30,7 @@ MAX_GUESTS: Final = 500
 MAX_THREADS: Final = 512
 """Maximum number of threads that are read for each guest, from the lowest thread id up.
 
-A guest that is a plain process may have any number of threads.
+A guest that is a plain process can have any number of threads.
 """
 
 _NANOSECONDS: Final = 1_000_000_000

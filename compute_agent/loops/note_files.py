@@ -1,7 +1,7 @@
 """The files of the state folder that hold notes about guests. A note is a JSON record about one guest.
 
 The notes are about claims that the agent made, end times of claims, and evictions that operators ordered. A
-file keeps notes with the id of another host, because the folder may be a copy, or the host may get its former
+file keeps notes with the id of another host, because the folder can be a copy, or the host can get its former
 id back. Notes with another id have no effect.
 """
 

@@ -122,7 +122,7 @@ class ReclaimEstimator:
         """The time at which estimates were switched on, in seconds since the epoch."""
         self._shown: frozenset[str] = frozenset()
         """Names of the providers with series in the metrics."""
-        # The length is limited, because only rounds empty the queue, and rounds may fail.
+        # The length is limited, because only rounds empty the queue, and rounds can fail.
         self._blamed: deque[tuple[str, str]] = deque(maxlen=1000)
         """For each throttled or evicted guest on reclaimed capacity: the uuid of its provider, and the
         cause."""
@@ -169,7 +169,7 @@ class ReclaimEstimator:
         :param now: the present time in seconds since the epoch.
         """
         zones, estimates, published, broken = {}, {}, False, False
-        # The measurements are read first, because a read may fail. If _take_blamed() came first, a failed
+        # The measurements are read first, because a read can fail. If _take_blamed() came first, a failed
         # read would lose the causes that _take_blamed() has removed.
         measured = tuple(measured)
         blamed = self._take_blamed()

@@ -345,7 +345,7 @@ class ReclaimLoop:
             else:
                 capacity = sum(one.memory_kib for one in held) / 1024 - has.reserved
             entitled = memory_entitlements(use.guests, nodes)
-            # max(): the reserve may exceed the memory of these nodes.
+            # max(): the reserve can exceed the memory of these nodes.
             yield MeasuredZone(node, max(0.0, capacity), read_zone(use, nodes), entitled)
 
 

@@ -40,7 +40,7 @@ LOG = logging.getLogger(__name__)
 
 
 class LocationReader(Protocol):
-    """Reads the CPUs on which guests may run according to the kernel."""
+    """Reads the CPUs on which guests can run according to the kernel."""
 
     def __call__(self) -> Mapping[str, CpuLocation]:
         """Read the locations of guests, by uuid of the consumer.
@@ -82,7 +82,7 @@ class ReportStatus:
 
 
 _AFTER_CLAIM: Final = 0.5
-"""Seconds from the expiry of a claim to the report that reads allocations again, because clocks may
+"""Seconds from the expiry of a claim to the report that reads allocations again, because clocks can
 differ."""
 
 _ENDS_SECONDS: Final = 20.0
@@ -153,7 +153,7 @@ class ReportLoop:
 
         :param interval: the usual time between two reports to Placement, in seconds.
         :param max_pause: maximum number of seconds between two reports after failures.
-        :param locate: reads the CPUs on which guests may run, for reshapes.
+        :param locate: reads the CPUs on which guests can run, for reshapes.
         :param causes: the causes that can keep new guests away, each with whether it is active at the start.
         :param root: finds the root provider; None means that the root belongs to the agent.
         :param root_user: makes the agent work below the root provider that ``root`` finds.
@@ -259,7 +259,7 @@ class ReportLoop:
         """Use another configuration's intervals and client, and report now; any thread may call it."""
         self._interval = conf.options.compute.update_resources_interval
         self._max_pause = conf.options.placement.report_retry_maximum
-        # A report may be under way with the present client, so the client is replaced before the next report.
+        # A report can be under way with the present client, so the client is replaced before the next report.
         self._next_client = conf.client
         if self._root is not None:
             self._root.reload(conf.options)
@@ -278,7 +278,7 @@ class ReportLoop:
     def _report_pause(self, took: float) -> float:
         seconds = pause(self._failures, self._interval, self._max_pause, random.random)
         if not self._failures and (end := self.claims.first_end) is not None:
-            # When a claim expires, Placement may give its amounts to another guest. The agent refuses that
+            # When a claim expires, Placement can give its amounts to another guest. The agent refuses that
             # guest until a report has read the change.
             seconds = min(seconds, max(end - time.time(), 0.0) + _AFTER_CLAIM)
         LOG.debug("The next report is due in %g s", seconds)
@@ -306,7 +306,7 @@ class ReportLoop:
         return how(host_state.tree, self._locate(), host_state.zone_cpus)
 
     def _report_host(self) -> ReportOutcome:
-        """Report the tree, unless it needs a reshape that only a command may start."""
+        """Report the tree, unless it needs a reshape that only a command can start."""
         tree = self._pipeline.host_state.tree
         if tree != self._derived:
             # A tree in which inventories with allocations move needs a reshape. The agent reshapes at its
@@ -320,8 +320,8 @@ class ReportLoop:
             except UnavailableError:
                 raise
             except (PlacementError, DriverError) as error:
-                # The error is not raised, so that allocations are still read. Placement may forbid reshapes,
-                # for example.
+                # The error is not raised, so that allocations are still read. For example, Placement perhaps
+                # forbids reshapes.
                 planned = InfeasibleReshape(str(error))
             if isinstance(planned, InfeasibleReshape):
                 return ReportOutcome(refusals=(ReportRefusal(ReshapePlan(), planned.reason),))
@@ -376,7 +376,7 @@ class ReportLoop:
         except PlacementError as error:
             reason, away = str(error), isinstance(error, UnavailableError)
         except ConfigError as error:
-            reason = str(error)  # the name of a new root may equal that of a provider in provider.yaml
+            reason = str(error)  # the name of a new root can equal that of a provider in provider.yaml
         except OSError as error:
             reason = f"the record of reported providers cannot be written: {error}"
         except Exception as error:
@@ -386,7 +386,7 @@ class ReportLoop:
                 LOG.debug("The report failed again", exc_info=True)
             else:
                 LOG.exception("The report failed")
-            # Cached providers may be the cause, so that the next round reads all of them again.
+            # Cached providers are perhaps the cause, so the next round reads all of them again.
             self._reporter.forget_providers()
         if reason:
             self._note_failure(reason, away)
@@ -426,7 +426,7 @@ class ReportLoop:
         if owner is not None and self._root_user is not None:
             self._root_user.use_root(owner)
         if self._derived is None and before == self._tree_at_start:
-            # A root that is found before the first report belongs to the start, at which the agent may
+            # A root that is found before the first report belongs to the start, at which the agent can
             # reshape.
             self._tree_at_start = self._pipeline.host_state.tree
 
@@ -465,7 +465,7 @@ class ReportLoop:
 
         :raises PlacementError: Placement does not answer, or refuses the change.
         """
-        # The mapping is read once, because switch_scheduling() may replace it while the trait is written.
+        # The mapping is read once, because switch_scheduling() can replace it while the trait is written.
         causes = self._causes
         beside = self._pipeline.host_state.tree.beside
         if beside and any(causes.values()) and causes != self._granted:

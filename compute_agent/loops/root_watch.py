@@ -1,4 +1,4 @@
-"""Watches the root provider of the host, which may belong to nova-compute and may be replaced."""
+"""Watches the root provider of the host, which can belong to nova-compute and can be replaced."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ class WatermarkLoop:
         return bool(state.throttles or state.evictions or state.scheduling_off)
 
     def _count_failure(self, is_new: bool) -> None:
-        if is_new:  # a metric of another package may have raised the error, and may work in the next round
+        if is_new:  # perhaps a metric of another package raised it, and works in the next round
             LOG.exception("A round of the watermarks failed")
         self._executor.telemetry.watermark_failures.inc()
 

@@ -244,7 +244,7 @@ class HostUseReader:
             GuestUse(
                 view.guest.uuid,
                 float(view.guest.settings.vcpus),
-                # A guest without an assignment may run on any CPU.
+                # A guest without an assignment can run on any CPU.
                 usable if view.assignment is None else view.assignment.cpus & usable,
                 cores.get(view.guest.uuid),
                 view.guest.uuid in reclaimed,
@@ -345,7 +345,7 @@ class MemoryReader:
         topology = self._pipeline.host_state.topology
         nodes = frozenset(node.id for node in topology.numa_nodes)
         mems = frozenset[int]() if view.assignment is None else view.assignment.mems & nodes
-        # A guest without an allocation of memory may use all memory of the host.
+        # A guest without an allocation of memory can use all memory of the host.
         entitlement = (
             float(_held_amount(view, MEMORY)) or sum(one.memory_kib for one in topology.numa_nodes) / 1024
         )

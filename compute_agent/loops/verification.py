@@ -59,8 +59,8 @@ binding. For this set, the driver therefore always returns the actual binding.
 """
 
 SECOND_LOOK: Final = 0.3
-"""Seconds after which a promise that seems broken is checked again, because the agent may be placing the
-guest just now.
+"""Seconds after which a promise that seems broken is checked again, because the agent is perhaps placing
+the guest at this moment.
 """
 
 
@@ -142,7 +142,7 @@ def read_caches(
 class ScheduleDemand:
     """The scheduling that a guest's class demands: a realtime priority, and a core scheduling group.
 
-    :ivar group: a text that names the guests that may share the guest's cores; empty for all guests.
+    :ivar group: a text that names the guests that can share the guest's cores; empty for all guests.
     """
 
     priority: int | None = None
@@ -271,9 +271,9 @@ class PromiseVerifier:
             )
             for view in views
         }
-        # The cookies of all guests are needed, because another guest may have the same cookie.
+        # The cookies of all guests are needed, because another guest can have the same cookie.
         with_cookies = any(promise.core_group for promise in promises.values())
-        # Preserved guests are read, too, because they may run on the CPUs of another guest.
+        # Preserved guests are read, too, because they can run on the CPUs of another guest.
         guests = self._pipeline.guests()
         found = {
             guest.uuid: self._read_guest(guest, promises.get(guest.uuid), caches, with_cookies)

@@ -16,7 +16,7 @@ Modules
 
 Order of calls
     For a report, the agent reads the providers (``reporter.ProviderReader``), reserves held amounts and plans
-    actions. The reporter saves the names of classes and traits that may become the agent's own, and sends the
+    actions. The reporter saves the names of classes and traits that can become the agent's own, and sends the
     plan. Then it saves the names that have become the agent's own. So after a crash between these steps the
     agent still knows everything that it may have written.
 

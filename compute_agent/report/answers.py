@@ -8,7 +8,7 @@ the answer. A shape is one of the following:
 - ``(str, float)``: a value of one of these types
 - ``[shape]``: a list with items of that shape
 - ``EachValue(shape)``: an object with any names and with values of that shape
-- ``{"name": shape}``: an object with at least these names. ``MaybeNull(shape)`` may be null or absent.
+- ``{"name": shape}``: an object with at least these names. ``MaybeNull(shape)`` can be null or absent.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class EachValue:
 
 @dataclass(frozen=True, slots=True)
 class MaybeNull:
-    """The shape of a value that may be null or absent, and otherwise has ``shape``."""
+    """The shape of a value that can be null or absent, and otherwise has ``shape``."""
 
     shape: Any
 
@@ -171,7 +171,7 @@ def check_shape(document: Any, shape: Any, place: str = "the answer") -> None:
 
 
 def _check_value(document: Any, kinds: tuple[type, ...], place: str) -> None:
-    # JSON has only one type of number, so a float may arrive as an integer.
+    # JSON has only one type of number, so a float can arrive as an integer.
     accepted = (*kinds, int) if float in kinds else kinds
     # To Python a bool is an int, but JSON's true is not an amount.
     if not isinstance(document, accepted) or isinstance(document, bool):

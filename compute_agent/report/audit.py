@@ -15,7 +15,7 @@ Nouns
     a consumer that has no guest on this host.
 
 Matching
-    A claim may belong to the migration of a guest that has lost its allocation on this host. The claim must
+    A claim can belong to the migration of a guest that has lost its allocation on this host. The claim must
     have the same amounts and be *new*, which means that the last listing did not contain it. The type of the
     claim must be unknown or a migration, and its owner must be unknown or the guest's. If the agent lost its
     state, it does not know the former allocation of the guest. In this case the claim must contain the CPUs
@@ -125,7 +125,7 @@ def resolve_holdings(
 
 
 def _options(guest: MovedGuest, claims: Iterable[MigrationClaim]) -> list[str]:
-    """The consumers that may be the migration of a guest, the likeliest first."""
+    """The consumers that can be the migration of a guest, the likeliest first."""
     likely = [claim for claim in claims if _may_be(guest, claim)]
     # Equal claims are ordered by consumer, so that each audit finds the same order.
     likely.sort(key=lambda claim: (not _is_known_to_be(guest, claim), claim.consumer))
@@ -156,7 +156,7 @@ def _match_consumers(options: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
     A guest gets the likeliest consumer if that is possible.
 
-    :param options: for each guest, the consumers that may be its migration, the likeliest first.
+    :param options: for each guest, the consumers that can be its migration, the likeliest first.
     """
     taken: dict[str, str] = {}
 
@@ -177,9 +177,9 @@ def _match_consumers(options: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 DEFAULT_MIN_AGE: Final = 3600.0
-"""Seconds for which an allocation must be without a guest before the audit may delete it.
+"""Seconds for which an allocation must be without a guest before the audit can delete it.
 
-Nova claims resources of a host before it copies the image, so the guest may start long after its allocation
+Nova claims resources of a host before it copies the image, so the guest can start long after its allocation
 was made.
 """
 
@@ -270,11 +270,11 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True)
 class HealOptions:
-    """The repairs that the audit may make, and the consumers that it checks.
+    """The repairs that the audit can make, and the consumers that it checks.
 
     :ivar heal: create missing allocations of guests.
     :ivar delete: delete allocations that have had no guest for ``min_age`` seconds.
-    :ivar confirmed: the consumers of which allocations may be deleted; None means all consumers.
+    :ivar confirmed: the consumers of which allocations can be deleted; None means all consumers.
     :ivar dry_run: report the repairs without making them.
     :ivar consumers: the consumers to check; empty means all.
     """
@@ -312,7 +312,7 @@ def compare_holdings(
     """The differences between guests and their allocations, by kind, and the guests that migrate.
 
     :param held: the allocations of all consumers on this host.
-    :param inactive: the stopped guests of this host, which may hold allocations.
+    :param inactive: the stopped guests of this host, which can hold allocations.
     :param migrations: the guest of each migration, by the migration's consumer.
     """
     running = {guest.uuid: guest for guest in guests}

@@ -141,7 +141,7 @@ class BoundedAdapter(TCPKeepAliveAdapter):
                     raise
             except AnswerTooLargeError:
                 raise
-            # When the watch shuts a connection down, any layer may raise its own error: ssl, http.client,
+            # When the watch shuts a connection down, any layer can raise its own error: ssl, http.client,
             # urllib3.
             except Exception as error:
                 if watch.has_expired:

@@ -21,7 +21,7 @@ class CpuLocation:
     """The CPUs of a running guest.
 
     :ivar own: the dedicated CPUs of this guest: CPUs that it uses, and siblings that are kept empty.
-    :ivar floating: the other CPUs on which the guest may run.
+    :ivar floating: the other CPUs on which the guest can run.
     :ivar pinned_vcpus: the number of guest CPUs that are pinned to CPUs in ``own``.
     """
 
@@ -110,7 +110,7 @@ class FreeCapacity:
         return found
 
     def _free_amount(self, has: Mapping[str, Mapping[str, int]], uuid: str, name: str) -> int:
-        """The amount of a resource class that a consumer may still take from a provider.
+        """The amount of a resource class that a consumer can still take from a provider.
 
         :param has: the present allocations of the consumer, by provider and resource class.
         """
@@ -120,7 +120,7 @@ class FreeCapacity:
         # Placement, too, rounds the capacity down to an integer.
         capacity = int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
         mine = has.get(uuid, {}).get(name, 0)
-        # max_unit limits the whole allocation of a consumer on a provider. The capacity may be below the use,
+        # max_unit limits the whole allocation of a consumer on a provider. The capacity can be below the use,
         # because ratios and reserves change while guests hold amounts; hence max().
         return max(0, min(capacity - self._used[uuid, name], inventory.max_unit - mine))
 

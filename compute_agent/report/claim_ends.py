@@ -13,9 +13,9 @@ Evictions
     if it still runs.
 
 Doubt
-    A claim may disappear before its end, because another program has deleted it, or because an older copy of
+    A claim can disappear before its end, because another program has deleted it, or because an older copy of
     Placement's database was restored. The agent then keeps the note until the noted end time, unless the
-    guest has an allocation without an end time. A claim with a lower generation than its note may come from
+    guest has an allocation without an end time. A claim with a lower generation than its note can come from
     an older copy as well. If this claim has an earlier end time or a stronger action, the note does not
     change. If the generation rises after that, a client has changed the claim, and the change counts. So the
     agent never evicts a guest for an end time that is earlier than the last certain one.
@@ -103,7 +103,8 @@ class EndNote(HostNote):
     :ivar name: the name of the guest; empty if the agent has not seen the guest run.
     :ivar stage: the last event about this end.
     :ivar is_absent: whether the last read has found neither the claim nor the guest.
-    :ivar doubted: the generation of a claim that may come from an older copy; None if there is no such claim.
+    :ivar doubted: the generation of a claim that perhaps comes from an older copy; None if there is no such
+        claim.
     """
 
     guest_uuid: str
@@ -199,7 +200,7 @@ def merge_list(
 
     :param seen: the names, by uuid, of guests for which the agent has seen an allocation on this host; claims
         of other guests are ignored.
-    :param present: the uuids of guests that run, or may run, on this host.
+    :param present: the uuids of guests that run, or perhaps run, on this host.
     :param holding: the uuids of guests that have a note and an allocation, but no listed claim.
     :param is_older: whether Placement has an older copy of its database. The function then makes no end time
         earlier, and no action stronger.
@@ -244,7 +245,7 @@ def due_steps(
     """Return the steps that are due for a running guest.
 
     :param now: the time of Placement's database.
-    :param can_evict: whether the guest may be evicted now; False while its eviction is under way.
+    :param can_evict: whether the guest can be evicted now; False while its eviction is under way.
     :param leaving_since: the time at which the guest's eviction began; None if no eviction is under way.
     """
     ends_at, steps = note.claim.ends_at, []
@@ -285,7 +286,7 @@ def needs_read(
 ) -> bool:
     """Return whether the claims have to be read again before an eviction.
 
-    :param notes: the notes of guests that may be evicted now.
+    :param notes: the notes of guests that can be evicted now.
     :param last: the time of the last attempt to read, by the clock of Placement's database.
     :param ahead: the seconds before an eviction at which the agent reads the claims again.
     :param age: an eviction needs an attempt to read that is at most this number of seconds old.

@@ -33,7 +33,7 @@ _NO_TYPE: Final = "unknown"
 _UNCHANGED: Final = 304
 
 # The shapes of answers; see compute_agent.report.answers. Each one contains only what the agent reads, so
-# that servers may add keys.
+# that servers can add keys.
 _PROVIDER: Final = {"uuid": str, "name": str, "generation": int, "parent_provider_uuid": MaybeNull(str)}
 _PROVIDERS: Final = {"resource_providers": [_PROVIDER]}
 _GENERATION: Final = {"resource_provider_generation": int}
@@ -326,7 +326,7 @@ class PlacementClient(PlacementTransport):
             for row in answer["claims"]:
                 try:
                     found[row["consumer_uuid"]] = parse_claim(row)
-                # A date may exceed what a float or the platform represents.
+                # A date can exceed what a float or the platform represents.
                 except (ValueError, OverflowError, OSError) as error:
                     unread[row["consumer_uuid"]] = str(error)
             try:
@@ -393,7 +393,7 @@ class PlacementClient(PlacementTransport):
 
 def _next_marker(links: Sequence[Mapping[str, str]]) -> str:
     """The marker in the link to the next page; empty if there is no such link."""
-    # Only the marker is used, because the link itself may lead to another server.
+    # Only the marker is used, because the link itself can lead to another server.
     for link in links:
         if link["rel"] == "next" and (found := parse_qs(urlsplit(link["href"]).query).get("marker")):
             return found[0]

@@ -102,7 +102,7 @@ def combine_actions(actions: Sequence[Action], providers: Mapping[str, ReportedP
 LOG = logging.getLogger(__name__)
 
 _NOT_TOGETHER: Final = frozenset({400, 403, 404, 405, 413})
-"""The HTTP statuses of a refused tree after which the actions are sent one by one. A proxy may block only the
+"""The HTTP statuses of a refused tree after which the actions are sent one by one. A proxy can block only the
 request with the tree.
 """
 
@@ -180,7 +180,7 @@ class PlanExecution:
         if one is None or not self._client.has_trees():
             return 0, actions
         try:
-            # A tree may contain only resource classes and traits that exist.
+            # A tree can contain only resource classes and traits that exist.
             for action in one.ahead:
                 self._perform_action(action)
             LOG.debug("The agent sends %d changes of its provider tree to Placement", len(one.actions))
@@ -228,7 +228,7 @@ class PlanExecution:
             ):
                 return "the provider could not be created"
             case SetInventories(uuid=uuid, inventories=inventories):
-                # An inventory may not grow after a refused shrinking: its capacity would be offered by two
+                # An inventory must not grow after a refused shrinking: its capacity would be offered by two
                 # providers.
                 added = inventories.keys() - self._providers[uuid].inventories.keys()
                 if stuck := sorted(added & self._stuck_classes):

@@ -401,7 +401,7 @@ def keep_gone_devices(
 
     The provider stays while a guest holds the device, because Placement refuses to delete a provider with
     allocations. All units are reserved, because Placement would otherwise offer the rest of a card to other
-    guests. The provider of a device for one use (``one_time_use``) stays after the use, too: the device may
+    guests. The provider of a device for one use (``one_time_use``) stays after the use, too: the device can
     come back, and only the provider shows that it was used.
 
     :param owned: the agent's own parts of providers.
@@ -457,7 +457,7 @@ def reserve_used_devices(
 
 def _is_used(node: ProviderNode, reported: Mapping[str, ReportedProvider], held: HeldAmount) -> bool:
     there = reported[node.uuid].inventories if node.uuid in reported else {}
-    # Classes that the tree no longer has count, too, because one of them may be the former class of the
+    # Classes that the tree no longer has count, too, because one of them can be the former class of the
     # device.
     classes = [name for name in there if name == node.device_class or name not in node.inventories]
     # The reserve shows the use even after the guest is gone and the agent's state is lost.

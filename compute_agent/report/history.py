@@ -32,7 +32,7 @@ MANY: Final = 3
 other evidence.
 
 The guests that lose everything must also be at least half of those that held anything: on a host with
-hundreds of guests, three may end within one interval.
+hundreds of guests, three can end within one interval.
 """
 
 Generations = Mapping[str, int]
@@ -83,7 +83,7 @@ class PlacementHistory:
 
     :ivar generations: the generations of the providers, as last seen.
     :ivar older: the finding that the database is an older copy; None if no older copy was found.
-    :ivar holders: the owners of guests with allocations, by consumer. An older copy may lack these consumers.
+    :ivar holders: the owners of guests with allocations, by consumer. An older copy can lack these consumers.
     """
 
     generations: Generations = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Plans reports: finds the actions that make Placement's providers equal to the host's tree. Pure functions.
 
 :func:`plan_actions` compares two trees. :func:`settle_inventory` decides about the fields ``reserved`` and
-``allocation_ratio``, which operators and other programs may set through the API. The agent remembers each
+``allocation_ratio``, which operators and other programs can set through the API. The agent remembers each
 value before it sends it, as (resource class, field, value). A value is *foreign* if the agent neither
 remembers it nor would write it now. The first applicable rule decides:
 
@@ -12,7 +12,7 @@ remembers it nor would write it now. The first applicable rule decides:
   stays unchanged. Without an option the agent changes no ratio, because ``initial_*_allocation_ratio`` is for
   new inventories only.
 
-A foreign value of an exclusive class (PCPU, LLC, ...) may offer less than the host has, but never more,
+A foreign value of an exclusive class (PCPU, LLC, ...) can offer less than the host has, but never more,
 because each unit has one holder.
 """
 
@@ -186,7 +186,7 @@ def remember_written(
     """The written values to remember when Placement's inventories are ``shown``.
 
     If Placement shows the agent's value of a field, only this value is remembered. Otherwise all remembered
-    values of the field stay, because an earlier request without an answer may still take effect.
+    values of the field stay, because an earlier request without an answer can still take effect.
 
     :param claimed: the values remembered so far.
     """
@@ -227,9 +227,9 @@ def is_novas_device(provider: ReportedProvider) -> bool:
 class OwnedNames:
     """The names and values of one provider that belong to the agent.
 
-    :ivar classes: the resource classes that the agent may change and remove.
-    :ivar traits: the traits that the agent may change and remove.
-    :ivar written: the values that the agent wrote to fields that other programs may also set.
+    :ivar classes: the resource classes that the agent can change and remove.
+    :ivar traits: the traits that the agent can change and remove.
+    :ivar written: the values that the agent wrote to fields that other programs can also set.
     """
 
     classes: frozenset[str] = frozenset()
@@ -526,7 +526,7 @@ def assume_ownership(
 def ownership_before(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> Ownership:
-    """The names and values that sending a plan may make the agent's own.
+    """The names and values that sending a plan can make the agent's own.
 
     The caller saves these names and values before the first request. Otherwise a name that the agent wrote
     could count as foreign after a crash. A trait that another program has already set stays foreign. If the
@@ -586,7 +586,7 @@ def provider_from_tree(record: Mapping[str, Any]) -> ReportedProvider:
     return ReportedProvider(
         record["uuid"],
         record["name"],
-        # A server may omit the parent of a root provider.
+        # A server can omit the parent of a root provider.
         record.get("parent_provider_uuid"),
         record["generation"],
         {name: from_api(inventory) for name, inventory in record["inventories"].items()},
@@ -596,7 +596,7 @@ def provider_from_tree(record: Mapping[str, Any]) -> ReportedProvider:
 
 
 def from_api(record: Mapping[str, Any]) -> ProviderInventory:
-    """Convert an inventory from its form in the Placement API, which may have further keys."""
+    """Convert an inventory from its form in the Placement API, which can have further keys."""
     return ProviderInventory(
         total=record["total"],
         reserved=record["reserved"],

@@ -110,7 +110,7 @@ class ProviderReader:
         self.reported = {}
         self._trees.clear()
         self._listing = None
-        # The version is read again, because another server may answer at the same address by now.
+        # The version is read again, because another server perhaps answers at the same address by now.
         self._client.forget_extensions()
 
     def forget_names(self) -> None:
@@ -147,10 +147,10 @@ class ProviderReader:
         before = _provider_generations(self.reported) or self.generations
         fresh = read(root_uuid)
         for stray in sorted(owned - fresh.keys()):
-            # One read returns a whole tree, which may include other missing providers.
+            # One read returns a whole tree, which can include other missing providers.
             if stray not in fresh:
                 fresh |= read(stray)
-        # If a provider is missing, the database may be another one, with other names.
+        # If a provider is missing, the database is perhaps another one, with other names.
         if self.reported.keys() - fresh.keys():
             self._known = None
         # The set is cleared only after everything was read, so that these providers stay stale after a
@@ -193,7 +193,7 @@ class ProviderReader:
 
     def _read_whole(self, uuid: str) -> dict[str, ReportedProvider]:
         """The providers of a tree, read in one request; the remembered ones if nothing has changed."""
-        # The time is taken before the request, because the answer may show the state of any later moment.
+        # The time is taken before the request, because the answer can show the state of any later moment.
         as_of, known = time.monotonic(), self._trees.get(uuid)
         try:
             tree = self._client.get_tree(uuid, "" if known is None else known.tag) or known
@@ -295,7 +295,7 @@ class HostReporter:
                         error,
                     )
         except Exception:
-            # The remembered providers may be wrong, as after an older database was restored.
+            # The remembered providers are perhaps wrong, as after an older database was restored.
             self.forget_providers()
             raise
         # This line is for the type checker: the last attempt either returns or raises.
@@ -361,7 +361,7 @@ class HostReporter:
         owned = assume_ownership(wanted, self.reader.reported, self._owned)
         actions = plan_actions(wanted, self.reader.reported, owned, self.reader.known_names())
         self._keep_owned(ownership_before(wanted, self.reader.reported, owned))
-        # A reshape may name only providers and resource classes that exist.
+        # A reshape can name only providers and resource classes that exist.
         ahead = tuple(
             action for action in actions if isinstance(action, CreateResourceClass | CreateProvider)
         )

@@ -270,7 +270,7 @@ class _ReshapePlanner:
 def _pair_parts(
     consumer: str, old: str, sources: Mapping[str, int], new: str, targets: Mapping[str, int]
 ) -> Iterable[AllocationMove]:
-    """Pair old and new amounts as moves; their totals may differ by a constant factor."""
+    """Pair old and new amounts as moves; their totals can differ by a constant factor."""
     total_old, total_new = sum(sources.values()), sum(targets.values())
     # The amounts are exact fractions: floating-point numbers could add up to one unit more or less than was
     # held.

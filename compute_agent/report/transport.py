@@ -48,7 +48,7 @@ _NO_EXTENSIONS: Final = (0, 0)
 UNTYPED_MICROVERSION: Final = "1.37"
 
 _MAX_DETAIL: Final = 10_000
-"""Maximum number of characters in the text of an error. The text about a refused tree may name many
+"""Maximum number of characters in the text of an error. The text about a refused tree can name many
 providers.
 """
 
@@ -113,7 +113,7 @@ class PlacementTransport:
             # holds.
             answer = self._send("GET", "/ext/v1", None, {}, {"version": {"max_version": str}})
             return _version("GET", "/ext/v1", answer["version"]["max_version"])
-        except (NotFoundError, CredentialsError):  # A proxy may refuse paths that it does not know.
+        except (NotFoundError, CredentialsError):  # A proxy can refuse paths that it does not know.
             return _NO_EXTENSIONS
 
     def chosen_microversion(self) -> str:
@@ -209,7 +209,7 @@ class PlacementTransport:
             raise UnavailableError(method, url, f"no answer: {_short_reason(error)}; {_WHERE}") from error
         except ks_exceptions.EndpointNotFound as error:
             raise UnavailableError(method, url, f"{error}; {_WHICH}") from error
-        # All other errors, such as a failed discovery, may be temporary.
+        # All other errors, such as a failed discovery, are perhaps temporary.
         except ks_exceptions.ClientException as error:
             raise UnavailableError(method, url, str(error)) from error
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:

@@ -59,7 +59,7 @@ Nouns
 
 An example
     A cache of 12 ways (``fff``), 2 of them shared, has the pool ``3ff``. ``web`` gets 4 ways and ``db`` 3:
-    ``f`` and ``70``. Any group may use the 5 open ways of mask ``f80``. A class with the range 0-30 may fill
+    ``f`` and ``70``. Any group can use the 5 open ways of mask ``f80``. A class with the range 0-30 can fill
     the lower 2 of these ways: ``180``.
 
     Later ``web`` ends, and ``big`` needs 7 ways. The pool has 7 free ways, but ``db`` lies between them. The

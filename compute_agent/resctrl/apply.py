@@ -94,7 +94,7 @@ def _apply_step(files: ResctrlFilesystem, step: PlanStep, codec: BandwidthCodec 
             remove_group(files, step.group)
             raise
         return
-    # Only the values of this step are restored, because another program may change other values meanwhile.
+    # Only the values of this step are restored, because another program can change other values meanwhile.
     before = read_group_schemata(files, step.group).restricted_to(step.schemata)
     try:
         write_schemata(files, step.group, step.schemata, codec)

@@ -137,7 +137,7 @@ class IntelCodec:
 
     def encode_percent(self, domain: int, percent: int) -> int:
         """The percent, rounded up to the next value of the hardware."""
-        # The hardware's steps may skip 100, which the kernel always accepts.
+        # The hardware's steps can skip 100, which the kernel always accepts.
         return min(100, round_up_to_step(percent, self._minimum, self._step))
 
     def encode_rate(self, domain: int, rate: BandwidthRate) -> int:
@@ -245,7 +245,7 @@ class AmdCodec:
 
 
 class ArmCodec(IntelCodec):
-    """The codec of ARM MPAM: percent for all tasks together. The kernel may show a value one step off."""
+    """The codec of ARM MPAM: percent for all tasks together. The kernel can show a value one step off."""
 
     shares_cap = True
 

@@ -67,7 +67,7 @@ def read_groups(files: ResctrlFilesystem) -> ResctrlGroups:
             continue
         try:
             groups[name] = _read_group(files, name)
-        # Any program may remove a group between the listing and the reading.
+        # Any program can remove a group between the listing and the reading.
         except ResctrlError as error:
             LOG.debug("The resctrl group %s cannot be read and counts as removed: %s", name, error)
         except BadSchemataError as error:

@@ -1,9 +1,9 @@
-"""Monitoring groups, their counters, and rates. A counter may wrap, be reset or be unreadable.
+"""Monitoring groups, their counters, and rates. A counter can wrap, be reset or be unreadable.
 
 Each control group counts the traffic of its tasks. A guest that shares a control group gets a monitoring
 group inside it. Each control group and each monitoring group needs an RMID of its own.
 
-Hardware may have fewer counters than groups. In the mode ``mbm_event`` of info/L3_MON/mbm_assign_mode (Linux
+Hardware can have fewer counters than groups. In the mode ``mbm_event`` of info/L3_MON/mbm_assign_mode (Linux
 6.18), counters are assigned to events of groups. On each L3 cache, an event of a group is counted only while
 the event has a counter of this cache. The file ``mbm_L3_assignments`` of a group shows and changes the
 counters of the group. The file ``info/L3_MON/available_mbm_cntrs`` shows how many counters are free. The
@@ -73,7 +73,7 @@ class CounterSample:
 
 
 def monitoring_group(group: str, name: str) -> str:
-    """The path of a monitoring group inside a control group, which may be the default group."""
+    """The path of a monitoring group inside a control group, which can be the default group."""
     return group_path(group, f"mon_groups/{name}")
 
 
@@ -194,12 +194,12 @@ def spare_rmids(platform: ResctrlPlatform, present: ResctrlGroups, ours: Callabl
     foreign = sum(
         1 for group in present.groups.values() for name in group.monitoring_groups if not ours(name)
     )
-    # A captured tree may have more groups than RMIDs, because no kernel has checked it.
+    # A captured tree can have more groups than RMIDs, because no kernel has checked it.
     return max(0, platform.monitoring.rmids - len(present.groups) - foreign)
 
 
 def rmids_to_use(platform: ResctrlPlatform, present: ResctrlGroups, ours: Callable[[str], bool]) -> int:
-    """The number of monitoring groups that the agent may make.
+    """The number of monitoring groups that the agent can make.
 
     Control groups need RMIDs, too, and are more important than measurement. So up to half of the spare RMIDs
     are left for control groups that could still be made.
@@ -222,7 +222,7 @@ def choose_monitored(free_rmids: int, wanted: Iterable[MonitoredGroup]) -> Seque
     for one in order:
         if not one.own_group:
             if free_rmids <= 0:
-                # The loop continues, because a later guest may have a control group of its own, which needs
+                # The loop continues, because a later guest can have a control group of its own, which needs
                 # no further RMID.
                 continue
             free_rmids -= 1
@@ -295,7 +295,7 @@ class _AnyPlace:
 
 
 def descriptors_to_keep() -> int:
-    """The number of counter files that may stay open, which is half of the process's limit."""
+    """The number of counter files that can stay open, which is half of the process's limit."""
     # The other half is left for sockets, the state file and libvirt.
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     # If the process has no limit, the result is a number far above the counters of any host.
@@ -399,7 +399,7 @@ class CounterFiles:
             # The files are stored even after an error, so that forget_group() closes those that are open.
             caches = {cache for cache, _ in found}
             self._groups[group] = _OpenCounters({cache: _of_cache(found, cache) for cache in caches})
-        # A group may have no counters; only a missing group is an error.
+        # A group can have no counters; only a missing group is an error.
         if not found and not (self._files.root / group).is_dir():
             raise ResctrlError(errno.ENOENT, str(self._files.root / folder))
         return self._groups[group]

@@ -79,7 +79,7 @@ def open_mount(root: Path = Path("/"), mount: bool = False, options: str = "") -
         if not mount:
             raise NoMountError("resctrl is not mounted")
         make_mount(root / MOUNT_POINT, options)
-        # Below another root, proc/mounts may be a copy that does not contain the new mount.
+        # Below another root, proc/mounts can be a copy that does not contain the new mount.
         found = find_mount(root) or ResctrlMount(
             root / MOUNT_POINT, frozenset(filter(None, options.split(",")))
         )
@@ -115,7 +115,7 @@ def make_mount(path: Path, options: str) -> None:
 
     :raises NoMountError: the kernel refuses the mount; the text has its reason.
     """
-    # The mount is made through libc, because Python's os module has no mount(), and a container may lack the
+    # The mount is made through libc, because Python's os module has no mount(), and a container can lack the
     # command of util-linux.
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"resctrl", os.fsencode(path), b"resctrl", 0, options.encode() or None) != 0:
@@ -144,7 +144,7 @@ class ResctrlHandle:
     """A resctrl mount, with its capabilities and the operator's options.
 
     :ivar codec: converts bandwidths; None means that bandwidth cannot be controlled.
-    :ivar writable: whether the agent may write the mount; False for files that were copied from another host.
+    :ivar writable: whether the agent can write the mount; False for files that were copied from another host.
     """
 
     files: ResctrlFilesystem
@@ -236,7 +236,7 @@ def _read_cache_control(
         level=level,
         resources=resources,
         ids=default.domain_ids(resources[0]),
-        # AMD shows 0 because its masks may be empty; the agent gives each group at least one way.
+        # AMD shows 0 because its masks can be empty; the agent gives each group at least one way.
         rules=MaskRules(all_ways, max(1, min_bits), sparse if text is None else text == "1"),
         shareable=shareable & all_ways,
         closids=closids,
@@ -251,7 +251,7 @@ def _read_way_bytes(files: ResctrlFilesystem, resource: str, default: Schemata) 
         # The size of a way is only used for a trait and for display, so the cache can be controlled without
         # it.
         return {}
-    # The file "size" is about the mask of the group, which may not contain all ways.
+    # The file "size" is about the mask of the group, which perhaps does not contain all ways.
     ways = {domain: (default.get_value(resource, domain) or 0).bit_count() for domain in sizes}
     return {domain: size // ways[domain] for domain, size in sizes.items() if size and ways[domain]}
 
@@ -274,7 +274,7 @@ def _read_bandwidth_control(
         resource=resource,
         ids=default.domain_ids(resource),
         minimum=minimum,
-        # The number is at least 1, because it is a divisor, and a hostile or broken tree may contain 0.
+        # The number is at least 1, because it is a divisor, and a hostile or broken tree can contain 0.
         granularity=max(1, granularity),
         closids=closids,
         maximum=maximum,

@@ -112,8 +112,8 @@ class _StepPlanner:
                 if move.owner in self.now:
                     self._add_write(move.owner, masks)
                 else:
-                    # The group of a new owner is made only at its move, because other groups may have its
-                    # ways before.
+                    # The group of a new owner is made only at its move, because other groups perhaps
+                    # have its ways until then.
                     self._add_group(self.wanted.groups[move.owner], masks)
         # A group without exclusive ways has no move, so it does not exist yet.
         for group in self.wanted.groups.values():
@@ -189,7 +189,7 @@ class _StepPlanner:
         before = before or final  # A new group has no mask yet.
         if not before & (others | partition.locked):
             return before
-        # The final mask may contain ways that other groups have not left yet.
+        # The final mask can contain ways that other groups have not left yet.
         for candidate in (before & final, before, *([] if cache in group.exclusive else [final])):
             mask = partition.rules.widest_mask(
                 candidate - others - partition.locked, around=partition.shared_ways

@@ -140,7 +140,7 @@ class ResctrlPlatform:
         """
         if self.mb is None:
             return None
-        # On x86 a bandwidth domain has the id of its L3 cache; on other hardware the ids may differ.
+        # On x86 a bandwidth domain has the id of its L3 cache; on other hardware the ids can differ.
         if l3_id in self.mb.ids:
             return l3_id
         if self.l3 is None or l3_id not in self.l3.ids or len(self.l3.ids) != len(self.mb.ids):

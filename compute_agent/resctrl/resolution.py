@@ -1,12 +1,12 @@
 """Computes the resctrl groups and schemata for the shares of classes and guests, without the kernel.
 
-Three rules may apply to a guest on each domain: the amounts allocated to the guest, its own share, and the
+Three rules can apply to a guest on each domain: the amounts allocated to the guest, its own share, and the
 share of its class. The first rule that exists applies. A domain without a rule stays open. Slow memory
 (SMBA), L2 caches without a rule, and the bandwidth of the default group keep the kernel's values.
 
 The number of CLOSIDs is small, so guests and classes with rules of the same effect share a group. Two classes
 with equal ranges and percents always have the same schemata. A class with all open ways has the schemata of
-the default group. Rules are compared, not masks. Masks may be equal by chance while guests come and go, and
+the default group. Rules are compared, not masks. Masks can be equal by chance while guests come and go, and
 threads would then move back and forth between groups.
 """
 
@@ -123,7 +123,7 @@ def group_schemata(
 
     :param share: the share of cache and bandwidth that the group has.
     :param bandwidth: the percent that is allocated to the group, by L3 cache id.
-    :param own: the ways that only this group may fill, by L3 cache id.
+    :param own: the ways that only this group can fill, by L3 cache id.
     :param taken: the ways that any group has exclusively, by L3 cache id.
     :param way_limits: the maximum number of ways for the group, by L3 cache id.
     """
@@ -135,7 +135,7 @@ def group_schemata(
     values = {}
     for domain in control.ids:
         asked = percents.get(domain, share.cap_on(domain))
-        # The value for 100 % is written, too, because an existing group may have a cap from an earlier rule.
+        # The value for 100 % is written, too, because an existing group can have a cap from an earlier rule.
         values[domain] = encode_cap(codec, domain, 100 if asked is None else asked)
     return masks.updated_with(Schemata({control.resource: values}))
 
@@ -165,7 +165,7 @@ def cache_lines(
                 # Limited guests keep the lowest ways, so that all limited guests of a class use the same
                 # ways.
                 cut = WayMask.from_ways(list(mask)[: way_limits.get(cache)])
-                if not control.rules.find_fault(cut):  # A sparse mask may begin with a run that is too short.
+                if not control.rules.find_fault(cut):  # A sparse mask can begin with a run that is too short.
                     mask = cut
             masks[cache] = mask.bits
     return Schemata(lines)
@@ -226,7 +226,7 @@ class TargetGroup:
     """A control group that should exist.
 
     :ivar schemata: the values that the group should have.
-    :ivar exclusive: the ways that only this group may fill, by L3 cache id.
+    :ivar exclusive: the ways that only this group can fill, by L3 cache id.
     """
 
     name: str
@@ -275,7 +275,7 @@ def resolve_groups(
     refused: dict[str, list[str]] = {}
 
     def record_refusal(name: str, reason: str) -> None:
-        # Two rules of a guest may fail for the same reason, which is reported once.
+        # Two rules of a guest can fail for the same reason, which is reported once.
         if reason not in refused.setdefault(name, []):
             refused[name].append(reason)
 
@@ -342,7 +342,7 @@ def _usable_share(
 ) -> ShareSpec:
     """The share without its unsupported parts. Each of these parts is recorded as refused.
 
-    For example, masks for code need CDP, and a percent of bandwidth may need the full bandwidth.
+    For example, masks for code need CDP, and a percent of bandwidth can need the full bandwidth.
     """
     share, reasons = share.without_unsupported(host.platform)
     for reason in reasons:

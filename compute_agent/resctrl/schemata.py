@@ -3,7 +3,7 @@
 A mask has one bit for each way of a cache, bit 0 for the lowest way. A file has a line for each resource,
 such as `` L3:0=0ffff;1=fffff`` or ``MB:0= 100;1= 100``. Masks are hexadecimal; bandwidths and sizes are
 decimal. The kernel pads names and values with blanks (since 4.13). The ids are those of the kernel: they have
-gaps, and may come in any order.
+gaps, and can come in any order.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class MaskRules:
 
     :ivar all_ways: the mask with all ways of the cache.
     :ivar min_bits: the smallest number of ways in a mask.
-    :ivar sparse: whether a mask may have holes.
+    :ivar sparse: whether a mask can have holes.
     """
 
     all_ways: WayMask
@@ -152,7 +152,7 @@ class MaskRules:
     def widest_mask(self, mask: WayMask, around: WayMask = WayMask()) -> WayMask:
         """The largest mask within ``mask`` that the kernel accepts; empty if there is no such mask.
 
-        If masks may have holes, the result is usually the whole mask. If masks must not have holes, the
+        If masks can have holes, the result is usually the whole mask. If masks must not have holes, the
         result is a run of adjacent ways: the run that shares most ways with ``around``. Among these, the
         longest run is chosen, and then the lowest.
         """
@@ -250,7 +250,7 @@ def parse_schemata(text: str) -> Schemata:
 
     :raises BadSchemataError: a line cannot be read.
     """
-    # A newer kernel may list more resources; the agent does not change these.
+    # A newer kernel can list more resources; the agent does not change these.
     return Schemata(
         {
             name: _parse_values(line, values, hexadecimal=name in CACHE_RESOURCES)

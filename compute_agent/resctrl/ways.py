@@ -46,7 +46,7 @@ def plan_moves(
 
     No move makes two masks overlap. The pool must have enough free ways.
 
-    :param pool: the ways that may become exclusive, as one run.
+    :param pool: the ways that can become exclusive, as one run.
     :param blocks: the blocks of all other owners, runs in the pool that do not overlap.
     :param owner: the name of the group that needs ways.
     :param own: the exclusive ways that the owner has now.
@@ -65,7 +65,7 @@ class _MoveSearch:
         self.sizes = [len(blocks[name]) for name in self.names]
         self.others = len(self.names)
         start = [next(iter(blocks[name])) for name in self.names]
-        # The owner's block can move like other blocks, but a window may contain it.
+        # The owner's block can move like other blocks, but a window can contain it.
         if own:
             self.names.append(owner)
             self.sizes.append(len(own))
@@ -120,7 +120,7 @@ class _MoveSearch:
             taken |= (1 << size) - 1 << at
         for index, (at, size) in enumerate(zip(state, self.sizes, strict=True)):
             block = (1 << size) - 1
-            # A block may overlap with its own old position, because the kernel replaces a mask by one write.
+            # A block can overlap with its own old position, because the kernel replaces a mask by one write.
             obstacles = taken & ~(block << at)
             for to in range(self.low, self.high - size + 1):
                 if to != at and not block << to & obstacles:
@@ -146,7 +146,7 @@ class _MoveSearch:
         steps = []
         by_place = sorted(range(self.others), key=lambda index: self.start[index])
         edge = self.low
-        # Blocks may have free ways between them, so each position is compared with the edge.
+        # Blocks can have free ways between them, so each position is compared with the edge.
         for index in by_place:
             if self.start[index] < own:
                 if self.start[index] != edge:
@@ -166,7 +166,7 @@ class WayPartition:
     """The partition of the ways of a cache.
 
     :ivar rules: the masks that the cache accepts.
-    :ivar pool: the ways that may become exclusive to a group.
+    :ivar pool: the ways that can become exclusive to a group.
     :ivar locked: the ways that foreign groups have locked. All other ways are shared.
     """
 
@@ -219,9 +219,9 @@ def partition_ways(
 ) -> WayPartition:
     """Partition a cache so that at least ``shared_ways`` ways stay shared, with the largest possible pool.
 
-    At least ``min_bits`` adjacent ways stay shared, because a mask needs as many. The pool may be empty.
+    At least ``min_bits`` adjacent ways stay shared, because a mask needs as many. The pool can be empty.
 
-    :param shareable: the ways that devices may also fill. Such ways never become exclusive to a group.
+    :param shareable: the ways that devices can also fill. Such ways never become exclusive to a group.
     :param locked: the ways that foreign groups have locked. Locked ways are neither in the pool nor shared.
     """
     usable = rules.all_ways - locked
@@ -240,7 +240,7 @@ def partition_ways(
             rest = usable - pool
             longest = max((len(run) for run in rest.split_runs()), default=0)
             # Among equally large pools, the pool that leaves most shared ways adjacent is chosen, because a
-            # mask may need a run.
+            # mask can need a run.
             key = (count, longest, -first)
             if len(rest) >= keep and longest >= rules.min_bits and key > best_key:
                 best, best_key = pool, key
@@ -348,7 +348,7 @@ def _moves_for(
         if place is not None:
             return (MaskMove(owner, own, place),)
     if _holes_allowed(partition.rules):
-        # If masks may have holes, any free ways can be used, and no other mask has to move.
+        # If masks can have holes, any free ways can be used, and no other mask has to move.
         free = partition.pool - taken - own
         kept = WayMask.from_ways(list(own) + list(free)[: count - len(own)])
         return (MaskMove(owner, own, kept),)

@@ -5,7 +5,7 @@ Nouns
     *interference* acts when one guest disturbs another one. Each trigger has a package of pure functions
     (``watermarks``, ``interference``), which compute actions from frozen values. A *lever* is a way to limit
     a guest, such as a CPU quota or cache ways. A *control* is a lever on one part of the host (domain), such
-    as an L3 cache. The *allotment* of a guest is the amount of a control that the guest may use while it is
+    as an L3 cache. The *allotment* of a guest is the amount of a control that the guest can use while it is
     not limited.
 
     The *executor* carries out the decisions that the triggers make. If a section is in *preview*, the

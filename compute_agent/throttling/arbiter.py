@@ -21,7 +21,7 @@ from compute_agent.throttling.actions import GuestLimits
 LOG = logging.getLogger(__name__)
 
 ANSWER_SECONDS: Final = 10.0
-"""Seconds to wait for the worker, which may be busy with another guest or wait for libvirtd."""
+"""Seconds to wait for the worker, which can be busy with another guest or wait for libvirtd."""
 
 
 class LimitArbiter:

@@ -31,11 +31,11 @@ libvirtd, and other calls of libvirt would have to wait."""
 
 MAX_ENDS: Final = 16
 """Maximum number of guests that are stopped at the same time at the ends of their claims. All guests of a
-window end together, and each of them may need the whole grace period. The number is lower than the 20 threads
+window end together, and each of them can need the whole grace period. The number is lower than the 20 threads
 that libvirtd has by default, and a guest occupies a thread only during the request to stop the guest.
 """
 
-# The wait is long, because the worker may be busy with a new configuration for many guests.
+# The wait is long, because the worker can be busy with a new configuration for many guests.
 _ANSWER_SECONDS: Final = 50.0
 _POLL_SECONDS: Final = 0.1
 """Seconds between two checks whether a guest still runs."""
@@ -69,13 +69,13 @@ class EvictionInterruptedError(EvictionFailedError):
 StopGuest = Callable[[str], None]
 """A function that makes the guest with the given uuid leave.
 
-When the call returns, the guest has left. If the guest stays, an exception has the reason. Calls may be
+When the call returns, the guest has left. If the guest stays, an exception has the reason. Calls can be
 repeated.
 """
 
 
 class UsualStop(Protocol):
-    """The function that makes a guest leave. A metric may replace this function by another function."""
+    """The function that makes a guest leave. A metric can replace this function by another function."""
 
     def __call__(self, uuid: str, grace: float | None = None) -> None:
         """Make a guest leave in ``grace`` seconds; None means ``[qos] evict_grace``."""
@@ -91,7 +91,7 @@ class GuestEvictor:
         """``stop`` makes a guest leave, unless begin_eviction() gets another function for this guest.
 
         ``give_back`` deletes the guest's allocation on this host. The function waits while Placement is
-        unavailable, and may be called again. ``at_a_time`` is the maximum number of guests that are stopped
+        unavailable, and can be called again. ``at_a_time`` is the maximum number of guests that are stopped
         at the same time.
         """
         self._stop = stop
@@ -107,8 +107,8 @@ class GuestEvictor:
         """
         if guest not in self._running:
             self._running.add(guest)
-            # The agent does not wait for this thread, because the operator's command may hang, or Placement
-            # may not answer.
+            # The agent does not wait for this thread, because the operator's command can hang, and Placement
+            # can be unavailable.
             usual = self._stop if grace is None else partial(self._stop, grace=grace)
             run_aside(EVICTION_THREAD, partial(self._see_off, guest, stop or usual), f"-{guest}")
 
@@ -125,11 +125,11 @@ class GuestEvictor:
         try:
             with self._turn:
                 stop(guest)
-            # The allocation is deleted after the guest has left, because the scheduler may then place another
+            # The allocation is deleted after the guest has left, because the scheduler can then place another
             # guest here. The semaphore is released before this, so that an outage of Placement does not
             # block other evictions.
             self._give_back(guest)
-        except Exception as error:  # an operator's command or another package's code may do anything
+        except Exception as error:  # an operator's command or another package's code can do anything
             self._over.put((guest, error))
         else:
             self._over.put((guest, None))
@@ -181,15 +181,15 @@ class GuestEvictions:
         except (DriverError, CommandFailedError) as error:
             if self._still_runs(guest):
                 raise
-            # For example, a migration command may fail after the guest has arrived on another host.
+            # For example, a migration command can fail after the guest has arrived on another host.
             LOG.info(
                 "Guest %s does not run here any more, although its eviction reported an error: %s",
                 guest,
                 error,
             )
         deadline = time.monotonic() + grace
-        # Even without an error, the guest may still run: it may ignore the request to shut down, or an
-        # operator's command may do nothing.
+        # Even without an error, the guest can still run: it can ignore the request to shut down, or an
+        # operator's command can do nothing.
         while self._still_runs(guest):
             if time.monotonic() >= deadline:
                 raise EvictionFailedError("it still runs after it was asked to stop")

@@ -223,14 +223,14 @@ class ThrottleExecutor:
                     self._set_limit(owner, action.guest, action.knob, action.limit)
         except GuestGoneError:
             return True  # a guest that has ended uses nothing, so the action is not needed any more
-        except Exception as error:  # commands of operators and code of other packages may raise anything
+        except Exception as error:  # commands of operators and code of other packages can raise anything
             self.telemetry.record_action(action, EventOutcome.FAILED, f"{type(error).__name__}: {error}")
             return False
         self.telemetry.record_action(action, EventOutcome.DONE)
         return True
 
     def _set_limit(self, owner: str, guest: str, knob: ThrottleControl, limit: float | None) -> None:
-        # A lever of another package may set limits by itself; the worker does not know these limits.
+        # A lever of another package can set limits by itself; the worker does not know these limits.
         lever = self._registry.levers.get(knob.lever)
         if lever is not None and lever.set_limit is not None:
             lever.set_limit(guest, knob.domain, limit)
@@ -238,7 +238,7 @@ class ThrottleExecutor:
             self._arbiter.set_limit(owner, guest, knob, limit)
 
     def _begin_eviction(self, guest: str, metric: str, grace: float | None) -> None:
-        # A saved state may name a metric of a package that was removed since. The default eviction of the
+        # A saved state can name a metric of a package that was removed since. The default eviction of the
         # agent then applies.
         described = self._registry.get(metric)
         self._evictor.begin_eviction(guest, described.evict if described else None, grace)

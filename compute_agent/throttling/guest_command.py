@@ -74,7 +74,7 @@ class RunningProgram:
     def __init__(self) -> None:
         self.is_ended = False
         # The lock is held while a process is started, and while the process is reaped. Afterwards another
-        # process may get the same process id.
+        # process can get the same process id.
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -114,7 +114,7 @@ class RunningProgram:
     def end_program(self) -> None:
         """Kill the program and its children. Later calls of start() fail."""
         self.is_ended = True
-        # The wait has a timeout, because the start of a program on a network folder may hang.
+        # The wait has a timeout, because the start of a program on a network folder can hang.
         if self._lock.acquire(timeout=_LOCK_SECONDS):
             try:
                 if self._process is not None:
@@ -187,7 +187,7 @@ def _last_words(process: subprocess.Popen[bytes], deadline: float) -> tuple[str,
                         is_over = True
                         selector.unregister(watch)
                     elif piece := os.read(descriptor, _PIECE_BYTES):
-                        # Only the end is kept, because the output may have any length. A character of UTF-8
+                        # Only the end is kept, because the output can have any length. A character of UTF-8
                         # has at most four bytes.
                         words[descriptor] = (words[descriptor] + piece)[-4 * _MAX_MESSAGE :]
                     else:

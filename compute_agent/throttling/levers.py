@@ -38,7 +38,7 @@ class ThrottleSteps:
 
 def lowest_limit(allotment: GuestAllotment, steps: ThrottleSteps) -> float:
     """The lowest limit that a guest can get: ``min_share`` of its allotment, in the lever's unit."""
-    # The limit is rounded up, so that the guest keeps at least its share. A coarse granule may exceed the
+    # The limit is rounded up, so that the guest keeps at least its share. A coarse granule can exceed the
     # allotment.
     return min(_round_up(allotment.full * steps.min_share, allotment.granule), allotment.full)
 

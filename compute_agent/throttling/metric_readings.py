@@ -63,7 +63,7 @@ def parse_answer(content: bytes) -> float:
         if len(result) != 1:
             raise ValueError(f"the query gives {len(result)} series: make one of them, as by sum() or max()")
         return _parse_number(result[0]["value"][1])
-    # The server at the configured address may not be Prometheus.
+    # The server at the configured address is perhaps not Prometheus.
     except (KeyError, IndexError, TypeError, RecursionError) as error:
         raise ValueError("the answer is not one of Prometheus") from error
 
@@ -74,7 +74,7 @@ def refusal_reason(content: bytes) -> str:
         # An answer is, for example, {"status": "error", "errorType": "bad_data", "error": "1:5: parse error:
         # ..."}.
         reason = json.loads(content)["error"]
-    # A proxy may answer instead of Prometheus.
+    # A proxy can answer instead of Prometheus.
     except (ValueError, LookupError, TypeError, RecursionError):
         return ""
     return f": {printable_text(str(reason)[:_MAX_REASON])}"

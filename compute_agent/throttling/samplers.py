@@ -148,7 +148,7 @@ class GuestReader:
             # The difference is computed for each thread, because the sum over all threads falls when a thread
             # ends.
             waited = _grown_waits(self._waits.get(uuid, {}), waits.get(uuid, {}))
-            # A guest without an assignment may run on every CPU.
+            # A guest without an assignment can run on every CPU.
             cpus = online if view.assignment is None else view.assignment.cpus & online
             readings[uuid] = GuestReading(
                 subject.facts,
@@ -335,7 +335,7 @@ class MetricSampler:
             # Guests of one host have the same few domains, so each series is made once.
             series: dict[str, MetricSeries] = {}
             for guest, by_domain in measured.guests.items():
-                # Guests that are unknown here are left out, because code of another package may return any
+                # Guests that are unknown here are left out, because code of another package can return any
                 # guests.
                 if (of_guest := usage.get(guest)) is not None:
                     for domain, used in by_domain.items():
@@ -373,6 +373,6 @@ def _measure_metric(
 ) -> MetricUsage:
     try:
         return metric.measure(now, before)
-    except Exception:  # code of another package may raise anything; the other metrics are still measured
+    except Exception:  # code of another package can raise anything; the other metrics are still measured
         LOG.exception("The metric %s cannot be measured", metric.name)
         return MetricUsage()

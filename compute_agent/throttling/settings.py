@@ -55,7 +55,7 @@ def read_settings(conf: cfg.ConfigOpts, registry: MetricRegistry) -> ThrottlingS
 
     :raises ConfigError: an option is wrong, or options contradict each other; the text names them.
     """
-    # Classes are read first, because watermarks and watches may name only existing classes.
+    # Classes are read first, because watermarks and watches can name only existing classes.
     classes = parse_classes(conf)
     return ThrottlingSettings(
         build_rules(conf, registry, classes),
@@ -73,7 +73,7 @@ def build_rules(conf: cfg.ConfigOpts, registry: MetricRegistry, classes: QosClas
 
     :raises ConfigError: an option is wrong, or options contradict each other; the text names them.
     """
-    # Expressions may name the metrics of sources.
+    # Expressions can name the metrics of sources.
     registry = with_expressions(conf, with_sources(conf, registry))
     return WatermarkRules(
         registry,

@@ -113,7 +113,7 @@ class ThrottlingFile:
 
     @property
     def state(self) -> ThrottlingState:
-        """The present state, which may be newer than the file."""
+        """The present state, which can be newer than the file."""
         return self._state
 
     def keep_watermarks(self, state: WatermarkState) -> None:
@@ -147,7 +147,7 @@ class ThrottlingFile:
                 self._write()
 
     def _write(self) -> None:
-        # An unchanged state is not written, because a sync takes milliseconds to seconds, and a round may
+        # An unchanged state is not written, because a sync takes milliseconds to seconds, and a round can
         # come each second.
         if self._state != self._saved:
             # A rename replaces the file at once, so that a crash leaves either the old content or the new

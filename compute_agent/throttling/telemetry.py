@@ -138,7 +138,7 @@ class ThrottleTelemetry:
     def subject_of(self, guest: str) -> NamedSubject:
         """The uuid and the name of a guest, as log lines and events show them."""
         with self._lock:
-            # An empty name is skipped, because another trigger may know the name.
+            # An empty name is skipped, because another trigger can know the name.
             name = next((names[guest] for names in self._names.values() if names.get(guest)), "")
         return NamedSubject(guest, name)
 
@@ -161,7 +161,7 @@ class ThrottleTelemetry:
             self._usage, {(one.metric, one.domain): used for one, used in snapshot.host.items()}
         )
         self._show_values(self._threshold, dict(_threshold_values(snapshot, watermarks)))
-        # The gauge counts guests, not limits: one guest may have limits of several levers.
+        # The gauge counts guests, not limits: one guest can have limits of several levers.
         self._throttled.set(len({one.guest for one in state.throttles}))
         self._evicting.set(len(state.evictions))
         self._closed.set(bool(state.scheduling_off))
@@ -272,7 +272,7 @@ class ThrottleTelemetry:
         why = _decision_reason(decision)
         message = "Preview: %s: %s" if outcome is EventOutcome.PREVIEW else "Interference: %s: %s"
         self._recorder.record_event(LOG.info, kind, subject, message, text, why, reason=why, outcome=outcome)
-        # Only a verdict blames a guest, because a trial may end with the verdict not guilty.
+        # Only a verdict blames a guest, because a trial can end with the verdict not guilty.
         if decision.what in VERDICTS and decision.watch is not None:
             self._blame(case.suspect, decision.watch.signal.lever.metric, decision.watch.signal.name)
 

@@ -101,7 +101,7 @@ class WatermarkTrigger:
         names = {guest.uuid: guest.name for guest in snapshot.guests.values()}
         # Guests that are being evicted keep their names: the snapshot lacks them when their end is reported.
         self._executor.telemetry.name_guests(self.limit_owner, names, self.state.evicting_guests)
-        # Evictions are settled before planning, so that this round may replace a failed eviction by the
+        # Evictions are settled before planning, so that this round can replace a failed eviction by the
         # eviction of another guest.
         gone = self._settle_evictions(snapshot.time)
         self.state = self.state.with_guests(snapshot.guests)
@@ -116,7 +116,7 @@ class WatermarkTrigger:
         self._snapshot = self._expected = snapshot
         self._tried = set()
         done = self._executor.run_round(self)
-        # Guests that have left are removed only after the plan, because the snapshot may still have their
+        # Guests that have left are removed only after the plan, because the snapshot can still have their
         # use. Until then plans subtract this use, so that it causes no other eviction.
         left_for = {one.watermark for one in self.state.evictions if one.guest in gone}
         self._streaks = restart_streaks(self._streaks, left_for & self._rules.limited_evictions)
@@ -195,8 +195,8 @@ class WatermarkTrigger:
         # ``time`` is the time of the snapshot and not of a clock, because simulations run with times of their
         # own.
         self._backoff = {guest: until for guest, until in self._backoff.items() if until > time}
-        # Guests that have ended stay in the state until the end of this round, because the snapshot may be
-        # older than their end, and may still contain their usage.
+        # Guests that have ended stay in the state until the end of this round, because the snapshot can be
+        # older than their end, and can still contain their usage.
         gone = []
         for guest, error in self._executor.finished_evictions(self.state.evictions).items():
             if error is None:
@@ -225,7 +225,7 @@ class InterferenceTrigger:
     ) -> None:
         """``state`` is the state that ``save`` saved last, perhaps in an earlier run of the agent."""
         self.state = state
-        #: Whether an action has failed, so that limits in force may differ from those of the state.
+        #: Whether an action has failed, so that limits in force can differ from those of the state.
         self.owes = False
         self._watches = watches
         self._steps = steps
@@ -283,7 +283,7 @@ class InterferenceTrigger:
 def _intended_state(state: WatermarkState, plan: Iterable[WatermarkAct]) -> WatermarkState:
     """The state to save before a plan is carried out: it has the planned lower limits, but no raised limit.
 
-    After a crash, the next agent then knows each limit that may be in force.
+    After a crash, the next agent then knows each limit that is perhaps in force.
     """
     for action in plan:
         if takes_away(action):

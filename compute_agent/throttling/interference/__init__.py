@@ -8,7 +8,7 @@ Nouns
     of the configuration: a signal, and the classes of victims. The *baseline* of a guest is the usual value
     of its signal, learnt from its own samples. A sample above the *threshold* is a *violation*. A guest is a
     *victim* if all its samples in half a minute are violations. A *suspect* is a guest that shares the
-    resource, may be limited for the victim, and used more of the resource whenever the victim suffered more.
+    resource, can be limited for the victim, and used more of the resource whenever the victim suffered more.
     A *case* is about a victim and a suspect. The case begins with the *trial* of a limit, and ends the trial
     with a *verdict*. After the verdict guilty, the limit is kept for some minutes (the *hold*), and then
     raised step by step.

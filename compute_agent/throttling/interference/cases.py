@@ -17,7 +17,7 @@ IMPROVEMENT: Final = 0.1
 """A suspect is found guilty if its limit lowers the victim's signal by at least this part of the earlier
 value.
 
-The signal must fall in two successive windows, because a fall in a single one may be chance.
+The signal must fall in two successive windows, because a fall in a single one can be chance.
 """
 
 SETTLE_SECONDS: Final = 10.0
@@ -106,8 +106,8 @@ class InterferenceCase:
     exhausted: bool = False
 
     def is_settled(self, time: float) -> bool:
-        """Whether this suspect cannot be limited further. A trial may then limit another suspect."""
-        # While a further step may still help, the effect of that step could not be distinguished from the
+        """Whether this suspect cannot be limited further. A trial can then limit another suspect."""
+        # While a further step can still help, the effect of that step could not be distinguished from the
         # effect of another suspect's trial.
         return self.phase is CasePhase.HOLD and self.exhausted and time - self.since >= TRIAL_SECONDS
 
@@ -146,7 +146,7 @@ class CaseDecision:
     @property
     def limit(self) -> float | None:
         """The limit of the suspect after the decision, in the lever's unit; None for no limit."""
-        # The decisions CLOSE and NOT_GUILTY remove the limit, although ``depth`` of the case may not be 0.
+        # The decisions CLOSE and NOT_GUILTY remove the limit, although ``depth`` of the case can be above 0.
         gone = self.what in (CaseVerdict.CLOSE, CaseVerdict.NOT_GUILTY)
         return None if gone else self.case.limit
 
@@ -198,7 +198,7 @@ def advance_case(
     :param lower: the next lower limit of the suspect; None if a lower limit is not possible.
     :param time: the time of the sample in monotonic seconds.
     :param waits: whether a trial of another case runs. The limit of this case must not change meanwhile.
-    :param tries: whether the case may begin a trial of a lower limit now.
+    :param tries: whether the case can begin a trial of a lower limit now.
     """
     elapsed = time - case.since
     match case.phase:
@@ -217,7 +217,7 @@ def advance_case(
         case CasePhase.RETURN if elapsed >= RETURN_SECONDS and has_relapsed(case, seen):
             depth, relapses = min(case.depth + 1, len(case.limits)), min(case.relapses + 1, MAX_RELAPSES)
             held = replace(case, depth=depth, relapses=relapses, phase=CasePhase.HOLD, since=time)
-            # Further steps may help again, because the suspect may use more than during the former hold.
+            # Further steps can help again, because the suspect perhaps uses more than during the former hold.
             return replace(held, exhausted=False), (CaseVerdict.RELAPSE,)
         # The case is closed a minute after the limit was removed, so that a relapse can still be seen.
         case CasePhase.RETURN if elapsed >= RETURN_SECONDS and not case.depth:

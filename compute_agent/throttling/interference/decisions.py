@@ -106,7 +106,7 @@ def _advance_cases(
         if (
             watch is None
             or victim is None
-            # After a reload, the section may have another signal, or the suspect may have another class.
+            # After a reload, the section can have another signal, or the suspect can have another class.
             or watch.signal.lever.name != case.knob.lever
             or not may_be_limited(watch, victim, suspect, case.knob.domain)
         ):
@@ -124,7 +124,7 @@ def _advance_cases(
             cases.append(after)
             # A further step is a trial, too, for which the remaining cases of this round have to wait.
             tried = tried or after.phase is CasePhase.TRIAL
-        # A verdict is reported with the case before this step, because the next state may already have a
+        # A verdict is reported with the case before this step, because the next state can already have a
         # further limit.
         judged = (CaseVerdict.GUILTY, CaseVerdict.NOT_GUILTY)
         decisions += [
@@ -135,7 +135,7 @@ def _advance_cases(
         if not VERDICTS.isdisjoint(verdicts):
             pair = _case_pair(case)
             record = pairs.get(pair, PairRecord()).with_verdict(now.time)
-            # The command is called at most once a day for a pair, because the next verdict may come while the
+            # The command is called at most once a day for a pair, because the next verdict can come while the
             # command still runs.
             if record.verdicts >= watch.escalate_after and watch.escalate and not record.escalated:
                 decisions.append(CaseDecision(CaseVerdict.ESCALATE, after or case, level))
@@ -226,7 +226,7 @@ def _first_limit(
     """The first limit of a suspected guest; None if no lower limit is possible.
 
     The limit begins at the guest's use of the resource, and is lower by ``first_steps`` steps of the signal.
-    If the use is unknown, the steps begin at the allotment, and may have no effect. A guest near its lowest
+    If the use is unknown, the steps begin at the allotment, and can have no effect. A guest near its lowest
     limit gets fewer steps.
     """
     allotment = suspect.facts.allotments[knob]

@@ -1,6 +1,6 @@
 """Evidence: victims suffer more than usual, and the use of a suspect rises and falls with the suffering.
 
-The baseline of a guest is learnt from its own samples. A suspect is a guest that shares the resource, may be
+The baseline of a guest is learnt from its own samples. A suspect is a guest that shares the resource, can be
 limited for the victim, and used more of the resource whenever the victim suffered more.
 """
 
@@ -25,7 +25,7 @@ LEARNING: Final = 30
 """Number of samples that a baseline needs before it is used: five minutes."""
 
 SIGMAS: Final = 2.0
-"""A sample may be a violation if it exceeds the mean by this number of standard deviations.
+"""A sample can be a violation if it exceeds the mean by this number of standard deviations.
 
 One in forty samples of an undisturbed guest exceeds the threshold. A violation also has to exceed the mean by
 ``least`` and ``share`` of the signal.
@@ -157,7 +157,7 @@ Samples that are ten seconds apart depend on each other.
 
 @dataclass(frozen=True, slots=True)
 class SuspectGuest:
-    """A guest that may disturb a victim, with the correlation between its use and the victim's signal.
+    """A guest that can disturb a victim, with the correlation between its use and the victim's signal.
 
     ``part`` is the correlation multiplied by the standard deviation of the guest's use, in the unit of use.
     ``part`` ranks suspects, because small and large batch jobs that run at the same time correlate equally
@@ -172,7 +172,7 @@ class SuspectGuest:
 def find_suspects(
     watch: InterferenceWatch, victim: str, domain: str, samples: Sequence[GuestSamples]
 ) -> list[SuspectGuest]:
-    """The guests that may be the reason why a victim suffers on a domain, the most likely guest first.
+    """The guests that can be the reason why a victim suffers on a domain, the most likely guest first.
 
     The domain is an L3 cache, or "" for the host. ``samples`` are the samples of the last ten minutes, oldest
     first.
@@ -208,7 +208,7 @@ def find_suspects(
 
 
 def may_be_limited(watch: InterferenceWatch, victim: GuestReading, other: GuestReading, domain: str) -> bool:
-    """Whether the guest ``other`` may be limited for ``victim``.
+    """Whether the guest ``other`` can be limited for ``victim``.
 
     The guest must not be protected, and must use the same resource. Its class must be lower than the
     victim's; the same class is enough if the section lists it in ``consenting``.
@@ -222,7 +222,7 @@ def may_be_limited(watch: InterferenceWatch, victim: GuestReading, other: GuestR
         and lower
         and ThrottleControl(watch.signal.lever.name, domain) in its.allotments
         # On a domain, both guests use the same cache. Without a domain both guests have to share CPUs. If the
-        # CPUs of the victim are unknown, any guest may share them.
+        # CPUs of the victim are unknown, any guest can share them.
         and (bool(domain) or not (reach := watch.signal.reach(victim)) or not other.cpus.isdisjoint(reach))
     )
 
@@ -234,7 +234,7 @@ def least_correlation(correlation: float, points: int) -> float:
     because consecutive samples depend on each other.
     """
     independent = points / _ALIKE
-    # atanh(1) is infinite, and a rounded correlation may exceed 1.
+    # atanh(1) is infinite, and a rounded correlation can exceed 1.
     bounded = max(-0.999999, min(0.999999, correlation))
     return math.tanh(math.atanh(bounded) - 2 / math.sqrt(independent - 3)) if independent > 3 else -1.0
 

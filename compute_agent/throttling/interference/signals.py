@@ -22,7 +22,7 @@ class GuestReading:
     A value of None, or a missing key, means that the value is unknown.
 
     - ``facts`` has the class, rank and allotments of the guest.
-    - ``cpus`` are the CPUs that the guest may run on. ``near`` also has the CPUs that share an L3 cache with
+    - ``cpus`` are the CPUs that the guest can run on. ``near`` also has the CPUs that share an L3 cache with
       one of them.
     - ``limited``: at least one limit is in force for the guest.
     - ``cpu`` is the CPU time that the guest's threads used, and ``delay`` the time that they waited for a
@@ -240,7 +240,7 @@ class InterferenceWatch:
 
     - ``preview``: decisions are only reported.
     - ``victims`` are the classes of guests to protect from disturbance; empty for all classes.
-    - ``consenting`` are classes of guests that may also be limited for guests of the same class.
+    - ``consenting`` are classes of guests that can also be limited for guests of the same class.
     - ``escalate`` is called with the uuid of a guest after ``escalate_after`` verdicts against it for the
       same victim in a day. If ``escalate`` is None, no command is configured.
     """

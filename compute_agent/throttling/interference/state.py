@@ -65,7 +65,7 @@ class PairRecord:
         # A day begins with its first verdict, because a sliding day would need a list of times.
         if self.verdicts and time - self.since < DAY_SECONDS:
             return replace(self, verdicts=self.verdicts + 1)
-        # A new day, in which the command may be called again.
+        # A new day, in which the command can be called again.
         return PairRecord(self.aside_until, 1, time)
 
 
@@ -107,7 +107,7 @@ def state_to_json(state: InterferenceState, now: float) -> dict[str, Any]:
     return {
         "cases": [
             [
-                # Rows without keys keep the file small, because the file may have hundreds of baselines.
+                # Rows without keys keep the file small, because the file can have hundreds of baselines.
                 *(case.watch, case.victim, case.suspect, *case.knob, case.correlation, case.before),
                 *(list(case.limits), case.depth, case.phase, now - case.since, case.relapses),
                 *(case.guilty, case.exhausted),
@@ -168,7 +168,7 @@ def _case_from_row(row: Any, now: float) -> InterferenceCase:
 
 def _record_from_row(row: Any, now: float) -> tuple[SuspectPair, PairRecord]:
     watch, victim, suspect, aside, verdicts, age, escalated = row
-    # The number may be negative, for a time before now. The number is bounded, because a file may have any
+    # The number can be negative, for a time before now. The number is bounded, because a file can have any
     # number.
     aside = min(max(read_number(abs(aside), 1e12) * math.copysign(1, aside), -DAY_SECONDS), DAY_SECONDS)
     record = PairRecord(now + aside, _whole_count(verdicts), now - read_number(age, 1e12), escalated is True)

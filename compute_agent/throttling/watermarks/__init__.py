@@ -1,7 +1,7 @@
 """Watermarks: pure functions that decide what the agent does when a host is short of a resource.
 
 Nouns
-    A *metric* is a measured value of the host and of each guest, such as CPUs in use. A metric may have
+    A *metric* is a measured value of the host and of each guest, such as CPUs in use. A metric can have
     several *domains*, such as L3 caches, with a value for each domain. A metric on one domain is a *series*.
     A *watermark* has up to five *thresholds* for a metric, one for each *action*: switch scheduling off,
     evict, reclaim memory, throttle down, and throttle up. Below the threshold of throttling up, limits are

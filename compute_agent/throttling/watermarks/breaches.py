@@ -63,7 +63,7 @@ def observe_usage(
 ) -> dict[WatermarkWatch, ThresholdStreak]:
     """Count another snapshot in the streaks; return the new streaks of measured and ``expected`` domains.
 
-    A round without a sample does not change ``samples``, because a single reading may fail. After
+    A round without a sample does not change ``samples``, because a single reading can fail. After
     ``for_samples`` rounds without a sample, ``samples`` is 0 again. If other domains still have samples then,
     the domain no longer exists, and its watch ends.
     """
@@ -121,7 +121,7 @@ def restart_streaks(streaks: Streaks, watermarks: Iterable[str]) -> Streaks:
 
 
 def is_confirmed(streaks: Streaks, watermark: WatermarkSection, action: WatermarkAction, domain: str) -> bool:
-    """Whether a watermark may act: usage has been above its threshold for ``for_samples`` rounds."""
+    """Whether a watermark can act: usage has been above its threshold for ``for_samples`` rounds."""
     return (
         streaks.get(WatermarkWatch(watermark.name, action, domain), ThresholdStreak()).samples
         >= watermark.for_samples
@@ -133,7 +133,7 @@ def is_overloaded(streaks: Streaks) -> bool:
     return any(
         streak.samples > 0
         for watch, streak in streaks.items()
-        # Limits of running guests may be raised while new guests are kept away.
+        # Limits of running guests can be raised while new guests are kept away.
         if watch.action is not WatermarkAction.DISABLE_SCHEDULING
     )
 
@@ -144,8 +144,8 @@ def is_blind(streak: ThresholdStreak, watermark: WatermarkSection) -> bool:
 
 
 def is_quiet(streak: ThresholdStreak, watermark: WatermarkSection, time: float, cool_down: float) -> bool:
-    """Whether limits may be raised: usage was not above the threshold for ``cool_down`` seconds."""
-    # One missing sample does not count as quiet, because usage may be high. A metric that stays unknown
+    """Whether limits can be raised: usage was not above the threshold for ``cool_down`` seconds."""
+    # One missing sample does not count as quiet, because usage can be high. A metric that stays unknown
     # counts as quiet, because guests would otherwise stay throttled for ever. A metric from outside the
     # kernel never counts as quiet while it is unknown: either its source answers again, or an operator
     # removes the section.

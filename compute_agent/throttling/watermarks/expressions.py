@@ -107,7 +107,7 @@ def normal_text(text: str) -> str:
 def parse_expression(text: str, metrics: Mapping[str, WatermarkMetric]) -> WatermarkMetric:
     """Parse an expression; return a metric that measures it.
 
-    :param metrics: the metrics that the expression may name.
+    :param metrics: the metrics that the expression can name.
     :raises ValueError: the text is no expression, names an unknown metric, or mixes units.
     """
     parser = _ExpressionParser(text, metrics)

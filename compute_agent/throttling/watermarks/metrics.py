@@ -66,7 +66,7 @@ def by_running_time(guest: GuestUsage, series: MetricSeries) -> float:
 
 def by_usage(guest: GuestUsage, series: MetricSeries) -> float:
     """Sort key: guests with the largest use of the series come first, and guests with an unknown use last."""
-    # An unknown use counts as 0, because an action on such a guest may free nothing.
+    # An unknown use counts as 0, because an action on such a guest can free nothing.
     return -guest.usage.get(series, 0.0)
 
 
@@ -196,7 +196,7 @@ def llc_occupancy(now: MeasuringRound, before: MeasuringRound | None) -> MetricU
 
 
 def best_effort_cpu(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
-    """CPU use of guests that may be limited, in percent of their guest CPUs, as the sum of guests."""
+    """CPU use of guests that can be limited, in percent of their guest CPUs, as the sum of guests."""
     promised = {
         subject.facts.uuid: sum(
             one.full for knob, one in subject.facts.allotments.items() if knob.lever == "cpu_quota"
@@ -259,7 +259,7 @@ class GuestSampling(enum.Enum):
 
     In all other rounds the agent measures only the host.
 
-    - ``ALWAYS``: in each round, because the usage of the host may be computed from that of guests.
+    - ``ALWAYS``: in each round, because the usage of the host can be computed from that of guests.
     - ``NEAR``: while the host uses more than half of the lowest threshold. Decisions need rates of guests,
       and a rate needs two rounds.
     - ``ABOVE``: while the host is above a threshold. One round is enough to measure the usage of a guest.
@@ -290,7 +290,7 @@ class WatermarkMetric:
       agent. The function is called in a thread of its own, and raises an exception when it fails.
     - ``inputs`` are the metrics of an expression; ``name`` is then the text of the expression.
     - ``external``: the values come from outside the kernel. While the values are missing, limits are kept.
-    - ``has_capacity``: ``measure`` returns the usage that counts as 100 %, so thresholds may be percentages.
+    - ``has_capacity``: ``measure`` returns the usage that counts as 100 %, so thresholds can be percentages.
       For a metric in percent the field does not matter.
     - ``guest_sampling`` says in which rounds guests are measured.
     """
@@ -355,7 +355,7 @@ BUILT_IN: Final = (
         guest_sampling=GuestSampling.NEAR,
     ),
     # Guests are not evicted for this metric, because after an eviction the guest CPUs of the guest no
-    # longer count, so the percentage may even rise.
+    # longer count, so the percentage can even rise.
     WatermarkMetric(
         "best_effort_cpu", MetricUnit.PERCENT, 6, best_effort_cpu, CPU_ORDER,
         CPU_QUOTA, throttle_quantified=True,
@@ -467,7 +467,7 @@ def load_registry() -> MetricRegistry:
     for extension in extensions:
         metric: object = extension.plugin
         try:
-            # A package may register any object; its defect must not stop the agent from starting.
+            # A package can register any object; its defect must not stop the agent from starting.
             if not isinstance(metric, WatermarkMetric):
                 raise ValueError(f"it is a {type(metric).__name__}, not a WatermarkMetric")
             registry.add_metric(metric)

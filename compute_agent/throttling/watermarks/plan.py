@@ -56,8 +56,8 @@ def make_plan(
 
     :param streaks: the number of successive rounds above each threshold, including ``snapshot``.
     :param excluded: uuids of guests on which no action is allowed.
-    :param unevictable: uuids of guests that may be throttled but not evicted.
-    :param resting: uuids of guests from which no memory may be reclaimed now, because some was reclaimed a
+    :param unevictable: uuids of guests that can be throttled but not evicted.
+    :param resting: uuids of guests from which the agent reclaims no memory now, because it reclaimed some a
         few seconds ago.
     """
     # The use of guests that are being evicted is subtracted, so that this use causes no other eviction.
@@ -97,7 +97,7 @@ def plan_switch(
     if asking:
         return [] if state.scheduling_off else [SwitchScheduling(True, tuple(sorted(asking)))]
     # None (unknown) leads to an explicit switch: after the loss of the state file, the trait that keeps
-    # guests away may still be in Placement.
+    # guests away is perhaps still in Placement.
     if state.scheduling_off is False or not all(
         is_quiet(streaks[watch], watermark, snapshot.time, watermark.cool_down)
         for watermark, watch in watches
@@ -162,7 +162,7 @@ def plan_reclaims(
     """The memory to reclaim because of confirmed breaches, from enough guests to close the gap.
 
     At most ``MEMORY_STEP`` is reclaimed from a guest, and the guest keeps at least its lowest possible limit.
-    The kernel may find less unused memory than requested, so limits are planned as if nothing was reclaimed.
+    The kernel can find less unused memory than requested, so limits are planned as if nothing was reclaimed.
     """
     plan: dict[str, ReclaimAction] = {}
     for breach in find_breaches(rules, WatermarkAction.RECLAIM, snapshot, streaks):
@@ -198,7 +198,7 @@ def plan_throttles(
         first = _of_highest_priority(found)
         # Each guest gets one step. The next round measures whether the steps were enough.
         selected = _selected_guests(found, snapshot, untouchable)
-        # Limits are set only for the metric with the highest priority, because the steps may also reduce the
+        # Limits are set only for the metric with the highest priority, because the steps can also reduce the
         # usage of other metrics.
         same = [breach for breach in found if breach.metric is first.metric]
         steps = [_one_step(rules, breach, guest, state) for guest in selected for breach in same]
@@ -236,7 +236,7 @@ def _can_be_precise(
 ) -> bool:
     """Whether the effect of all actions on the breaches can be computed.
 
-    All metrics have to be quantified. For each breach with guests that may be limited, the use of at least
+    All metrics have to be quantified. For each breach with guests that can be limited, the use of at least
     one of these guests has to be known.
     """
     for breach in found:
@@ -332,9 +332,9 @@ _COSTLY: Final = (WatermarkAction.EVICT, WatermarkAction.THROTTLE_DOWN)
 
 @dataclass(frozen=True, slots=True)
 class _RestoreGate:
-    """Whether limits of one lever and domain may be raised in this round, and how far.
+    """Whether limits of one lever and domain can be raised in this round, and how far.
 
-    - ``open``: limits may be raised.
+    - ``open``: limits can be raised.
     - ``precise``: the effect of raised limits can be computed. If not, one guest gets one step in a round.
     - ``orphan``: no watermark in force throttles guests by this lever and domain any more.
     - ``up``: for each series (a metric on one domain), the usage above which no further limit is raised.
@@ -358,7 +358,7 @@ def plan_restores(
     """The limits to raise or remove, in the reverse order in which they were set."""
     plan = []
     knobs = {one.knob for one in state.throttles}
-    # During a breach of any metric no limit is raised, because a lever may affect several metrics.
+    # During a breach of any metric no limit is raised, because a lever can affect several metrics.
     calm = not is_overloaded(streaks)
     gates = {
         knob: _restore_gate(rules, snapshot, streaks, state, knob) if calm else _RestoreGate(False)
@@ -485,7 +485,7 @@ def _stays_within(snapshot: UsageSnapshot, limits: Mapping[MetricSeries, float])
 def rehearse_usage(
     rules: WatermarkRules, snapshot: UsageSnapshot, state: WatermarkState, metric: str, usage: str
 ) -> list[WatermarkAct]:
-    """The restricting actions of the first round in which all watermarks of ``metric`` may act.
+    """The restricting actions of the first round in which all watermarks of ``metric`` can act.
 
     :param usage: the imagined usage of each domain, written like a threshold: ``12G``, ``80%``.
     :raises ValueError: no watermark has the metric, the metric is not measured, its capacity is unknown, or

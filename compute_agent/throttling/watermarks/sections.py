@@ -38,7 +38,7 @@ from compute_agent.throttling.watermarks.state import WatermarkState
 from compute_agent.throttling.watermarks.thresholds import THRESHOLD, WatermarkThreshold, parse_threshold
 from compute_agent.usage.snapshot import GuestUsage, MetricSeries, UsageSnapshot
 
-# The amount is the last word: the period before it may end in a digit, too.
+# The amount is the last word: the period before it can end in a digit, too.
 _AMOUNT: Final = re.compile(rf"\s+({THRESHOLD.pattern})$", re.ASCII)
 
 
@@ -77,7 +77,7 @@ class GuestSelector:
     max_priority: int | None = None
 
     def selects_guest(self, guest: GuestUsage) -> bool:
-        """Whether the watermark may act on this guest; False for each protected guest."""
+        """Whether the watermark can act on this guest; False for each protected guest."""
         return (
             not guest.protected
             and (not self.classes or guest.qos_class in self.classes)
@@ -148,7 +148,7 @@ class WatermarkSection:
 
         The result is None if there is no threshold, or if it is a percentage of an unknown capacity.
         """
-        # A percentage refers to the capacity of the domain, because caches of one host may differ in size.
+        # A percentage refers to the capacity of the domain, because caches of one host can differ in size.
         threshold = self.threshold_for(action)
         capacity = snapshot.capacity.get(MetricSeries(self.metric, domain))
         return None if threshold is None else threshold.absolute_amount(capacity)
@@ -201,7 +201,7 @@ def parse_watermarks(
             order=tuple(CRITERIA[word] for word in options.order) or None,
             evict_grace=options.evict_grace,
             # For a condition or an external metric the default is one guest at a time, because the missing
-            # amount is unknown, and one guest may be enough.
+            # amount is unknown, and one guest can be enough.
             evict_at_once=options.evict_at_once or (1 if metric.inputs or metric.external else None),
         )
         watermarks.append(watermark)
@@ -239,7 +239,7 @@ def check_together(watermarks: Iterable[WatermarkSection]) -> None:
     """
     by_metric: dict[tuple[str, bool], list[WatermarkSection]] = {}
     for watermark in watermarks:
-        # A section in preview is often a trial of a replacement, so it may contradict the section in force.
+        # A section in preview is often a trial of a replacement, so it can contradict the section in force.
         by_metric.setdefault((watermark.metric, watermark.preview), []).append(watermark)
     for same in by_metric.values():
         _check_same_kind(same)
@@ -293,7 +293,7 @@ def _check_watermark(watermark: WatermarkSection) -> None:
     if len({threshold.relative for _, threshold in thresholds}) > 1:
         listed = ", ".join(f"{action} = {threshold}" for action, threshold in thresholds)
         raise ConfigError(f"[{WATERMARK}{watermark.name}] mixes percentages and amounts: {listed}")
-    # The order is checked only within a section, because another section may evict guests of other classes at
+    # The order is checked only within a section, because another section can evict guests of other classes at
     # a lower threshold.
     for (first, done), (then, do) in itertools.combinations(_ESCALATION.items(), 2):
         low, high = watermark.threshold_for(first), watermark.threshold_for(then)
@@ -466,7 +466,7 @@ class WatermarkRules:
         ]
 
     def throttled_series(self, state: WatermarkState) -> list[MetricSeries]:
-        """The series (a metric on one domain) for which guests may be limited now."""
+        """The series (a metric on one domain) for which guests can be limited now."""
         return [
             MetricSeries(metric.name, one.knob.domain)
             for one in state.throttles

@@ -29,7 +29,7 @@ from compute_agent.throttling.watermarks.metrics import (
 from compute_agent.usage.rounds import MeasuringRound
 
 _LEVERS: Final = {lever.name: lever for lever in (CPU_QUOTA, BLOCKIO)}
-"""The levers that a section may select, by name."""
+"""The levers that a section can select, by name."""
 
 _PRIORITY: Final = 1
 """The ``action_priority`` of metrics of sources: below all metrics of the kernel except I/O pressure and

@@ -100,7 +100,7 @@ class WatermarkState:
             case SwitchScheduling():
                 return replace(self, scheduling_off=action.off)
             case EvictAction():
-                # A second plan of the same round may evict a guest again.
+                # A second plan of the same round can evict a guest again.
                 if action.guest in self.evicting_guests:
                     return self
                 pending = PendingEviction(action.guest, action.metric, action.grace, action.watermark)
@@ -191,7 +191,7 @@ def state_from_json(content: Any) -> WatermarkState:
         if off not in (True, False, None):
             raise ValueError(f"scheduling_off is {off!r}")
         return WatermarkState(throttles, evictions, off)
-    # A damaged file may contain any JSON, which raises these errors above.
+    # A damaged file can contain any JSON, which raises these errors above.
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
 

@@ -45,7 +45,7 @@ class WatermarkThreshold:
 def parse_threshold(text: str, unit: MetricUnit, has_capacity: bool = True) -> WatermarkThreshold:
     """Parse the text of a threshold, such as ``0.8``, ``12G``, ``80%`` or ``true``, for a metric in ``unit``.
 
-    :param has_capacity: whether the metric has a capacity, so that the threshold may be a percentage of it.
+    :param has_capacity: whether the metric has a capacity, so that the threshold can be a percentage of it.
     :raises ValueError: the text is no threshold, or its suffix does not fit the metric.
     """
     if unit is MetricUnit.CONDITION:
@@ -65,7 +65,7 @@ def parse_threshold(text: str, unit: MetricUnit, has_capacity: bool = True) -> W
                 f"{text.strip()}: a percentage needs a capacity, which the metric does not have; write an"
                 " amount"
             )
-        # For a metric in percent the number is the amount itself, and best_effort_cpu may exceed 100 %.
+        # For a metric in percent the number is the amount itself, and best_effort_cpu can exceed 100 %.
         if value > 100 and unit != MetricUnit.PERCENT:
             raise ValueError(f"{text.strip()} is above 100 percent of the capacity")
         return WatermarkThreshold(value, relative=unit != MetricUnit.PERCENT)
