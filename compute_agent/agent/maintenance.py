@@ -53,7 +53,7 @@ class MaintenanceMode:
         registry: CollectorRegistry,
         recorder: EventRecorder | None = None,
     ) -> None:
-        """Begin with the order that the last agent on this host stored.
+        """Begin with the order that the previous run of the agent stored.
 
         :param said: the last order in ``store``; None means that ``store`` has no order.
         """
@@ -149,7 +149,7 @@ def causes_kept(state: AgentState, scheduling_off: bool | None, has_watermarks: 
 
     A cause is left out if the state folder contains no information about it.
 
-    :param scheduling_off: whether watermarks kept new guests away when the last agent ended; None if unknown.
+    :param scheduling_off: whether watermarks kept new guests away when the agent last ended; None if unknown.
     :param has_watermarks: whether the configuration has watermarks.
     """
     # Without watermarks no loop would ever end this cause, so it ends at the start.

@@ -1,7 +1,7 @@
 """Limits and evictions of guests by an operator's command.
 
 Each command is recorded as an event. The module uses the same code as limits and evictions by watermarks. A
-limit ends with the agent. An eviction does not: the next agent continues it.
+limit ends with the agent. An eviction does not: the next run of the agent continues it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ManualThrottling(AgentLoop):
         boot: str,
         lost_guests: Callable[[], Mapping[str, str]],
     ) -> None:
-        """Begin with the evictions that the last agent has not finished.
+        """Begin with the evictions that the previous run of the agent has not finished.
 
         :param boot: the id of the present boot.
         :param lost_guests: returns the guests that perhaps run, for drivers that cannot list their guests
@@ -115,18 +115,18 @@ class ManualThrottling(AgentLoop):
         )
 
     def start(self) -> None:
-        """Continue the evictions of the last agent, as soon as the running guests are known."""
+        """Continue the evictions of the previous run, as soon as the running guests are known."""
         self._thread.start()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
         """Do nothing, because no option matters here."""
 
     def stop(self) -> None:
-        """Stop the thread. The next agent continues evictions that are under way."""
+        """Stop the thread. The next run of the agent continues evictions that are under way."""
         self._thread.stop(STOP_SECONDS)
 
     def resume_evictions(self) -> None:
-        """Continue the evictions of the last agent; do nothing before the running guests are known.
+        """Continue the evictions of the previous run; do nothing before the running guests are known.
 
         A guest that was started again, or that is preserved now, is not evicted.
         """
@@ -209,7 +209,7 @@ class ManualThrottling(AgentLoop):
             self._leaving.stop_guest(guest.uuid)
             self._leaving.give_back(guest.uuid)
         except EvictionInterruptedError:
-            return  # the note stays for the next agent
+            return  # the note stays for the next run of the agent
         # Every failure is caught: this is a thread's outermost function, and the event needs an outcome.
         except Exception as error:
             message, outcome = "Guest %s cannot be evicted: %s", EventOutcome.FAILED

@@ -121,7 +121,7 @@ def remove_mark(folder: Path, lock_timeout: float) -> None:
     """Remove the mark, so that an agent can start on this state folder again.
 
     Limits for interference are also removed from the state folder, because the release has undone them. If
-    the release itself kept new guests away, the next agent lets them in again.
+    the release itself kept new guests away, the next run of the agent lets them in again.
 
     :param lock_timeout: the seconds to wait for the end of an agent or a release on the folder.
     :raises LockedError: an agent or a release still runs.

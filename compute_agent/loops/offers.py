@@ -196,7 +196,8 @@ class ReclaimEstimator:
         shown = frozenset(one.node.name for one in measured)
         self._gauges.forget_providers(self.resource.name, self._shown - shown)
         self._shown = shown
-        # Changed offers and broken promises are saved at once, because the next agent continues with them.
+        # Changed offers and broken promises are saved at once, because the next run of the agent continues
+        # with them.
         if published or broken or self._file.is_due(now):
             self.save(now)
         return published

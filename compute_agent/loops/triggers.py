@@ -166,7 +166,7 @@ class WatermarkLoop:
     def stop(self, timeout: float = 2.0) -> None:
         """Stop the thread. If a round hangs, wait at most ``timeout`` seconds for it.
 
-        Limits stay in force, and the next agent continues the evictions.
+        Limits stay in force, and the next run of the agent continues the evictions.
         """
         self._thread.stop(timeout)
         self._evictions.end_waiting()
@@ -322,7 +322,7 @@ class InterferenceLoop:
     def stop(self, timeout: float = 2.0) -> None:
         """Stop the thread, and save the state. If a round hangs, wait at most ``timeout`` seconds for it.
 
-        Limits stay in force for the next agent.
+        Limits stay in force for the next run of the agent.
         """
         self._thread.stop(timeout)
 

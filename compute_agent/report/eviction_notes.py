@@ -1,4 +1,4 @@
-"""Notes about evictions that operators have ordered. The next agent continues them after a crash."""
+"""Notes about evictions that operators have ordered. After a crash, the next run continues them."""
 
 from __future__ import annotations
 

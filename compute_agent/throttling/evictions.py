@@ -158,7 +158,7 @@ class GuestEvictions:
         self._settings, self._client = settings, client
 
     def end_waiting(self) -> None:
-        """End all waits, because this run of the agent ends. The next agent continues the evictions."""
+        """End all waits, because this run of the agent ends. The next run continues the evictions."""
         self._ended.set()
 
     def stop_guest(self, uuid: str, grace: float | None = None) -> None:
@@ -169,7 +169,8 @@ class GuestEvictions:
         :raises CommandFailedError: the operator's command failed.
         :raises DriverError: the driver could not stop the guest.
         """
-        # ``guest`` is None if the guest has ended by itself, or if a former agent has stopped the guest.
+        # ``guest`` is None if the guest has ended by itself, or if an earlier run of the agent has stopped
+        # it.
         guest = self._running_guest(uuid)
         if guest is None:
             return

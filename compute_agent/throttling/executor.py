@@ -3,7 +3,7 @@
 In each round, the executor first reports the actions of sections in preview, without carrying them out. After
 this report, the executor asks the trigger for a plan, saves the state, and acts. If an action on a guest
 fails, the executor asks for another plan without this guest. Each action that restricts a guest is on disk
-before it is carried out, so that after a crash the next agent has all limits.
+before it is carried out, so that after a crash the next run of the agent knows all limits.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ def forget_interference(folder: Path) -> None:
     try:
         state = parse_state(read_own(path), time.monotonic())
     except (OSError, ValueError):
-        return  # without a file nothing has to be removed, and the next agent renames a damaged file
+        return  # without a file nothing has to be removed; the next start renames a damaged file
     write_durably(path, dump_state(ThrottlingState(state.watermarks), time.monotonic()))
 
 

@@ -283,7 +283,7 @@ class InterferenceTrigger:
 def _intended_state(state: WatermarkState, plan: Iterable[WatermarkAct]) -> WatermarkState:
     """The state to save before a plan is carried out: it has the planned lower limits, but no raised limit.
 
-    After a crash, the next agent then knows each limit that is perhaps in force.
+    After a crash, the next run of the agent then knows each limit that is perhaps in force.
     """
     for action in plan:
         if takes_away(action):

@@ -1,7 +1,7 @@
 """The state of interference between rounds (cases, pairs and baselines of guests), and its JSON form.
 
 Times in the JSON are relative to the time of saving, in seconds, because a monotonic clock begins again at a
-boot. So the time during which no agent runs does not count. If the agent ended during a trial, the next agent
+boot. So the time during which no agent runs does not count. If the agent ended during a trial, its next run
 raises the limits of the case again, step by step.
 """
 
