@@ -76,7 +76,7 @@ def make_state_folder(conf: cfg.ConfigOpts) -> Path:
 def _folder_fault(folder: Path, see_to: Callable[[Path], None]) -> str:
     """The reason why the state folder, or its folder of guests, is unusable; empty if they are usable.
 
-    :param see_to: checks a folder, and can create it.
+    :param see_to: checks a folder. make_state_folder() passes a function that also creates a missing folder.
     :raises ConfigError: other users can write there.
     """
     try:
@@ -143,7 +143,7 @@ def offered_platform(control: ResctrlHandle | None, classes: Mapping[str, ShareS
 
 
 def resctrl_signature(conf: cfg.ConfigOpts) -> Any:
-    """A value that changes whenever the resctrl mount or a group of another program has changed."""
+    """A value that differs after each change of the resctrl mount or of groups of other programs."""
     mount = find_mount(Path(conf.host.root))
     if mount is None:
         return None

@@ -49,7 +49,7 @@ LOG = logging.getLogger(__name__)
 
 
 class HistoryStore(Protocol):
-    """Stores generations and owners, by which an older copy of Placement's database is recognised."""
+    """Stores the generations and owners that reveal an older copy of Placement's database."""
 
     def keep_history(self, history: PlacementHistory) -> None:
         """Store the history. The data is on disk when this method returns.
@@ -104,7 +104,7 @@ class HistoryWatch:
 
     def note_evidence(self, evidence: str) -> None:
         """Remember evidence of an older database for the next decision; an empty text changes nothing."""
-        # The evidence stays until a read of allocations has used it, because a report can fail before this
+        # The evidence stays until a read of allocations has used it, because a report can fail before the
         # read.
         self._evidence = evidence or self._evidence
 
@@ -190,7 +190,7 @@ class ClaimWatch:
     def __init__(
         self, in_force: ConfigurationInForce | None = None, recorder: EventRecorder | None = None
     ) -> None:
-        """``in_force`` has the option that switches on the confirmation of claims."""
+        """``in_force`` has the option ``[guests] confirm_claims``; without ``in_force`` it is off."""
         self._in_force = in_force
         self._recorder = recorder or EventRecorder()
         self._asked: dict[str, Allocation] = {}
@@ -204,7 +204,7 @@ class ClaimWatch:
 
     @property
     def first_end(self) -> float | None:
-        """When the first claim expires, in seconds since the epoch; None if no claim expires."""
+        """The time at which the first claim expires, in seconds since the epoch; None if no claim expires."""
         return min(self._expiring.values(), default=None)
 
     def read_claims(self, client: PlacementClient, views: Iterable[GuestView]) -> None:
@@ -222,7 +222,7 @@ class ClaimWatch:
             if not held or view.migration is not None:
                 continue
             asked[uuid] = held
-            # The claim for this allocation was read before, and does not expire. A confirmed claim never
+            # The claim for this allocation was read before, and it does not expire. A confirmed claim never
             # expires.
             if self._asked.get(uuid) == held and uuid not in self._expiring:
                 continue
@@ -231,7 +231,7 @@ class ClaimWatch:
                 if claim is not None and not (
                     self._confirms_claims and not claim.is_final and self._confirm_claim(client, view, claim)
                 ):
-                    # Placement returns the seconds that are left, so that clocks need not agree.
+                    # Placement returns the remaining seconds, so the clocks of the two hosts need not agree.
                     expiring[uuid] = time.time() + claim.seconds
                     # compute_agent.loops.claim_ends announces final ends.
                     if uuid not in self._expiring and not claim.is_final:
@@ -299,7 +299,7 @@ def allocations_read(
     :param offering: the uuids of this host's providers with inventories.
     :param listing: the allocations that a report has just read; None means that this function reads them.
     :param watch: decides whether a missing allocation is lost, or only missing in an older copy of the
-        database. None means that each missing allocation is lost.
+        database. Without it, each missing allocation counts as lost.
     :raises PlacementError: Placement does not answer, or refuses a request.
     :raises OSError: the decision about losses cannot be saved.
     """
@@ -356,7 +356,7 @@ def allocations_read(
 
 
 def hand_over(pipeline: GuestPipeline, event: AllocationsRead) -> None:
-    """Submit the allocations that were read to the worker, and wait until the worker has handled them.
+    """Pass the read allocations to the worker, and wait until the worker has handled them.
 
     :raises DriverError: the worker does not answer in time.
     """
@@ -445,7 +445,7 @@ def _suitable_claims(host_state: HostState, view: GuestView, claims: Held) -> fr
 
 def _suits_guest(host_state: HostState, view: GuestView, allocation: Allocation) -> bool:
     request = request_for(host_state, view.guest, allocation)
-    # A guest on shared CPUs fits everywhere, so that only the amounts decide.
+    # A guest on shared CPUs fits on any of them, so only the amounts are compared.
     if view.assignment is None or not view.assignment.held_cpus:
         return request.pcpu == 0 and sum(demand.vcpu for demand in request.demands) == request.vcpus
     return refit_assignment(host_state.cpu_supply({}), request, view.assignment) is not None

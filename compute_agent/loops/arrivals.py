@@ -40,9 +40,9 @@ LOG = logging.getLogger(__name__)
 _PAUSE: Final = 0.005
 """Seconds between two looks into /proc for the QEMU processes of announced guests."""
 _LONG_PAUSE: Final = 0.05
-"""Seconds between two looks when the last announcement is more than ``_SOON`` seconds ago."""
+"""Seconds between two looks into /proc when the last announcement is more than ``_SOON`` seconds ago."""
 _TROUBLED_PAUSE: Final = 1.0
-"""Seconds between two looks while the driver fails."""
+"""Seconds between two looks into /proc while the driver fails."""
 _MAX_ASKING: Final = 16
 """Maximum number of simultaneous requests to Placement. Without a limit, many starts of guests would pile up
 requests while Placement hangs."""
@@ -90,7 +90,7 @@ class PreStartHook:
         self._last = 0.0
         self._others = False
         """Whether processes of announced guests are still expected."""
-        # the value is True while the driver has not answered the latest look.
+        # The value is True while the driver has not answered the latest request.
         self._troubled = False
         self._thread = PeriodicTask(
             ANNOUNCEMENTS_THREAD,
@@ -124,7 +124,8 @@ class PreStartHook:
         guest = self._expecting.expect_guest(description)
         self._last = time.monotonic()
         self._thread.wake()
-        # At most half of the time is for Placement, because the group can be made without an allocation.
+        # The agent waits for Placement for at most half of the time, because the group can be made without an
+        # allocation.
         held, owner = self._held_by(guest.uuid, seconds / 2)
         self._pipeline.submit(GuestExpected(guest, held, owner)).result(seconds / 2)
         return guest
@@ -168,7 +169,7 @@ class PreStartHook:
         """Have the worker move the new processes of announced guests into the cache groups of the guests."""
         if self._expecting is None:
             return
-        self._troubled = True  # reset below, unless the driver raises an error
+        self._troubled = True  # the value is reset below, unless the driver raises an error
         guests, self._others = self._expecting.find_appeared()
         for guest in guests:
             self._pipeline.submit(GuestAppeared(guest)).add_done_callback(partial(_log_start, guest))
@@ -240,7 +241,7 @@ class GuestEvents:
         self._thread.stop(timeout)
 
     def _hand_over(self) -> None:
-        # An empty queue ends the loop.
+        # When the queue is empty, the exception ends the loop.
         with contextlib.suppress(queue.Empty):
             while True:
                 change, since = self._changes.get_nowait()

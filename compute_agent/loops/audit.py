@@ -75,14 +75,14 @@ def by_consumer(locations: Mapping[str, CpuLocation], views: Iterable[GuestView]
     """Return the CPUs of guests by consumer: the guest's own or, during a migration, the migration's.
 
     While a guest migrates or is resized on its host, its migration holds the allocation that is in use. The
-    guest's own allocation is then for the time after the migration or resize.
+    allocation of the guest itself is then for the time after the migration or resize.
     """
     through = {view.guest.uuid: view.migration.consumer for view in views if view.migration is not None}
     return {through.get(uuid, uuid): location for uuid, location in locations.items()}
 
 
 class ConsumerLocations:
-    """Reads at each call the CPUs on which the host's guests can run, by consumer."""
+    """A function that reads the CPUs on which the host's guests can run, by consumer."""
 
     def __init__(self, driver: GuestDriver, pipeline: GuestPipeline) -> None:
         self._driver = driver
@@ -139,7 +139,7 @@ def from_affinities(
 LOG = logging.getLogger(__name__)
 
 MAX_ATTEMPTS: Final = 4
-"""Number of attempts to write an allocation that other clients change at the same time."""
+"""Maximum number of attempts to write an allocation that other clients change at the same time."""
 
 _HEAL, _DELETE, _MOVE = "--heal", "--delete", "guest move"
 
@@ -208,7 +208,7 @@ class HostAuditor:
         """
         self._pipeline.check_taken_over()
         host_state = self._pipeline.host_state
-        # This reporter only reads: it owns no classes and traits.
+        # This reporter is only used to read, so it gets no classes and traits of its own.
         reader = HostReporter(self._client, {}, lambda owned: None)
         reported = reader.read_reported(host_state.tree.root.uuid)
         # Migrations are read first, because the allocation of a new migration would otherwise count as an
@@ -226,7 +226,7 @@ class HostAuditor:
             guests.values(), held, self._inactive_guests(), self._pipeline.guest_migrations
         )
         for finding in findings:
-            # Amounts that a guest uses for certain are not free for other guests without an allocation.
+            # The audit is certain that this guest uses these amounts, so no other guest can get them.
             if finding.kind is FindingKind.UNALLOCATED:
                 _take_amounts(free, guests[finding.consumer].known)
         outcomes = []
@@ -355,7 +355,7 @@ class HostAuditor:
         """The number of seconds for which an allocation has been unchanged and without a guest."""
         known = self._pipeline.unclaimed_holdings.get(finding.consumer)
         if known is None or known.allocation != finding.allocation:
-            # The allocation is new, or has changed, so that its time begins now.
+            # The allocation is new, or has changed, so its age begins at 0.
             return 0.0
         return time.monotonic() - known.since
 

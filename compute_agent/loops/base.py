@@ -62,7 +62,7 @@ STOP_SECONDS: Final = 2.0
 
 
 class SingleThreadLoop(AgentLoop):
-    """A loop with one task that reads the configuration; subclasses set ``_conf`` and ``_thread``."""
+    """A loop with a single thread that reads the configuration; subclasses set ``_conf`` and ``_thread``."""
 
     _conf: ReloadedConfiguration
     _thread: PeriodicTask
@@ -89,7 +89,10 @@ class ConfigurationInForce:
 
     def __init__(self, conf: ReloadedConfiguration) -> None:
         self.current = conf
-        """The present configuration, replaced as a whole, so that no thread reads a mixture of two."""
+        """The present configuration.
+
+        It is replaced as a whole, so that no thread reads a mixture of two configurations.
+        """
         self._followers: tuple[AgentLoop, ...] = ()
 
     @property
@@ -124,7 +127,7 @@ class TreeAddition(Protocol):
 
 
 FIRST_PAUSE: Final = 1.0
-"""Seconds of the pause after the first failed report, before the random part."""
+"""Seconds of the pause after the first failed report, before the pause is varied at random."""
 _SPREAD: Final = 0.1
 """An interval is randomly shorter or longer by up to this share, so that reports of hosts drift apart."""
 _LEAST: Final = 0.5

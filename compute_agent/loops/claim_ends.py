@@ -1,8 +1,8 @@
 """Acts at the end times of claims: announces ends, evicts guests, and reports guests that still run.
 
 The thread of reports reads the claims that have an end time, after it has read the allocations. A thread of
-this module acts at the ends, even while Placement does not answer. Shortly before an eviction, this thread
-reads the claims again, because a client may have extended the claim after the last report.
+this module acts when claims end, even while Placement does not answer. Shortly before an eviction, this
+thread reads the claims again, because a client may have extended the claim after the last report.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class ClaimEnds(AgentLoop):
         None means that the agent has read no claims since its start, or that the server cannot list claims.
         """
         self._asked = 0.0
-        """The time of the request to which the newest answer belongs, in monotonic seconds."""
+        """The time at which the request of the newest answer was sent, in monotonic seconds."""
         self._seen: frozenset[str] = frozenset()
         """The uuids of guests that had an allocation when the agent last read the claims."""
         self._read_failure = ""
@@ -191,7 +191,7 @@ class ClaimEnds(AgentLoop):
             rest=lambda: self._overdue.set(0),
         )
 
-    # For other threads
+    # Methods for other threads
 
     def start(self) -> None:
         """Start the thread, if any claim has an end time."""
@@ -227,7 +227,7 @@ class ClaimEnds(AgentLoop):
             if note.stage is EndStage.OVER or (now is not None and note.claim.ends_at <= now)
         }
 
-    # For the thread of reports
+    # Methods for the thread of reports
 
     def read_ends(self, client: PlacementClient) -> bool:
         """Read the claims that have an end time; return False if they cannot be read.
@@ -287,7 +287,7 @@ class ClaimEnds(AgentLoop):
                 names[view.guest.uuid] = view.guest.name
         return names
 
-    # For both threads that read claims
+    # Methods that both threads call to read claims
 
     def _read_list(self, client: PlacementClient) -> None:
         """Read the claims that have an end time.
@@ -305,7 +305,7 @@ class ClaimEnds(AgentLoop):
         # claimed since then.
         holding = {uuid for uuid in gone if client.get_allocations(uuid).resources}
         with self._lock:
-            # A slow answer to an earlier request can come late.
+            # If the answer to an earlier request comes after the answer to a later one, it is ignored.
             if self._database is not None and asked < self._asked:
                 return
             former, before = self._database, self._store.notes
@@ -336,7 +336,7 @@ class ClaimEnds(AgentLoop):
             )
 
     def _log_unread(self, unread: Mapping[str, str]) -> None:
-        """Log claims that cannot be read, once."""
+        """Log claims that cannot be read, but not the same claims twice."""
         if unread and unread != self._unread:
             LOG.warning(
                 "Placement has sent claims of %d guests with invalid times; the last known ends apply: %s",
@@ -379,7 +379,7 @@ class ClaimEnds(AgentLoop):
         return EndRules(float(conf.options.guests.end_notice), conf.settings.evict_grace)
 
     def run_round(self) -> None:
-        """Do each step that is due now."""
+        """Take each step that is due now for each claim."""
         self._settle_evictions()
         running = {view.guest.uuid: view for view in self._pipeline.guest_views() if view.migration is None}
         self._watch_returns(running)
@@ -404,7 +404,7 @@ class ClaimEnds(AgentLoop):
                 self._take_step(step, note, view, now)
 
     def _warn_of_queue(self) -> None:
-        """Say once that some guests have to wait until others have left."""
+        """Log once that some guests have to wait until others have left."""
         count = len(self._evicting)
         if count > MAX_ENDS and not self._said_many:
             LOG.warning(
@@ -418,7 +418,7 @@ class ClaimEnds(AgentLoop):
         self._said_many = count > MAX_ENDS
 
     def _watch_returns(self, running: Mapping[str, GuestView]) -> None:
-        """Forget evictions that no longer matter, and log guests that were started again."""
+        """Forget evictions of guests that have left, and log guests that were started again."""
         now = self._clock()
         self._ended = {
             uuid: last
@@ -478,7 +478,7 @@ class ClaimEnds(AgentLoop):
         self._tried = self._clock()
         answer = run_aside(READ_THREAD, partial(self._read_again, self._in_force.current.client))
         try:
-            # The wait has its own limit, because the look-up of a name has none.
+            # The wait has a time limit of its own, because the look-up of a host name has none.
             answer.result(READ_AHEAD - 1)
         except (FutureTimeoutError, PlacementError) as error:
             reason = str(error) or "no answer in time"

@@ -1,4 +1,5 @@
-"""Calls collectors, and offers the amounts that they have measured. Installed packages bring the collectors.
+"""Calls the collectors of amounts, and offers the amounts that the collectors have measured. Installed
+packages bring the collectors.
 
 A collector that hangs blocks only its own thread, and the values of the collector expire. But collectors run
 in the process of the agent: a collector that uses all memory, or never releases the interpreter's lock, stops
@@ -126,7 +127,7 @@ class _CollectorRunner:
         classes = frozenset(self._collector.resource_classes)
         if not classes or not all(isinstance(name, str) and name.isprintable() for name in classes):
             raise ValueError("resource_classes are not names of resource classes")
-        self.heard = replace(self.heard, classes=classes)  # the classes count even if the measurement fails
+        self.heard = replace(self.heard, classes=classes)  # the classes stay if measuring fails
         told: dict[tuple[str, str], ClassMeasurement] = {}
         trouble = ""
         # One more measurement than the maximum is read, in order to notice that there are too many.
@@ -211,7 +212,8 @@ class CollectorLoops:
             before[name].stop()
         self.known = {name: one for name, one in self.known.items() if name in self.runners}
         self._troubles = {name: what for name, what in self._troubles.items() if name in self.runners}
-        # The next round sets the series of the remaining collectors again.
+        # The series of removed collectors must go. The next round sets the series of the remaining collectors
+        # again.
         self._failing.clear()
         self._offered.clear()
 
@@ -260,7 +262,7 @@ class CollectorLoops:
             # Until the first answer of a collector, its saved classes count, so that they stay withheld.
             classes = heard.classes or before.classes
             twice = sorted(classes & taken.keys())
-            # If two collectors report a class, the first of them in the option counts.
+            # If two collectors report the same class, the collector that the option names first counts.
             classes -= taken.keys()
             taken |= dict.fromkeys(classes, name)
             found = _merge_answer(tree, classes, heard, before, now)
@@ -338,7 +340,7 @@ class CollectorLoops:
 def _merge_answer(
     tree: ProviderTree, classes: frozenset[str], heard: _CollectorAnswer, before: CollectedClasses, now: float
 ) -> dict[tuple[str, str], CollectedAmount]:
-    """The new amounts after another answer of a collector, by resource class and uuid of the provider."""
+    """Compute the amounts after a new answer of a collector, by resource class and uuid of the provider."""
     found = {}
     for node, resource_class in _provided_classes(tree, classes):
         key = resource_class, node.uuid

@@ -1,4 +1,4 @@
-"""Follows the settings of the fleet (a group of hosts): stores and applies their new revisions.
+"""Follows the settings of the fleet, a group of hosts: stores and applies each new revision of the settings.
 
 This module only stores a new revision in the state folder. The main thread notices that the file has changed,
 and reloads the configuration.
@@ -36,14 +36,14 @@ from compute_agent.threads import PeriodicTask, ThreadSpec, log_failures
 LOG = logging.getLogger(__name__)
 
 FILE: Final = "fleet-guests.json"
-"""Name of the file in the state folder that records which settings of guests the fleet has set."""
+"""Name of the file in the state folder that records the settings of guests that the fleet has set."""
 
 
 class GuestSetter(Protocol):
     """Changes settings of running guests."""
 
     def __call__(self, guest: str, values: Mapping[str, Any], unset: Collection[str] = (), /) -> str:
-        """Set and unset settings of the guest with a uuid; return the reason of a failure, or ``""``."""
+        """Set and unset settings of the guest with this uuid; return the reason of a failure, or ``""``."""
         ...
 
 
@@ -59,7 +59,7 @@ class GuestApplier(Protocol):
 
 
 class FleetGuests:
-    """Applies the settings of single guests that a revision contains, by calls of ``set_guest``."""
+    """Applies the settings of single guests that a revision contains, with the function ``set_guest``."""
 
     def __init__(self, pipeline: GuestPipeline, set_guest: GuestSetter) -> None:
         self._pipeline = pipeline
@@ -150,7 +150,9 @@ def write_applied(path: Path, applied: ByGuest) -> None:
 _IDLE_SECONDS: Final = 3600.0
 """Seconds between two rounds on a host without a fleet; a reload wakes the thread."""
 _MAX_TOLD: Final = 250
-"""Maximum length in characters of the text about trouble that is an attribute in Placement."""
+"""Maximum length, in characters, of the attribute in Placement that says why the host does not follow its
+fleet.
+"""
 
 
 FLEET_THREAD: Final = ThreadSpec(
@@ -184,7 +186,7 @@ class FleetLoop:
         self._bring_about = bring_about
         self._state = _state_of(conf)
         self._changing = threading.Lock()
-        """Held while ``_state`` is changed, because follow_fleet() and reload() run in two threads."""
+        """Held during a change of ``_state``, because follow_fleet() and reload() run in two threads."""
         self._thread = PeriodicTask(
             FLEET_THREAD,
             self.follow_fleet,

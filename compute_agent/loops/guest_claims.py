@@ -69,7 +69,7 @@ class ClaimableGuests(Protocol):
         ...
 
     def subject_key(self, guest: Guest) -> str:
-        """The key by which the program that runs the guest knows the guest."""
+        """The id that the guest has in the program that runs the guest, such as a container engine."""
         ...
 
     def is_gone(self, key: str, guest_uuid: str) -> bool:
@@ -133,9 +133,9 @@ class GuestClaims:
         self._asked = ""
         """The uuid of the absent guest about which a driver was asked last."""
         self._checked: dict[str, int] = {}
-        """The main process of each guest with a claim that fits the guest's wishes, by uuid of the guest."""
+        """The main process of each guest whose claim has the needed amounts, by uuid of the guest."""
         self._since: float | None = None
-        """The time of the first claims in seconds since boot; None means that there were no claims so far."""
+        """The time of the agent's first claims, in seconds since boot; None if it has made none so far."""
         self._failure = ""
         """The reason why notes cannot be written; empty if the last notes were written."""
         if store.foreign:
@@ -192,7 +192,7 @@ class GuestClaims:
         :raises UnavailableError: Placement does not answer.
         """
         views = {view.guest.uuid: view for view in self._pipeline.guest_views()}
-        # A guest may have got an allocation that is not a claim of the agent.
+        # A refusal is forgotten if another program has allocated for the guest meanwhile.
         self._refusals = {
             uuid: it
             for uuid, it in self._refusals.items()
@@ -208,7 +208,7 @@ class GuestClaims:
         wishes = {uuid: wish for uuid, view in views.items() if (wish := self._find_wish(view)) is not None}
         before = self._store.notes
         # The notes are on disk before the first claim. If a claim exists, its note keeps the amounts until
-        # the claim changes. A container that was made again has another key.
+        # the claim changes. If a container was made again, it has another key, so the note gets the new key.
         notes = {
             uuid: replace(before[uuid], name=wish.name, driver=wish.driver, key=wish.key)
             if views[uuid].allocation
@@ -301,7 +301,7 @@ class GuestClaims:
         return True
 
     def _find_wish(self, view: GuestView) -> ClaimNote | None:
-        """The note of the claim that a guest needs now; None if the guest needs no claim."""
+        """Build the note of the claim that a guest needs now; None if the guest needs no new claim."""
         guest, options = view.guest, self._in_force.current.options.guests
         driver = self._drivers.get(guest.driver)
         known, refusal = self._store.notes.get(guest.uuid), self._refusals.get(guest.uuid)
@@ -331,7 +331,7 @@ class GuestClaims:
     def _adjust_claim(
         self, client: PlacementClient, view: GuestView, wish: ClaimNote, known: ClaimNote
     ) -> None:
-        """Change the claim of a guest if it differs from the guest's wishes.
+        """Change the claim of a guest if it does not have the amounts that the guest needs.
 
         :param wish: the note of the claim that the guest needs.
         :param known: the present note. After a crash, Placement has either the claim from before the change
@@ -368,7 +368,7 @@ class GuestClaims:
         known: ClaimNote | None,
         generation: int | None = None,
     ) -> None:
-        """Claim for a guest, or change its claim.
+        """Make a claim for a guest, or change its claim.
 
         :param known: the note of an earlier claim of the guest.
         :param generation: the generation of the consumer; None for a new consumer.
@@ -395,7 +395,7 @@ class GuestClaims:
         )
 
     def _claim_place(self, client: PlacementClient, note: ClaimNote, generation: int | None) -> Allocation:
-        """Claim, or find the claim of an earlier request that got no answer."""
+        """Make the claim, or find the claim of an earlier request that got no answer."""
         tree = self._pipeline.host_state.tree
         query = claim_query(note.amounts, tree)
         try:
@@ -408,7 +408,7 @@ class GuestClaims:
             raise
 
     def _note_success(self, view: GuestView) -> None:
-        """Record that this run of a guest needs no other claim."""
+        """Record that the guest needs no other claim until its next start."""
         self._refusals = {uuid: it for uuid, it in self._refusals.items() if uuid != view.guest.uuid}
         self._checked[view.guest.uuid] = view.guest.pid
 
@@ -436,12 +436,12 @@ class GuestClaims:
             )
 
     def _has_just_started(self, guest: Guest) -> bool:
-        """Whether a guest has started after the first claims."""
+        """Whether a guest was started after the agent made its first claims."""
         start = procfs.seconds_at_start(guest.pid)
         return self._since is not None and start is not None and start >= self._since
 
     def _note_refusal(self, view: GuestView, reason: str) -> bool:
-        """Record that a guest gets no claim; return whether this is the first refusal in this run."""
+        """Record that a guest gets no claim; return whether this is the first refusal since its start."""
         guest, last = view.guest, self._refusals.get(view.guest.uuid)
         is_first = last is None or last.pid != guest.pid
         pause = _FIRST_PAUSE if last is None or is_first else min(2 * last.pause, _MAX_PAUSE)

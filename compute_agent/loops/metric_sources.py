@@ -36,7 +36,7 @@ METRIC_SOURCE_THREAD: Final = ThreadSpec(
 
 @dataclass(frozen=True, slots=True)
 class _SourceReading:
-    """The last read of a metric's source: the time (monotonic seconds), and the value or the failure."""
+    """The last read of a metric's source: its time in monotonic seconds, and the value or the failure."""
 
     time: float
     value: float | None = None
@@ -67,7 +67,8 @@ class _SourceRunner:
     def stop(self) -> None:
         """Kill the source's command, and end the thread without waiting, as the source can hang."""
         self._thread.stop(0.0)
-        # The command has a process group of its own, and would outlive the agent without a time limit.
+        # The command has a process group of its own. Without this call, it would run on after the end of the
+        # agent.
         self._program.end_program()
 
     def read_source(self) -> None:
@@ -145,7 +146,7 @@ class MetricSources(Collector):
         return None if runner is None else runner.current_value
 
     def collect(self) -> Iterator[Metric]:
-        """Collect the gauge that shows sources without a value."""
+        """Collect the gauge that shows which sources have no value."""
         failing = GaugeMetricFamily(
             "compute_agent_metric_source_failing",
             "Whether a source of a metric has no value (1).",

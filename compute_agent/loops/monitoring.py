@@ -1,4 +1,4 @@
-"""Builds the monitoring of guests' use of caches, from the configuration and the resctrl mount."""
+"""Builds the objects that monitor guests' use of caches, from the configuration and the resctrl mount."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class MonitorTargets:
 
 
 class MeasuredUsage(Protocol):
-    """Has the latest snapshot of the use of guests."""
+    """The state of a loop, which has the latest snapshot of the use of guests."""
 
     @property
     def snapshot(self) -> UsageSnapshot | None:

@@ -59,8 +59,8 @@ class NeighbourReporter:
         if not interval:
             return tree
         measured_at = begin_interval(self._clock(), interval, tree.root.uuid)
-        # The lock is held during a measurement, for at most ten seconds, because another caller needs the
-        # same values.
+        # The lock is held during a measurement, for at most ten seconds, so that another caller gets the same
+        # values.
         with self._lock:
             if measured_at != self._measured_at or self._lacks_rates:
                 self._measure_host(measured_at, max(interval, options.update_resources_interval))
@@ -90,7 +90,7 @@ def cache_loads(
 ) -> dict[int, CacheLoad]:
     """The use of each cache, by cache id. Bandwidths are means over the time between two readings.
 
-    :param sizes: the sizes of caches in bytes, as far as known.
+    :param sizes: the sizes of caches in bytes, where they are known.
     :param max_bandwidth: the bandwidth of the memory of each cache, in bytes a second; None if unknown.
     """
     if now is None:
@@ -105,7 +105,10 @@ def cache_loads(
 
 
 def guest_loads(before: MonitorReading | None, now: MonitorReading | None) -> list[GuestLoad]:
-    """Each monitored guest's use of all caches. Bandwidths are means over the time between two readings."""
+    """The use of all caches by each monitored guest.
+
+    Bandwidths are means over the time between two readings.
+    """
     if now is None:
         return []
     known, found = rates_of_targets(before, now), []

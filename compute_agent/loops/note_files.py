@@ -43,7 +43,7 @@ class NoteFile(Generic[NoteT]):
         :param machine: the id of this host, as ``read_host_id()`` returns it.
         :param dump: returns the content of the file for some notes and this host.
         :param report_loss: logs the new path of a file that cannot be used, and the error.
-        :raises UnsafeFileError: another user may have made the file.
+        :raises UnsafeFileError: perhaps another user has made the file.
         :raises OSError: the file cannot be renamed.
         """
         self._path, self._machine, self._dump = path, machine, dump
@@ -63,7 +63,7 @@ class NoteFile(Generic[NoteT]):
 
         :raises OSError: the notes cannot be written.
         """
-        # A guest with the uuid of another host's guest gets a note of its own.
+        # If a note of another host has the uuid of a guest of this host, the note of this host replaces it.
         foreign = {uuid: note for uuid, note in self.foreign.items() if uuid not in notes}
         content = self._dump([*notes.values(), *foreign.values()], self._machine)
         if content != self._saved:

@@ -38,7 +38,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ReclaimedResource:
-    """A resource of which guests leave a part unused.
+    """A resource, such as CPUs or memory, of which guests leave a part unused.
 
     :ivar name: the resource class under which the unused part is offered.
     :ivar unit: the unit of amounts of this resource in messages.
@@ -124,8 +124,7 @@ class ReclaimEstimator:
         """Names of the providers with series in the metrics."""
         # The length is limited, because only rounds empty the queue, and rounds can fail.
         self._blamed: deque[tuple[str, str]] = deque(maxlen=1000)
-        """For each throttled or evicted guest on reclaimed capacity: the uuid of its provider, and the
-        cause."""
+        """The provider's uuid and the cause, for each guest on reclaimed capacity that had to give way."""
 
     def switch_on(self, on: bool, now: float) -> None:
         """If ``on``, begin to offer with the saved history. Otherwise save the history, and end all offers.
@@ -203,7 +202,7 @@ class ReclaimEstimator:
         return published
 
     def list_rows(self, nodes: Iterable[ProviderNode], mode: str) -> Iterator[dict[str, Any]]:
-        """Rows that explain the offer of each zone, term by term, for commands.
+        """Rows that explain how the offer of each zone is computed, for commands.
 
         :param mode: the value of ``[capacity] mode``: act, preview or off.
         """
@@ -245,7 +244,7 @@ class ReclaimEstimator:
         acts: bool,
         now: float,
     ) -> HeldBackShare:
-        """Record offers that were too large; return the share of capacity to hold back."""
+        """Record that an offer was too large; return the share of capacity to hold back for some time."""
         published, unit = before.offer.published, self.resource.unit
         missing = 0.0 if reading is None else missing_cpus(reading.total, published, found.capacity)
         causes = [*(["use"] if missing else []), *blamed]
@@ -309,7 +308,7 @@ VCPU: Final = "VCPU"
 
 
 class StolenTime:
-    """Withholds VCPU for steal time: CPU time that a hypervisor takes from this host, a virtual machine.
+    """Withholds VCPU for steal time: CPU time that a hypervisor takes from this virtual machine.
 
     Only one thread may use the object, but any thread may call add_to_tree() and list_rows().
     """

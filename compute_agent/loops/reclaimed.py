@@ -92,7 +92,7 @@ class ReclaimSettings:
 
     @property
     def is_off(self) -> bool:
-        """Whether all these options are off, so that nothing has to be measured."""
+        """Whether all options are off, so that nothing has to be measured."""
         return self.mode == OFF and self.steal == OFF and not self.collectors
 
 
@@ -188,7 +188,7 @@ class ReclaimLoop:
         self._thread.stop(timeout)
 
     def save_estimates(self) -> None:
-        """Save the history of all estimates, and stop the collectors."""
+        """Save the history of all estimators, and stop the collectors."""
         for promises in self._active_estimators:
             promises.save(self._clock())
         self._stolen.save(self._clock())
@@ -293,7 +293,7 @@ class ReclaimLoop:
             try:
                 if part():
                     self._changed()
-            except Exception as error:  # the error is raised after the other parts were measured
+            except Exception as error:  # the error is raised later, after the other parts were measured
                 failures.append(error)
         if failures:
             raise ExceptionGroup("some values could not be measured", failures)
@@ -323,7 +323,7 @@ class ReclaimLoop:
         return changed
 
     def measure_cpus(self, use: HostUse) -> Iterator[MeasuredZone]:
-        """The zones with shared CPUs: capacity, use, and the amounts that guests hold."""
+        """Measure the zones with shared CPUs: their capacity, their use, and the amounts that guests hold."""
         host_state = self._pipeline.host_state
         for node in host_state.tree.providers_of(RECLAIMED_VCPU):
             shared = reclaimable_cpus(node, host_state.cpu_sets)
@@ -331,7 +331,7 @@ class ReclaimLoop:
             yield MeasuredZone(node, float(len(shared)), read_zone(use, shared), entitled)
 
     def measure_memory(self, now: float) -> Iterator[MeasuredZone]:
-        """Measure each zone's memory: capacity, use, held amounts; ``now`` is since the epoch."""
+        """Measure the memory of each zone; ``now`` is the present time in seconds since the epoch."""
         tree, use = self._pipeline.host_state.tree, self.memory_reader.read(now)
         for node in tree.providers_of(RECLAIMED_MEMORY):
             nodes = node.numa_nodes
@@ -369,7 +369,7 @@ def oversold_capacity(
         guest: unit * sum(amount for provider, amount in amounts.items() if provider in short)
         for guest, amounts in held.items()
     }
-    # Only guests on a provider with too small an offer count, because other guests free nothing on this
+    # Only guests on a provider whose offer is too small count: other guests would free nothing on this
     # provider.
     return OversoldCapacity(
         unit * sum(beyond[provider] for provider in short),

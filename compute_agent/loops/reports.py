@@ -58,13 +58,13 @@ DISABLE_SERVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ReportStatus:
-    """The outcome of the last report.
+    """The outcome of the last report to Placement.
 
     :ivar up: whether Placement answered the last report; None before the first report.
     :ivar last_success: the time of the last complete report, in seconds since the epoch.
     :ivar refusals: the changes that Placement refused in the last report.
     :ivar sent: the number of changes that Placement has applied since the start of the agent.
-    :ivar adjustments: sentences about values of inventories that other clients have set through the API.
+    :ivar adjustments: sentences about fields of inventories that other clients have set through the API.
     :ivar waiting: the reason why nothing can be reported yet, such as a missing root provider.
     :ivar not_offered: amounts that are not offered yet, with reasons.
     :ivar away: whether the last report failed because Placement did not answer.
@@ -128,7 +128,7 @@ class ReportMetrics:
 
 
 class ReportLoop:
-    """Reports the host each ``interval`` seconds, at once when it is woken, and earlier after a failure."""
+    """Reports the host each ``interval`` seconds, at once when it is woken, and sooner after a failure."""
 
     def __init__(
         self,
@@ -187,8 +187,7 @@ class ReportLoop:
         self._additions = tuple(additions)
         self._causes = dict(causes or {})
         self._granted: Causes = {}
-        """The causes that keep new guests away, as of the last time that the trait in Placement was set or
-        removed."""
+        """The causes that kept new guests away when the trait in Placement was last set or removed."""
         self._switch = threading.Condition()
         # Only one report runs at a time. Commands report and reshape in threads of their own. Two concurrent
         # writers of one tree would conflict, because each write needs the latest generation of the provider.
@@ -252,7 +251,7 @@ class ReportLoop:
 
     @property
     def root_traits(self) -> frozenset[str] | None:
-        """The traits of the root provider at the last read; None before the first read."""
+        """The traits of the root provider when it was last read; None before the first read."""
         return self._reporter.root_traits(self._pipeline.host_state.tree.root.uuid)
 
     def reload(self, conf: ReloadedConfiguration) -> None:
@@ -279,7 +278,7 @@ class ReportLoop:
         seconds = pause(self._failures, self._interval, self._max_pause, random.random)
         if not self._failures and (end := self.claims.first_end) is not None:
             # When a claim expires, Placement can give its amounts to another guest. The agent refuses that
-            # guest until a report has read the change.
+            # guest until a report has read the new allocations.
             seconds = min(seconds, max(end - time.time(), 0.0) + _AFTER_CLAIM)
         LOG.debug("The next report is due in %g s", seconds)
         return seconds
@@ -349,7 +348,7 @@ class ReportLoop:
                 self._has_tried.set()
 
     def _take_client(self) -> None:
-        # This method is called between two reports only, so that one report uses one client.
+        # This method is called only between two reports, so that each report uses a single client.
         if (client := self._next_client) is not None:
             self._next_client = None
             self._client = client
@@ -376,7 +375,7 @@ class ReportLoop:
         except PlacementError as error:
             reason, away = str(error), isinstance(error, UnavailableError)
         except ConfigError as error:
-            reason = str(error)  # the name of a new root can equal that of a provider in provider.yaml
+            reason = str(error)  # the new root can have the name of a provider in provider.yaml
         except OSError as error:
             reason = f"the record of reported providers cannot be written: {error}"
         except Exception as error:
@@ -431,10 +430,10 @@ class ReportLoop:
             self._tree_at_start = self._pipeline.host_state.tree
 
     def _await_root(self, reason: str) -> None:
-        """Record that reports wait for the missing root provider; guests keep their settings."""
+        """Record that reports wait because the root provider is missing. Guests keep their settings."""
         if reason != self.status.waiting:
             LOG.warning("Nothing can be reported to Placement yet: %s", reason)
-        # Placement has answered, and only the root is missing.
+        # Placement counts as available, because it has answered: only the root is missing.
         self._metrics.placement_up.set(1)
         self._metrics.last_report.set_to_current_time()
         self._metrics.reports.labels("waiting").inc()
@@ -479,7 +478,10 @@ class ReportLoop:
                 self._switch.notify_all()
 
     def _note_failure(self, reason: str, away: bool) -> None:
-        """Log a new failure; other messages in the same outage of Placement are not new."""
+        """Log a new failure.
+
+        While Placement stays unavailable, another message does not count as a new failure.
+        """
         if away and self.status.away:
             if reason != self.status.last_error:
                 LOG.info("Reports to Placement still fail, now for another reason: %s", reason)
@@ -500,8 +502,8 @@ class ReportLoop:
         makes_claims = self._guest_claims is not None and self._guest_claims.is_needed
         if event is not None:
             if makes_claims:
-                # The agent claims for each guest that holds nothing according to the worker. So the worker
-                # must have handled the read allocations first.
+                # The agent makes a claim for each guest that holds nothing according to the worker. So the
+                # worker must have handled the read allocations first.
                 hand_over(self._pipeline, event)
             else:
                 self._pipeline.submit(event)

@@ -36,8 +36,10 @@ from compute_agent.usage.subjects import CacheAllotments, SubjectFactory, open_a
 LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 10.0
-"""Seconds between two samples of interference. Shorter samples would be noise; a trial takes seven
-samples."""
+"""Seconds between two samples of interference.
+
+With shorter samples, the values would be mostly noise. A trial takes seven samples.
+"""
 
 
 GUEST_SECONDS: Final = 15.0
@@ -64,10 +66,10 @@ INTERFERENCE_THREAD: Final = ThreadSpec(
 
 @dataclass(frozen=True, slots=True)
 class WatermarkStatus:
-    """The state of watermarks after the latest round.
+    """The state of the watermark loop after its latest round.
 
     :ivar rules: the rules with the thresholds of the present minute of the week.
-    :ivar state: the limits and evictions in force, and the scheduling switch.
+    :ivar state: the limits in force, the evictions in progress, and whether new guests are kept away.
     :ivar snapshot: the measured usage; None before the first round.
     :ivar streaks: the streak of each watermark, domain and action.
     """
@@ -129,14 +131,14 @@ class WatermarkLoop:
         self._thread = PeriodicTask(
             WATERMARKS_THREAD,
             self.run_round,
-            # The interval is from start to start of rounds, because rates need even intervals.
+            # The interval is the time between the starts of two rounds, because rates need even intervals.
             lambda took: max(0.0, self._settings.interval - took),
             self._count_failure,
             is_needed=self.is_needed,
             begin=self._renew_sampler,
         )
         self._guests: Mapping[str, GuestUsage] = {}
-        """The guests in the latest round that measured all their metrics."""
+        """The guests as they were in the latest round that measured all metrics of guests."""
         self._latest: tuple[UsageSnapshot | None, Streaks, Mapping[str, GuestUsage]] = (None, {}, {})
 
     # Methods for other threads
@@ -183,8 +185,8 @@ class WatermarkLoop:
     # The loop
 
     def _renew_sampler(self) -> None:
-        # After a pause of rounds, the sampler is replaced. Otherwise the first rates would be means over the
-        # whole pause.
+        # After a pause of rounds, the sampler is replaced. Otherwise the first rates after the pause would be
+        # means over the whole pause.
         self._sampler = self._new_sampler()
         self._look_due, self._rounds_due = 0.0, 0
 
@@ -195,7 +197,7 @@ class WatermarkLoop:
 
     @property
     def _is_owed(self) -> bool:
-        """Whether a limit, an eviction or the switch of scheduling is in force that must be undone later."""
+        """Whether there is anything to undo later: a limit, an eviction, or the switch of scheduling."""
         state = self._trigger.state
         return bool(state.throttles or state.evictions or state.scheduling_off)
 
@@ -217,8 +219,8 @@ class WatermarkLoop:
         # configurations.
         rules = settings.rules.at_moment(self._moment())
         trigger.use_rules(rules)
-        # The saved actions are resumed once, when the guests are known. Earlier, the limits of unknown guests
-        # would be dropped.
+        # The saved actions are resumed once, when the guests are known. If this was done earlier, the limits
+        # of guests that are not known yet would be dropped.
         if not self._resumed:
             trigger.resume_actions()
             self._resumed = True
@@ -297,8 +299,8 @@ class InterferenceLoop:
         self._thread = PeriodicTask(
             INTERFERENCE_THREAD,
             self.run_round,
-            # The interval is from end to start of rounds, because each sample has its own time, from which
-            # rates are computed.
+            # The interval is the time between the end of a round and the next start. Each sample has its own
+            # time, from which rates are computed.
             lambda took: INTERVAL,
             self._count_failure,
             is_needed=self.is_needed,
@@ -347,7 +349,7 @@ class InterferenceLoop:
 
     def _forget_cases(self) -> None:
         self._trigger.forget_all()
-        self._reader.cycles.read(())  # closes the files of hardware counters
+        self._reader.cycles.read(())  # this closes the files of hardware counters
         self._keep_learnt()
 
     def _keep_learnt(self) -> None:
@@ -374,7 +376,7 @@ class InterferenceLoop:
         self._trigger.owes = not self._arbiter.repair_limits(views)
         watches = conf.settings.watches
         signals = {watch.signal.name for watch in watches}
-        # The topology is read in each round, because CPUs go on and offline.
+        # The topology is read in each round, because CPUs can go offline and come online.
         topology = pipeline.host_state.topology
         caches = [cache.cpus for cache in topology.l3_domains]
         sample = self._reader.read_guests(views, topology.usable, signals, now, caches)
@@ -391,7 +393,7 @@ class InterferenceLoop:
     def _warn_missing_signals(self, sample: GuestSamples) -> None:
         """Log when a signal has no value for any guest that uses CPU time, and when it has a value again."""
         if not any((one.cpu or 0.0) >= MIN_CPU for one in sample.readings.values()):
-            return  # idle guests have no values of signals, which is no fault
+            return  # idle guests have no values of signals, and this needs no warning
         signals = {watch.signal.name: watch.signal for watch in self._conf.settings.watches}
         missing = frozenset(
             name

@@ -64,7 +64,7 @@ def smooth_averages(
     ``use`` has the cores by uuid of the guest. Use that is older than ``window`` seconds counts little.
     Guests that are missing in ``use`` are dropped.
     """
-    # After one window, the former mean has a weight of 1/e.
+    # After ``window`` seconds, the former mean still has a weight of 1/e.
     share = 1 - math.exp(-elapsed / window)
     found = {}
     for guest, cores in use.items():
@@ -179,7 +179,10 @@ MAX_SECONDS: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class _CounterReading:
-    """One read of all counters. ``reclaimed`` has the guests that then held only reclaimed CPUs, by uuid."""
+    """One read of all counters.
+
+    ``reclaimed`` has the uuids of the guests that held only reclaimed CPUs at that time.
+    """
 
     round: MeasuringRound
     reclaimed: frozenset[str]
@@ -382,7 +385,7 @@ def has_memory_of_rest(view: GuestView) -> bool:
 
 
 def _held_by(now: MeasuringRound, subject: MeasuredGuest, swaps: bool) -> _MemoryHeld:
-    """Read the memory of a guest, and also its swap if the host uses swap (``swaps``)."""
+    """Read the memory of a guest. If the host uses swap (``swaps``), read also the swap of the guest."""
     group = subject.cgroup
     if group and (held := now.parse_file(f"{group}/memory.current", int)) is not None:
         # Inactive page cache does not count, because the kernel can reclaim it at once.

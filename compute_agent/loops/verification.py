@@ -70,7 +70,7 @@ class CacheState:
 
     :ivar membership: the control group of each guest, by uuid.
     :ivar demands: the cache ways and the bandwidth that each guest should have, by uuid.
-    :ivar present: the control groups in the kernel, as read.
+    :ivar present: the control groups that the kernel has now.
     :ivar layout: the layout of the mount; None if the groups cannot be read.
     :ivar problem: the reason why the groups cannot be read; empty if they were read.
     """
@@ -200,7 +200,7 @@ def make_promises(
 def _read_refusals(
     controllers: Sequence[KernelController],
 ) -> dict[tuple[str, PromiseKind], Sequence[str]]:
-    """Sentences about promised settings that a controller of scheduling could not apply to a guest."""
+    """The reasons why controllers of scheduling could not apply promised settings to guests."""
     kinds = {RealtimeController: PromiseKind.REALTIME, CoreCookieController: PromiseKind.CORE_SCHEDULING}
     return {
         (uuid, kind): sentences
@@ -359,6 +359,6 @@ class PromiseVerifier:
     def _process_ids(self, guest: Guest) -> Sequence[int]:
         try:
             return self._driver.process_ids(guest)
-        # Without an answer of the driver, only the main process is known.
+        # If the driver does not answer, only the main process is known.
         except (DriverError, OSError):
             return (guest.pid,)

@@ -13,8 +13,10 @@ from compute_agent.model.resource import ThrottleControl
 # Limits are nested by guest and then by ThrottleControl, because all limits of a guest are compared with the
 # worker's limits at once.
 GuestLimits = dict[str, dict[ThrottleControl, float]]
-"""The limits of all guests: uuid of the guest, then ``ThrottleControl`` (for example the CPU quota), then
-the limit in the lever's unit, such as cores."""
+"""The limits of all guests, by uuid of the guest and by ``ThrottleControl``, such as the CPU quota.
+
+A limit is in the lever's unit, such as cores.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The arbiter of limits: it combines the limits that several triggers request for one guest.
+"""The arbiter of limits combines the limits that several triggers request for one guest.
 
 A trigger is a reason to limit guests: a watermark of the host, or interference between guests. If both
 triggers request a limit for the same resource of a guest, the lower limit is in force.
@@ -42,7 +42,7 @@ class LimitArbiter:
     def replace_limits(self, owner: str, limits: Mapping[str, Mapping[ThrottleControl, float]]) -> None:
         """Replace all limits that the trigger ``owner`` requests, but set no limit in the kernel yet.
 
-        The next call of repair_limits() brings the limits to the kernel. ``limits`` are by uuid of the guest
+        The next call of repair_limits() sets the limits in the kernel. ``limits`` are by uuid of the guest
         and by ``ThrottleControl``, in the unit of the lever (cores for the CPU quota).
         """
         with self._lock:
@@ -59,7 +59,7 @@ class LimitArbiter:
         # The lock is held until the worker has answered. Otherwise two triggers could each compute a lowest
         # limit, and the worker could apply the older of these limits last.
         with self._lock:
-            # The dictionary is new, so that the old dictionary can be restored after a failure.
+            # The dictionary is a copy, so that the old dictionary can be restored after a failure.
             before = self._wanted.get(owner, {})
             of_guest = {**before.get(guest, {})}
             of_guest.pop(knob, None)
@@ -91,7 +91,7 @@ class LimitArbiter:
         A limit differs if the guest was started again without its limits, or if the worker answered too late.
         """
         refused = {}
-        # The log names guests as operators know them, not by uuid only.
+        # These guests are needed for the log, which shows the names of guests and not only their uuids.
         guests = {view.guest.uuid: view.guest for view in views}
         with self._lock:
             for event in limit_differences(self._combine_limits(), views):

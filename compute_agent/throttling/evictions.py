@@ -1,4 +1,4 @@
-"""Evictions: a guest is stopped, or a command of the operator moves it; then its allocation is deleted."""
+"""Evictions: a guest is stopped, or a command of the operator moves it. Then its allocation is deleted."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _AT_A_TIME: Final = 8
 libvirtd, and other calls of libvirt would have to wait."""
 
 MAX_ENDS: Final = 16
-"""Maximum number of guests that are stopped at the same time at the ends of their claims. All guests of a
-window end together, and each of them can need the whole grace period. The number is lower than the 20 threads
+"""Maximum number of guests that are stopped at the same time at the ends of their claims. All claims of a
+window end together, and each guest can need the whole grace period. The number is lower than the 20 threads
 that libvirtd has by default, and a guest occupies a thread only during the request to stop the guest.
 """
 
@@ -44,7 +44,7 @@ _FIRST_PAUSE: Final = 0.1
 """Seconds between the first two attempts to delete an allocation; each further pause is twice as long."""
 
 _MAX_PAUSE: Final = 60.0
-"""The longest pause, in seconds. With a longer pause, the agent would notice late that Placement answers
+"""The longest pause, in seconds. With a longer pause, the agent would notice too late that Placement answers
 again.
 """
 
@@ -59,7 +59,7 @@ EVICTION_THREAD: Final = ThreadSpec(
 
 
 class EvictionFailedError(Exception):
-    """The guest still runs or keeps its allocation after an eviction; the text has the reason."""
+    """After an eviction, the guest still runs or keeps its allocation. The text has the reason."""
 
 
 class EvictionInterruptedError(EvictionFailedError):
@@ -75,10 +75,13 @@ repeated.
 
 
 class UsualStop(Protocol):
-    """The function that makes a guest leave. A metric can replace this function by another function."""
+    """The function that makes a guest leave by default.
+
+    A metric of another package can have a function of its own instead.
+    """
 
     def __call__(self, uuid: str, grace: float | None = None) -> None:
-        """Make a guest leave in ``grace`` seconds; None means ``[qos] evict_grace``."""
+        """Make a guest leave within ``grace`` seconds; None means ``[qos] evict_grace``."""
         ...
 
 
@@ -136,7 +139,7 @@ class GuestEvictor:
 
 
 class GuestEvictions:
-    """Stops guests and deletes their allocations; calls may come from several threads, and take minutes."""
+    """Stops guests and deletes their allocations. Several threads may call it; a call can take minutes."""
 
     def __init__(
         self,
@@ -178,7 +181,7 @@ class GuestEvictions:
         grace = self._settings.evict_grace if grace is None else grace
         try:
             self._ask_to_leave(guest, grace)
-        # If the guest has ended in spite of the error, the error does not matter.
+        # An error does not matter if the guest has ended nevertheless.
         except (DriverError, CommandFailedError) as error:
             if self._still_runs(guest):
                 raise
@@ -195,8 +198,8 @@ class GuestEvictions:
             if time.monotonic() >= deadline:
                 raise EvictionFailedError("it still runs after it was asked to stop")
             self._wait(_POLL_SECONDS)
-        # The driver also reports the end, but later. Until then, the worker would see a running guest without
-        # an allocation.
+        # The worker is told at once that the guest has ended, because the driver reports this later. Until
+        # then, the worker would see a running guest without an allocation.
         with contextlib.suppress(FutureTimeoutError):
             self._pipeline.submit(GuestStopped(guest)).result(_ANSWER_SECONDS)
 
@@ -207,8 +210,8 @@ class GuestEvictions:
     def give_back(self, uuid: str) -> None:
         """Delete the part of a guest's allocation that is on providers of this host.
 
-        The amounts on other providers, such as a shared disk, stay. The method tries again until Placement
-        accepts the change or the guest runs again.
+        The amounts on other providers, such as a shared disk, stay. The method repeats the request until
+        Placement accepts the change, or until the guest runs again.
 
         :raises EvictionFailedError: the agent ends.
         """
@@ -242,11 +245,11 @@ class GuestEvictions:
         client = self._client
         held = client.get_allocations(uuid)
         ours = self._pipeline.host_state.own_part(held.resources)
-        # Without amounts on this host, as after an earlier deletion or a migration, a write would only cause
-        # a conflict.
+        # If the guest has no amounts on this host, for example after a migration, a write would only cause a
+        # conflict.
         if not ours:
             return
-        # Nova deletes the allocation together with the instance, and needs it until then.
+        # Nova needs the allocation of an instance until Nova itself deletes the instance.
         if self._pipeline.host_state.tree.beside:
             LOG.info("Guest %s keeps its allocation, because Nova owns the guest", name)
             return

@@ -1,4 +1,4 @@
-"""The executor carries out the decisions of triggers, one round of one trigger at a time.
+"""The executor carries out the decisions of a trigger in each round of the trigger.
 
 In each round, the executor first reports the actions of sections in preview, without carrying them out. After
 this report, the executor asks the trigger for a plan, saves the state, and acts. If an action on a guest
@@ -44,7 +44,7 @@ ESCALATE_THREAD: Final = ThreadSpec(
 
 
 class ThrottleTrigger(Protocol[A]):
-    """Plans actions on guests for one reason, such as watermarks, and learns their outcomes."""
+    """Plans actions on guests for one reason, such as watermarks, and records the outcomes of the actions."""
 
     @property
     def limit_owner(self) -> str:
@@ -64,7 +64,7 @@ class ThrottleTrigger(Protocol[A]):
         ...
 
     def save_state(self, actions: Sequence[A]) -> None:
-        """Save the state as it will be after those ``actions`` that restrict guests.
+        """Save the state that will hold after those ``actions`` that restrict guests.
 
         :raises OSError: the state could not be saved; the next call tries again.
         """
@@ -133,7 +133,8 @@ class ThrottleExecutor:
 
     def run_round(self, trigger: ThrottleTrigger[A]) -> tuple[A, ...]:
         """Carry out a plan, log and count failures; return the actions that succeeded."""
-        # Preview comes first, because it is about the host as measured, before the actions of this round.
+        # Preview comes first, because its actions are for the measured host, before the actions of this
+        # round.
         self._show_preview(trigger.limit_owner, trigger.preview_actions())
         done: list[A] = []
         again = True
@@ -151,9 +152,9 @@ class ThrottleExecutor:
         return tuple(done)
 
     def save_state(self, trigger: ThrottleTrigger[A], actions: Sequence[A] = ()) -> None:
-        """Save the state of a trigger as it will be after the restricting actions among ``actions``.
+        """Save the state that a trigger will have after those ``actions`` that restrict guests.
 
-        A failure, such as a full disk, is logged once per error text, and does not end the round.
+        A failure, such as a full disk, does not end the round. The same error is logged only once.
         """
         try:
             trigger.save_state(actions)
@@ -260,7 +261,7 @@ class ThrottleExecutor:
             self.telemetry.record_action(decision, EventOutcome.DONE)
 
     def _show_preview(self, owner: str, actions: Iterable[ThrottlingAct]) -> None:
-        """Report the actions of sections in preview, without the actions that the previous round reported."""
+        """Report the actions of sections in preview, except those that the previous round has reported."""
         shown = {_preview_key(action): action for action in actions}
         before = self._previewed.get(owner, frozenset())
         for key, action in shown.items():

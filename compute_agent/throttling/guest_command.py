@@ -21,7 +21,7 @@ _MAX_MESSAGE: Final = 500
 shown."""
 
 _PIECE_BYTES: Final = 1 << 16
-"""Bytes of one read: the default capacity of a pipe on Linux (pipe(7))."""
+"""Maximum number of bytes of one read: the default capacity of a pipe on Linux (pipe(7))."""
 
 _LOCK_SECONDS: Final = 1.0
 """Maximum seconds that :meth:`RunningProgram.end_program` waits while a program starts."""
@@ -89,7 +89,7 @@ class RunningProgram:
             try:
                 self._process = subprocess.Popen(
                     words,
-                    # A program that waits for input reads the end of the file at once.
+                    # A program that reads its input gets the end of the file at once, and does not wait.
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
@@ -125,7 +125,7 @@ class RunningProgram:
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
     """Kill the process group of a process that is not reaped yet."""
-    with suppress(ProcessLookupError, PermissionError):  # all processes have ended, or act as other users
+    with suppress(ProcessLookupError, PermissionError):  # all processes have ended, or run as other users
         os.killpg(process.pid, signal.SIGKILL)
 
 
@@ -182,7 +182,7 @@ def _last_words(process: subprocess.Popen[bytes], deadline: float) -> tuple[str,
                     raise subprocess.TimeoutExpired(process.args, left)
                 for descriptor in (key.fd for key, _ in ready):
                     if descriptor == watch:
-                        # A child in the background would keep the pipes open.
+                        # Children are killed, because a child in the background would keep the pipes open.
                         _kill_group(process)
                         is_over = True
                         selector.unregister(watch)

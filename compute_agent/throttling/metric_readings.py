@@ -14,11 +14,11 @@ from compute_agent.throttling.guest_command import CommandFailedError, RunningPr
 from compute_agent.throttling.watermarks.sources import MetricSource
 
 _MAX_BYTES: Final = 1 << 20
-"""Maximum number of bytes of an answer of Prometheus."""
+"""Maximum number of bytes of an answer from Prometheus."""
 
 
 _MAX_REASON: Final = 200
-"""Maximum number of characters that are shown of the reason why Prometheus refuses a query."""
+"""Maximum number of characters of the shown reason why Prometheus refuses a query."""
 
 
 class SourceAwayError(Exception):
@@ -69,7 +69,7 @@ def parse_answer(content: bytes) -> float:
 
 
 def refusal_reason(content: bytes) -> str:
-    """A colon and the reason why Prometheus refused a query; empty if the answer has no reason."""
+    """The reason why Prometheus refused a query, after a colon; empty if the answer has no reason."""
     try:
         # An answer is, for example, {"status": "error", "errorType": "bad_data", "error": "1:5: parse error:
         # ..."}.

@@ -53,7 +53,8 @@ def parse_schedstat(text: str) -> int:
 
     The kernel's Documentation/scheduler/sched-stats.rst has the format.
     """
-    # The file has three numbers: time on a CPU, time runnable and waiting, and the number of time slices.
+    # The file has three numbers: the time on a CPU, the time of waiting for a CPU, and the number of time
+    # slices.
     return int(text.split()[1])
 
 
@@ -63,7 +64,7 @@ def parse_io_stat(text: str) -> int:
 
 
 class _SampledThreads(NamedTuple):
-    """The threads of a guest of which the agent reads counters.
+    """The threads of a guest whose counters the agent reads.
 
     If a guest has too many threads, only some are read. ``each`` is the number of all threads divided by the
     number of read threads.
@@ -113,8 +114,7 @@ class GuestReader:
     ) -> GuestSamples | None:
         """Read the counters of all guests, and return each guest's values since the previous read.
 
-        The result is None for the first call. The result is also None if the last call was more than a minute
-        ago.
+        The first call returns None. A call also returns None if the last call was more than a minute ago.
 
         :param online: the numbers of the host's CPUs that are online.
         :param signals: names of the signals for which values are needed.
@@ -173,7 +173,8 @@ class GuestReader:
             found = self._driver.vcpu_threads(view.guest)
         except DriverError:  # the guest has ended, or libvirtd does not answer
             return _SampledThreads()
-        # A guest with thousands of threads would cost the agent more CPU time than all other guests.
+        # If the agent read thousands of threads of one guest, this guest would cost it more CPU time than all
+        # others.
         if len(found) <= MAX_THREADS:
             return _SampledThreads(found)
         return _SampledThreads(frozenset(heapq.nsmallest(MAX_THREADS, found)), len(found) / MAX_THREADS)
@@ -310,7 +311,7 @@ class MetricSampler:
         """
         if self._present is None or self._present.time != time or self.guest_metrics:
             # This round uses the parsed values of the round before. That round must read nothing more,
-            # because its values would be of two moments.
+            # because its values would then be of two moments.
             if self._present is not None:
                 self._present.close()
             self._before = self._present

@@ -63,7 +63,7 @@ class FormerState(Protocol):
 
     @property
     def former_watermarks(self) -> Any:
-        """The file's state of watermarks, as JSON values; None without one."""
+        """The state of watermarks in the file, as JSON values; None if the file has none."""
         ...
 
     def drop_former_watermarks(self) -> None:
@@ -76,7 +76,7 @@ class FormerState(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ThrottlingState:
-    """The state of both triggers, which outlives the process of the agent."""
+    """The states of both triggers, which outlive the process of the agent."""
 
     watermarks: WatermarkState = field(default_factory=WatermarkState)
     interference: InterferenceState = field(default_factory=InterferenceState)
@@ -104,10 +104,10 @@ class ThrottlingFile:
         self._clock = clock
         self._lock = threading.Lock()
         self._state = _load_state(self._path, clock())
-        # None makes the first call of _write() create the file, even if the state is empty.
+        # If the value is None, the first call of _write() creates the file, even if the state is empty.
         self._saved: ThrottlingState | None = self._state if self._path.exists() else None
         self._learnt_at = clock()
-        #: Functions that remove files of former releases. Each write calls them until they succeed.
+        #: Functions that remove the files of former releases. Each write calls them until they succeed.
         self._leftovers: list[Callable[[], None]] = []
         self._take_over(folder / FORMER_FILE, former)
 
@@ -157,7 +157,10 @@ class ThrottlingFile:
         self._remove_former()
 
     def _take_over(self, former_file: Path, former: FormerState) -> None:
-        """Copy the files of a former release into this file. Once it is on disk, remove the former files."""
+        """Copy the files of a former release into this file.
+
+        Once the copy is on disk, remove the former files.
+        """
         watermarks, interference = former.former_watermarks, _former_file(former_file, self._clock()).load()
         if watermarks is None and interference is None:
             return
@@ -190,7 +193,7 @@ def merge_former(
 ) -> ThrottlingState:
     """The state in which the parts of a former release replace those of this file.
 
-    A part that is None is missing.
+    If a part is None, the former release has not left it.
 
     The former parts are newer, because this release removes them when it starts. If the former release has
     left only the part on watermarks, no guest was limited for interference. The cases of ``state`` are then
@@ -300,5 +303,6 @@ def _former_watermarks(content: Any) -> WatermarkState | None:
         return watermark_state.state_from_json(content)
     except ValueError as error:
         LOG.warning("The state of watermarks of a former release cannot be used and starts empty: %s", error)
-        # No limits and an unknown scheduling switch, as after the loss of the file.
+        # The state is then the same as after the loss of the file: no limits, and an unknown scheduling
+        # switch.
         return WatermarkState()

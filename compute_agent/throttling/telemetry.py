@@ -33,7 +33,7 @@ from compute_agent.usage.snapshot import UsageSnapshot
 LOG = logging.getLogger(__name__)
 
 ThrottlingAct = WatermarkAct | CaseDecision
-"""An action of watermarks or a decision of interference."""
+"""The type of an action of watermarks or a decision of interference."""
 
 Blame = Callable[[str, str, str], None]
 """The type of a function that records that a guest was limited or evicted because it used too much.
@@ -184,8 +184,8 @@ class ThrottleTelemetry:
             self._disturbed.labels(watch.name).set(len(disturbed))
 
     def _show_values(self, gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
-        """Set a gauge to ``values`` (by label), and remove the labels that have no value any more."""
-        # A label without a new value is removed, because its old value would look like a measured value.
+        """Set a gauge to ``values`` (by labels), and remove the series that have no value any more."""
+        # A series without a new value is removed, because its old value would look like a measured value.
         for labels in self._shown.get(gauge, set()) - values.keys():
             gauge.remove(*labels)
         for labels, value in values.items():
@@ -242,10 +242,11 @@ class ThrottleTelemetry:
         # A repeated failure is logged once, but counted each time, so that the rate shows that it continues.
         self._actions.labels(kind, metric, outcome).inc()
         subject = self.subject_of(guest) if guest else None
-        # Actions name guests by uuid; the log shows the name as well.
+        # The text of an action names the guest by uuid; the log shows the name of the guest as well.
         text = str(action).replace(guest, str(subject), 1) if guest else str(action)
         if outcome is EventOutcome.FAILED:
-            # A failing action is tried again in each round, so only a new reason is reported.
+            # A failing action is tried again in each round, so a failure is reported only if its reason is
+            # new.
             if self._failures.get((kind, guest)) == reason:
                 LOG.debug("The action failed again for the same reason: %s: %s", text, reason)
             else:
@@ -253,7 +254,7 @@ class ThrottleTelemetry:
             self._failures[kind, guest] = reason
             return
         self._failures.pop((kind, guest), None)
-        # Only a completed throttle or eviction has cost the guest something.
+        # Blame is reported only if the guest was really throttled or evicted.
         if isinstance(action, EvictAction | ThrottleAction) and outcome is EventOutcome.DONE:
             self._blame(guest, metric, "")
         message = "Preview: %s" if outcome is EventOutcome.PREVIEW else "Watermark: %s"

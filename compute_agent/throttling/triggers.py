@@ -89,7 +89,7 @@ class WatermarkTrigger:
         return {**self._streaks, **self._preview_streaks}
 
     def use_rules(self, rules: WatermarkRules) -> None:
-        """Use other watermarks from the next round on. Limits of removed watermarks are lifted later."""
+        """Use other watermarks from the next round on. Later rounds lift the limits of removed watermarks."""
         self._rules = rules
 
     def resume_actions(self) -> None:
@@ -97,9 +97,10 @@ class WatermarkTrigger:
         self._executor.resume_state(self.limit_owner, self.state.throttles, self.state.evictions)
 
     def run_round(self, snapshot: UsageSnapshot) -> tuple[WatermarkAct, ...]:
-        """Plan from a snapshot of host and guests, act, and return the actions that succeeded."""
+        """Make a plan from a snapshot, carry it out, and return the actions that succeeded."""
         names = {guest.uuid: guest.name for guest in snapshot.guests.values()}
-        # Guests that are being evicted keep their names: the snapshot lacks them when their end is reported.
+        # The names of guests that are being evicted stay known, because the snapshot lacks these guests when
+        # their end is reported.
         self._executor.telemetry.name_guests(self.limit_owner, names, self.state.evicting_guests)
         # Evictions are settled before planning, so that this round can replace a failed eviction by the
         # eviction of another guest.
@@ -111,7 +112,8 @@ class WatermarkTrigger:
         # watermark has to become quiet. Otherwise the limits would never be removed.
         expected = rules.throttled_series(self.state)
         self._streaks = observe_usage(self._streaks, rules.watermarks, snapshot, expected)
-        # forgive_relapses() needs the new streaks, which have the time since the latest breach.
+        # forgive_relapses() is called after observe_usage(), because it needs the time since the latest
+        # breach.
         self.state = forgive_relapses(rules, snapshot, self._streaks, self.state)
         self._snapshot = self._expected = snapshot
         self._tried = set()
@@ -151,7 +153,8 @@ class WatermarkTrigger:
             # The first plan of this round contained the switch of scheduling. If it has failed, the next
             # round tries again.
             plan = tuple(action for action in plan if not isinstance(action, SwitchScheduling))
-        # This line explains a round without actions: the log at DEBUG has the watermarks that usage exceeds.
+        # The message explains a round without actions. It is logged at level DEBUG, and names the exceeded
+        # watermarks.
         if above := [
             f"{watch.watermark} {watch.action}" for watch, one in self._streaks.items() if one.samples
         ]:
@@ -241,8 +244,8 @@ class InterferenceTrigger:
     def run_round(self, sample: GuestSamples) -> None:
         """Add a sample of all guests to the samples of the last ten minutes, decide, and act."""
         names = {guest: one.facts.name for guest, one in sample.readings.items()}
-        # Guests of open cases keep their names. When the case of a victim that has gone is closed, the log
-        # needs the name of the victim.
+        # The names of guests of open cases stay known. When the case of a victim that has gone is closed, the
+        # log needs the name of the victim.
         in_cases = {guest for case in self.state.cases for guest in (case.victim, case.suspect)}
         self._executor.telemetry.name_guests(self.limit_owner, names, in_cases)
         # Correlations use the samples of ten minutes; older ones would only take memory.
@@ -296,7 +299,8 @@ def _expected_snapshot(
 ) -> UsageSnapshot:
     """The snapshot that is expected after an action.
 
-    :param before: the state before the action. Each plan subtracts the guests in evictions by itself.
+    :param before: the state before the action. Each plan itself subtracts the use of guests that are being
+        evicted.
     """
     if isinstance(action, ThrottleAction):
         limit = before.limit_of(action.guest, action.knob)

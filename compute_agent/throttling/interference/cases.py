@@ -21,8 +21,10 @@ The signal must fall in two successive windows, because a fall in a single one c
 """
 
 SETTLE_SECONDS: Final = 10.0
-"""Seconds between a new limit and the first window in which its effect is measured. An earlier sample is
-partly from before the limit."""
+"""Seconds between a new limit and the first window in which its effect is measured.
+
+An earlier sample would contain some time before the limit.
+"""
 
 TRIAL_SECONDS: Final = SETTLE_SECONDS + 2 * WINDOW_SECONDS
 """Length of a trial in seconds."""
@@ -64,14 +66,14 @@ class CaseVerdict(enum.StrEnum):
     NOT_GUILTY = "not guilty"
     RELAPSE = "relapse"
     GIVE_BACK = "give back"
-    # The case ends for another reason than the verdict not guilty, and its limit is removed.
+    # The case ends for a reason other than the verdict not guilty, and its limit is removed.
     CLOSE = "close"
     ESCALATE = "escalate"
     PREVIEW = "preview"
 
 
 VERDICTS: Final = frozenset({CaseVerdict.GUILTY, CaseVerdict.RELAPSE})
-"""The decisions by which a suspect counts as the cause of the disturbance, for the first time or again."""
+"""The decisions that find a suspect to be the cause of the disturbance, for the first time or again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,8 @@ class InterferenceCase:
 
     def is_overdue(self, time: float) -> bool:
         """Whether the limit should have been raised WAIT_SECONDS ago. New trials then have to wait."""
-        # A trial is never late, because only steps that raise a limit wait for trials of other cases.
+        # A case on trial is never overdue, because only steps that raise a limit wait for trials of other
+        # cases.
         match self.phase:
             case CasePhase.HOLD:
                 due = self.since + _hold_seconds(self)
@@ -131,7 +134,7 @@ class InterferenceCase:
 
 @dataclass(frozen=True, slots=True)
 class CaseDecision:
-    """A decision about a case, with the case after the decision.
+    """A decision about a case, together with the case as it is after the decision.
 
     - ``what`` is the decision.
     - ``level`` is the mean of the victim's signal over the latest window; None if it is not known.
@@ -217,7 +220,8 @@ def advance_case(
         case CasePhase.RETURN if elapsed >= RETURN_SECONDS and has_relapsed(case, seen):
             depth, relapses = min(case.depth + 1, len(case.limits)), min(case.relapses + 1, MAX_RELAPSES)
             held = replace(case, depth=depth, relapses=relapses, phase=CasePhase.HOLD, since=time)
-            # Further steps can help again, because the suspect perhaps uses more than during the former hold.
+            # Further steps are possible again, because the suspect perhaps uses more than during the former
+            # hold.
             return replace(held, exhausted=False), (CaseVerdict.RELAPSE,)
         # The case is closed a minute after the limit was removed, so that a relapse can still be seen.
         case CasePhase.RETURN if elapsed >= RETURN_SECONDS and not case.depth:
@@ -251,7 +255,7 @@ def _judge_trial(
     case: InterferenceCase, seen: VictimLevels, lower: float | None, time: float, tries: bool
 ) -> Turn:
     if has_improved(case, seen):
-        # A case has one verdict, so a further step that helps adds no verdict.
+        # A case gets the verdict guilty only once, so a further step that helps adds no verdict.
         first = () if case.guilty else (CaseVerdict.GUILTY,)
         case = replace(case, guilty=True, phase=CasePhase.HOLD, since=time)
         if not seen.lasts or not tries:

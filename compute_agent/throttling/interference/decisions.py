@@ -1,4 +1,5 @@
-"""Pure functions: from the state of interference and new samples to the next state and decisions.
+"""Pure functions that compute the next state of interference and the decisions, from the state and new
+samples.
 
 A decision limits a guest that disturbs other guests, raises its limit again, or reports a verdict. The
 executor carries out the decisions.
@@ -66,12 +67,13 @@ def observe_signals(
     watches: Sequence[InterferenceWatch], state: InterferenceState, now: GuestSamples
 ) -> dict[SignalKey, SignalTrack]:
     """Add a sample to the tracks of guests' signals, and drop the tracks of guests that have ended."""
-    # Tracks are by signal and not by watch, so that two sections with one signal share baselines.
+    # Each track is for a signal and not for a watch, so that two sections with the same signal share
+    # baselines.
     signals = {watch.signal.name: watch.signal for watch in watches}
     disturbed = {case.victim for case in state.cases}
     found = {key: track for key, track in state.tracks.items() if key.guest in now.readings}
     for guest, reading in now.readings.items():
-        # A baseline is the usual level, so it does not learn while the guest is limited or disturbed.
+        # A baseline is the usual level, so samples do not count while the guest is limited or disturbed.
         learns = not reading.limited and guest not in disturbed
         for signal in signals.values():
             for domain, value in signal.values(reading).items():
@@ -150,7 +152,10 @@ def _open_cases(
     state: InterferenceState,
     samples: Sequence[GuestSamples],
 ) -> tuple[InterferenceState, list[CaseDecision]]:
-    """Open at most one case, and none while a trial runs. Report the cases that preview would open."""
+    """Open at most one case, and none while a trial runs.
+
+    Also report the cases that watches in preview would open.
+    """
     now, decisions = samples[-1], []
     pairs, cases = state.pairs, state.cases
     # A host has one trial at a time, because the effects of two limits could not be distinguished.
@@ -208,7 +213,7 @@ def _open_case(
         (case.victim == key.guest or case.knob == knob) and not case.is_settled(now.time)
         for case in state.cases
     ):
-        return None  # a suspect of an open case can still be limited further
+        return None  # an open case can still limit its suspect further
     # Two cases with the same suspect and the same ThrottleControl would remove each other's limits.
     taken = {(case.suspect, case.knob) for case in state.cases}
     for suspect in find_suspects(watch, key.guest, key.domain, samples):
@@ -225,9 +230,8 @@ def _first_limit(
 ) -> float | None:
     """The first limit of a suspected guest; None if no lower limit is possible.
 
-    The limit begins at the guest's use of the resource, and is lower by ``first_steps`` steps of the signal.
-    If the use is unknown, the steps begin at the allotment, and can have no effect. A guest near its lowest
-    limit gets fewer steps.
+    The limit is ``first_steps`` steps below the guest's use of the resource. If the use is unknown, the steps
+    begin at the allotment, and can have no effect. A guest near its lowest limit gets fewer steps.
     """
     allotment = suspect.facts.allotments[knob]
     used, full = signal.amounts(suspect).get(knob.domain), allotment.full

@@ -15,7 +15,7 @@ from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.interference.signals import GuestReading, GuestSamples, InterferenceWatch
 
 HALF_LIFE: Final = 360
-"""Number of later samples after which the weight of a sample in the baseline is half.
+"""Number of later samples after which the weight of a sample in the baseline has fallen to one half.
 
 With a sample each ten seconds, 360 samples are an hour. So the baseline follows the course of a day, but not
 a short disturbance.
@@ -25,7 +25,7 @@ LEARNING: Final = 30
 """Number of samples that a baseline needs before it is used: five minutes."""
 
 SIGMAS: Final = 2.0
-"""A sample can be a violation if it exceeds the mean by this number of standard deviations.
+"""A sample has to exceed the mean by at least this number of standard deviations to be a violation.
 
 One in forty samples of an undisturbed guest exceeds the threshold. A violation also has to exceed the mean by
 ``least`` and ``share`` of the signal.
@@ -100,7 +100,7 @@ class SignalTrack:
         # The threshold comes from the baseline without this sample, because this sample would raise it.
         baseline = self.baseline
         threshold = baseline.violation_threshold(least, share) if baseline.is_usable else math.inf
-        # Only the samples of one window are kept as single samples.
+        # Only the samples of the latest window are kept one by one.
         recent = tuple(one for one in self.recent if one[0] > time - WINDOW_SECONDS)
         # If the whole window has no samples, the series of violations begins again with this sample.
         since = min(self.since, time) if recent else time
@@ -141,8 +141,10 @@ disturbance.
 """
 
 MIN_CORRELATION: Final = 0.35
-"""Minimum of :func:`least_correlation` for a suspect. The value was chosen with seeds 1 and 2 of
-``benchmarks.interference``."""
+"""Minimum of :func:`least_correlation` for a suspect.
+
+The value was chosen by runs of ``benchmarks.interference`` with the seeds 1 and 2.
+"""
 
 LEAST_PART: Final = 0.5
 """A guest is a suspect only if its ``part`` (correlation times spread of its use) is at least this share of
@@ -160,8 +162,8 @@ class SuspectGuest:
     """A guest that can disturb a victim, with the correlation between its use and the victim's signal.
 
     ``part`` is the correlation multiplied by the standard deviation of the guest's use, in the unit of use.
-    ``part`` ranks suspects, because small and large batch jobs that run at the same time correlate equally
-    well.
+    Suspects are ranked by ``part``, because small and large batch jobs that run at the same time correlate
+    equally well.
     """
 
     guest: str

@@ -209,7 +209,7 @@ SIGNALS: Final[Mapping[str, InterferenceSignal]] = {
             needs="hardware counters, and CAP_PERFMON",
             unit="cycles",
             reach=_near_cpus,
-            first_steps=5,  # a fifth less CPU time for one guest does not relieve an overloaded memory bus
+            first_steps=5,  # a single step of a fifth does not relieve an overloaded memory bus
         ),
         InterferenceSignal(
             *(

@@ -19,8 +19,8 @@ from compute_agent.throttling.interference.cases import MAX_RELAPSES, CasePhase,
 from compute_agent.throttling.interference.evidence import HALF_LIFE, SignalBaseline, SignalTrack
 
 ASIDE_SECONDS: Final = 3600.0
-"""Seconds without a new case for a pair of victim and suspect. These seconds begin with the verdict not
-guilty, a limit that could not be set, or a report in preview.
+"""Seconds without a new case for a pair of victim and suspect. The time begins with the verdict not guilty,
+with a failure to set a limit, or with a report in preview.
 """
 
 DAY_SECONDS: Final = 86400.0

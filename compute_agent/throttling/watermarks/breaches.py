@@ -194,7 +194,7 @@ def _exceeds_share(watermark: WatermarkSection, host: UsageSnapshot, share: floa
 
 
 _TOLERANCE: Final = 1e-9
-"""Relative tolerance of usage. A hundred additions and subtractions of floats make smaller errors."""
+"""Relative tolerance of usage. The errors of a hundred additions and subtractions of floats are smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class ThresholdExceeded:
     @property
     def order_series(self) -> MetricSeries:
         """The metric and domain by which guests are ordered; for an expression, its first metric."""
-        # Guests have no usage of an expression.
+        # Guests have no usage of an expression, only of its metrics.
         return self.series._replace(metric=self.metric.measured_names[0])
 
     @property
@@ -262,7 +262,10 @@ class ThresholdExceeded:
                 yield guest
 
     def is_measured(self, guest: GuestUsage) -> bool:
-        """Whether a guest's use is known, and for throttling its use of the lever's metric."""
+        """Whether a guest's use is known.
+
+        For throttling, its use of the lever's metric has to be known, too.
+        """
         if (
             self.action is WatermarkAction.THROTTLE_DOWN
             and self.used_lever.guest_consumption(guest, self.series.domain) is None

@@ -13,7 +13,7 @@ Nouns
 Invariants
     - An expression is parsed once, by this module, into functions over numbers. The module never runs code.
     - The length and the number of words of an expression are bounded.
-    - An expression with different units is refused.
+    - An expression that adds or compares amounts with different units is refused.
     - If a metric of an expression has no value in a round, the expression has no value either.
 """
 

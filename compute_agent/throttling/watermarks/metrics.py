@@ -46,7 +46,7 @@ first.
 """
 
 Sorter = tuple[Comparison, ...]
-"""An order of guests: sort keys in descending precedence."""
+"""An order of guests: sort keys, of which an earlier key takes precedence over later ones."""
 
 
 def by_class(guest: GuestUsage, series: MetricSeries) -> float:
@@ -76,7 +76,7 @@ def by_cpu_use(guest: GuestUsage, series: MetricSeries) -> float:
 
 
 def by_best_effort_ratio(guest: GuestUsage, series: MetricSeries) -> float:
-    """Sort key: guests with the largest ratio of CPU use to their guest CPUs come first."""
+    """Sort key: guests with the largest CPU use per guest CPU come first."""
     promised = sum(one.full for knob, one in guest.allotments.items() if knob.lever == "cpu_quota")
     # Without an allotment of CPU the ratio is not defined; 0 puts the guest last.
     return by_cpu_use(guest, series) / promised if promised else 0.0
@@ -91,7 +91,7 @@ OVERSOLD: Final = frozenset({"reclaimed_cpu_oversold", "reclaimed_memory_oversol
 """The metrics of reclaimed capacity that guests hold beyond the present offer."""
 
 JOINING_WORDS: Final = ("and", "or", "not")
-"""The words that join conditions in expressions, so no metric can have such a name."""
+"""The words that join conditions in expressions. No metric can have one of these names."""
 
 CRITERIA: Final[Mapping[str, Comparison]] = {
     "class": by_class,
@@ -101,7 +101,7 @@ CRITERIA: Final[Mapping[str, Comparison]] = {
     "youngest": by_running_time,
     "oldest": by_age,
 }
-"""The comparisons by the words that name them in options."""
+"""The comparisons, by the words that name them in the option for the order."""
 
 
 def combined_order(comparison: Comparison) -> Sorter:
@@ -196,7 +196,7 @@ def llc_occupancy(now: MeasuringRound, before: MeasuringRound | None) -> MetricU
 
 
 def best_effort_cpu(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
-    """CPU use of guests that can be limited, in percent of their guest CPUs, as the sum of guests."""
+    """The CPU use of the guests that can be limited, in percent of the guest CPUs of these guests."""
     promised = {
         subject.facts.uuid: sum(
             one.full for knob, one in subject.facts.allotments.items() if knob.lever == "cpu_quota"
@@ -204,8 +204,7 @@ def best_effort_cpu(now: MeasuringRound, before: MeasuringRound | None) -> Metri
         for subject in now.subjects
         if not subject.facts.protected
     }
-    # Only guests with a measured use count, because the guest CPUs of other guests would lower the
-    # percentage.
+    # Only guests with a measured use count: the guest CPUs of other guests would lower the percentage.
     used = {guest: cores for guest, cores in rounds.guest_cpu_use(now, before).items() if promised.get(guest)}
     total = sum(promised[guest] for guest in used)
     shares = {guest: 100 * cores / total for guest, cores in used.items()}
@@ -281,7 +280,7 @@ class WatermarkMetric:
       there was a previous round.
     - ``sorter`` is the order in which guests are chosen for actions; None means ``GENERAL_ORDER``.
     - ``lever`` is the means to throttle guests because of the metric, for example their CPU quota. None means
-      that guests are not throttled because of the metric.
+      that no guest is throttled because of the metric.
     - ``throttle_quantified``: the agent can compute how much a limit lowers the metric.
     - ``reclaimable``: a reclaim of memory that guests do not use lowers the metric.
     - ``evictable``: guests can be evicted because of the metric.
@@ -312,7 +311,7 @@ class WatermarkMetric:
     guest_sampling: GuestSampling = GuestSampling.ALWAYS
 
     def __post_init__(self) -> None:
-        # The name is the value of an option, a label of Prometheus and a word in expressions.
+        # The name is used as the value of an option, as a label in Prometheus and as a word in expressions.
         if not self.inputs and not re.fullmatch(r"[a-z][a-z0-9_]*", self.name, re.ASCII):
             raise ValueError(f"{self.name!r} is not a name of a metric: small letters, digits and _")
         if self.name in JOINING_WORDS:
@@ -391,8 +390,8 @@ BUILT_IN: Final = (
         "io_pressure", MetricUnit.PERCENT, 1, pressure_measure("io"), None, BLOCKIO,
         guest_sampling=GuestSampling.ABOVE,
     ),
-    # Steal exists if the host is itself a virtual machine. Other virtual machines take this time, so the
-    # effect of an action cannot be computed.
+    # Steal time exists only if the host is itself a virtual machine. Other virtual machines take this time,
+    # so the effect of an action cannot be computed.
     WatermarkMetric(
         "cpu_steal", MetricUnit.PERCENT, 0, cpu_steal, CPU_ORDER, CPU_QUOTA, evictable=True,
         guest_sampling=GuestSampling.NEAR,
@@ -446,7 +445,7 @@ class MetricRegistry(Mapping[str, WatermarkMetric]):
         return MetricRegistry([*self.values(), *metrics])
 
     def metrics_moved_by(self, lever: str) -> list[WatermarkMetric]:
-        """The metrics for which guests are throttled with the lever of this name."""
+        """The metrics because of which guests are throttled with this lever."""
         return [metric for metric in self.values() if metric.lever and metric.lever.name == lever]
 
 

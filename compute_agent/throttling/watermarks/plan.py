@@ -120,8 +120,8 @@ def plan_evictions(
     # that the sections select are evicted.
     if not _can_be_precise(found, snapshot, untouchable):
         for guest in _selected_guests(found, snapshot, untouchable):
-            # The most important watermark that selects a guest is the reason of its eviction, and its options
-            # apply.
+            # The first watermark that selects a guest is the reason for its eviction, and the options of this
+            # watermark apply.
             breach = next(one for one in found if one.watermark.selector.selects_guest(guest))
             if _has_room(breach.watermark, state):
                 action = _evict_guest(breach, guest)
@@ -150,8 +150,8 @@ def _has_room(watermark: WatermarkSection, state: WatermarkState) -> bool:
     """Whether the watermark's maximum of simultaneous evictions allows another eviction."""
     if watermark.evict_at_once is None:
         return True
-    # Evictions in progress count, because their effect is visible only after they have ended. An eviction
-    # without a known watermark counts for every watermark.
+    # Evictions in progress count, because their effect shows only after they have ended. An eviction without
+    # a known watermark counts for every watermark.
     leaving = [one for one in state.evictions if one.watermark in ("", watermark.name)]
     return len(leaving) < watermark.evict_at_once
 
@@ -159,7 +159,7 @@ def _has_room(watermark: WatermarkSection, state: WatermarkState) -> bool:
 def plan_reclaims(
     rules: WatermarkRules, snapshot: UsageSnapshot, streaks: Streaks, untouchable: frozenset[str]
 ) -> list[ReclaimAction]:
-    """The memory to reclaim because of confirmed breaches, from enough guests to close the gap.
+    """The amounts of memory to reclaim because of confirmed breaches, from as many guests as close the gap.
 
     At most ``MEMORY_STEP`` is reclaimed from a guest, and the guest keeps at least its lowest possible limit.
     The kernel can find less unused memory than requested, so limits are planned as if nothing was reclaimed.
@@ -236,8 +236,8 @@ def _can_be_precise(
 ) -> bool:
     """Whether the effect of all actions on the breaches can be computed.
 
-    All metrics have to be quantified. For each breach with guests that can be limited, the use of at least
-    one of these guests has to be known.
+    The metrics of all breaches have to be quantified. For each breach with guests that can be limited, the
+    use of at least one of these guests has to be known.
     """
     for breach in found:
         measured = map(breach.is_measured, breach.find_candidates(snapshot, untouchable))
@@ -254,20 +254,20 @@ def _of_highest_priority(found: Sequence[ThresholdExceeded]) -> ThresholdExceede
 def _selected_guests(
     found: Sequence[ThresholdExceeded], snapshot: UsageSnapshot, untouchable: frozenset[str]
 ) -> list[GuestUsage]:
-    """The guests that at least one watermark in breach selects, in the general order."""
+    """The guests that at least one exceeded watermark selects, in the order for actions."""
     chosen = [
         guest
         for guest in snapshot.guests.values()
         if guest.uuid not in untouchable and any(one.watermark.selector.selects_guest(guest) for one in found)
     ]
     first = _of_highest_priority(found)
-    # Guests are in the general order, because here the use of a guest does not show how much an action frees.
+    # The general order is the default here, because a guest's use does not show how much an action frees.
     return sort_guests(chosen, first.watermark.order or GENERAL_ORDER, first.order_series)
 
 
 _REACHED: Final = 1.02
-"""The limit of a guest falls by another step only if the guest's use is at most this multiple of the limit.
-Above it, the kernel still reclaims the guest's memory.
+"""A limit of memory falls by another step only if the guest's use is at most this multiple of the limit. With
+a larger use, the kernel is still reclaiming memory for the last step.
 """
 
 
@@ -278,7 +278,7 @@ def _steps_needed(
     uuid: str,
     state: WatermarkState,
 ) -> ThrottleAction | None:
-    """The limit of a guest that ends a breach, or its lowest limit; None if a limit would free nothing."""
+    """The limit of a guest that ends a breach, or the lowest possible one; None if it frees nothing."""
     guest, present = snapshot.guests[uuid], snapshot.host[breach.series]
     before = limit = state.limit_of(uuid, breach.used_knob)
     steps, is_gradual = rules.steps_of(breach.watermark), breach.used_lever.gradual
@@ -316,7 +316,7 @@ def _one_step(
 
 
 def _merge_throttles(plan: Iterable[ThrottleAction]) -> list[ThrottleAction]:
-    """Keep only the lowest limit of each guest and ``ThrottleControl``, at the place of the last one."""
+    """Keep only the lowest limit of each guest and ``ThrottleControl``, in the place of the last."""
     merged: dict[tuple[str, ThrottleControl], ThrottleAction] = {}
     for throttle in plan:
         # The throttle is removed and inserted again, so that it comes last, because limits are raised in the
@@ -327,7 +327,7 @@ def _merge_throttles(plan: Iterable[ThrottleAction]) -> list[ThrottleAction]:
 
 
 _COSTLY: Final = (WatermarkAction.EVICT, WatermarkAction.THROTTLE_DOWN)
-"""The actions that restrict running guests. Keeping new guests away is no such action."""
+"""The actions that restrict running guests. The action that keeps new guests away is not among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,7 +426,8 @@ def _restore_gate(
             for watermark, streak in watched
         ):
             return _RestoreGate(False)
-        # ``rules`` have only watermarks in force. So limits of a section that is now in preview are removed.
+        # ``rules`` contains only watermarks in force. So limits of a section that is now in preview are
+        # removed.
         if rules.of_metric(metric.name, WatermarkAction.THROTTLE_DOWN):
             gate = replace(gate, orphan=False)
         if series not in snapshot.host or up is None or down is None:

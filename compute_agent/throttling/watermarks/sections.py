@@ -38,7 +38,7 @@ from compute_agent.throttling.watermarks.state import WatermarkState
 from compute_agent.throttling.watermarks.thresholds import THRESHOLD, WatermarkThreshold, parse_threshold
 from compute_agent.usage.snapshot import GuestUsage, MetricSeries, UsageSnapshot
 
-# The amount is the last word: the period before it can end in a digit, too.
+# The pattern matches only the last word, because the period before the amount can end in a digit, too.
 _AMOUNT: Final = re.compile(rf"\s+({THRESHOLD.pattern})$", re.ASCII)
 
 
@@ -200,8 +200,8 @@ def parse_watermarks(
             steps=_read_steps(conf, options),
             order=tuple(CRITERIA[word] for word in options.order) or None,
             evict_grace=options.evict_grace,
-            # For a condition or an external metric the default is one guest at a time, because the missing
-            # amount is unknown, and one guest can be enough.
+            # For a condition or an external metric the default is one guest at a time, because the amount to
+            # free is unknown, and one guest can be enough.
             evict_at_once=options.evict_at_once or (1 if metric.inputs or metric.external else None),
         )
         watermarks.append(watermark)
@@ -274,7 +274,7 @@ _ESCALATION: Final = {
     WatermarkAction.THROTTLE_DOWN: "throttled",
     WatermarkAction.EVICT: "evicted",
 }
-"""The actions on guests in the order in which a section escalates, with words for errors."""
+"""The actions on guests in the order of their severity, each with its word for error messages."""
 
 
 def _check_watermark(watermark: WatermarkSection) -> None:
@@ -414,7 +414,10 @@ def _option_name(watermark: WatermarkSection, action: WatermarkAction) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkRules:
-    """The configuration for decisions; with ``margin`` 0.1, actions free a tenth more than the excess."""
+    """The configuration for decisions.
+
+    With a ``margin`` of 0.1, actions free a tenth more than the excess.
+    """
 
     registry: MetricRegistry
     watermarks: tuple[WatermarkSection, ...]
@@ -477,7 +480,7 @@ class WatermarkRules:
 
     def after_eviction(self, snapshot: UsageSnapshot, guest: str) -> UsageSnapshot:
         """The snapshot without a guest. The host's use falls only for ``evict_quantified`` metrics."""
-        # The guest has left since its eviction began.
+        # A guest that is missing in the snapshot has left since its eviction began.
         if guest not in snapshot.guests:
             return snapshot
         return snapshot.without_guest(
@@ -521,13 +524,13 @@ class WatermarkRules:
     def _with_scaled_use(
         self, snapshot: UsageSnapshot, guest: GuestUsage, knob: ThrottleControl, share: float
     ) -> UsageSnapshot:
-        """The snapshot, with the guest's use of the metrics that ``knob`` affects multiplied by ``share``."""
+        """The snapshot after the guest's use of the metrics of ``knob`` is multiplied by ``share``."""
         if share == 1.0:
             return snapshot
         usage = {}
         for metric in self.registry.metrics_moved_by(knob.lever):
             series = MetricSeries(metric.name, knob.domain)
-            # A metric without a value of this guest does not change.
+            # A metric for which this guest has no value does not change.
             if series in guest.usage:
                 usage[series] = guest.usage[series] * share
         return snapshot.with_usage(guest.uuid, usage)
@@ -553,6 +556,6 @@ def find_unenforceable(
         elif lever and (reason := unusable_levers.get(lever.name)):
             if watermark.throttle_down:
                 yield f"{section} throttle_down: no guest is throttled, because {reason}"
-            # Reclaim needs swap, like the lever of its metric.
+            # A reclaim of memory needs swap, as the lever of the metric does.
             if watermark.reclaim:
                 yield f"{section} reclaim: no memory is reclaimed, because {reason}"

@@ -58,7 +58,7 @@ class MetricSource:
 
     @property
     def lasting_seconds(self) -> float:
-        """The seconds for which a value is valid; within this time, the next read ends or is killed."""
+        """The seconds for which a value is valid. Within this time, the next read has ended or is killed."""
         return self.interval + self.timeout + 1.0
 
 

@@ -1,7 +1,7 @@
 """The state of watermarks: limits in force, evictions in progress, and the scheduling switch.
 
-The state is frozen; each action returns a new state. The state file of throttling has the state as JSON, so
-that the state outlives the agent.
+The state is frozen. The state after an action is a new object. The state file of throttling has the state as
+JSON, so that the state outlives the agent.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from compute_agent.throttling.actions import (
 )
 
 MAX_RELAPSES: Final = 4
-"""Maximum number of relapses that count. Each relapse doubles the cool-down, up to 16 times its length. A
-cool-down of minutes becomes an hour or more."""
+"""Maximum number of relapses that count.
+
+Each relapse doubles the cool-down, up to 16 times its length. So a cool-down of minutes can become an hour or
+more.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,8 @@ class WatermarkState:
 
     Two fields are not saved, and are empty after a start of the agent:
 
-    - ``relapses`` counts by lever how often another breach has followed after a limit was raised.
-    - ``giving_back`` has the levers that were last used to raise a limit, and not to lower one.
+    - ``relapses`` is the number of breaches that followed after a limit was raised, by lever.
+    - ``giving_back`` has the levers whose latest change has raised a limit.
     """
 
     throttles: tuple[ThrottledGuest, ...] = ()
@@ -140,7 +143,7 @@ class WatermarkState:
         return tuple(one for one in self.throttles if (one.guest, one.knob) != (guest, knob))
 
     def _throttles_after(self, action: RestoreAction) -> tuple[ThrottledGuest, ...]:
-        """The limits after a restore, in the same order, so that the same guest gets the next step."""
+        """The limits after a restore. The order stays the same, so the same guest gets the next step."""
         if action.limit is None:
             return self._throttles_without(action.guest, action.knob)
         return tuple(
@@ -187,7 +190,7 @@ def state_from_json(content: Any) -> WatermarkState:
             for one in (_pending_eviction(*each) for each in content["evictions"])
         )
         off = content["scheduling_off"]
-        # 0 and 1 pass this test, too, and mean False and True.
+        # The numbers 0 and 1 also pass this test, and mean False and True.
         if off not in (True, False, None):
             raise ValueError(f"scheduling_off is {off!r}")
         return WatermarkState(throttles, evictions, off)
@@ -197,7 +200,7 @@ def state_from_json(content: Any) -> WatermarkState:
 
 
 def _eviction_to_json(eviction: PendingEviction) -> list[Any]:
-    # The third field is left out without a grace period, so that an older release can read the file.
+    # If there is no grace period, the third field is left out, so that an older release can read the file.
     grace = [] if eviction.grace is None else [eviction.grace]
     return [eviction.guest, eviction.metric, *grace]
 

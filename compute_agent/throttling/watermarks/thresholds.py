@@ -22,7 +22,7 @@ _WORDS: Final = {"true": 0.5, "false": 0.25}
 
 @dataclass(frozen=True, slots=True)
 class WatermarkThreshold:
-    """The usage above which (for throttling up: below which) an action is taken.
+    """The usage above which an action is taken. Only ``throttle_up`` is for usage below the threshold.
 
     - ``value`` is in the metric's unit or, if ``relative``, in percent of the capacity of the host or cache.
     - ``word`` is the text of the threshold of a condition, ``true`` or ``false``; empty for an amount.
@@ -69,7 +69,8 @@ def parse_threshold(text: str, unit: MetricUnit, has_capacity: bool = True) -> W
         if value > 100 and unit != MetricUnit.PERCENT:
             raise ValueError(f"{text.strip()} is above 100 percent of the capacity")
         return WatermarkThreshold(value, relative=unit != MetricUnit.PERCENT)
-    # Only bytes have suffixes: 12G cores is a mistake and not twelve billion cores.
+    # Only amounts of bytes can have a suffix: ``12G`` cores is a mistake, and does not mean twelve billion
+    # cores.
     if suffix and unit not in (MetricUnit.BYTES, MetricUnit.BYTES_PER_SECOND):
         raise ValueError(f"{suffix} is for bytes, and the metric is in {unit or 'another unit'}")
     return WatermarkThreshold(value * 1024 ** _POWERS[suffix])
