@@ -1,4 +1,4 @@
-"""The methods that the agent serves on its UNIX socket, and the interface to the agent that they use."""
+"""The methods that the agent serves on its UNIX socket, and the parts of the agent that these methods use."""
 
 from __future__ import annotations
 
@@ -343,7 +343,10 @@ class ApiMethods:
         return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
 
     def guest_limit(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Limit the CPU use of a guest, or remove the limit. The answer comes after the change."""
+        """Limit the CPU use of a guest, or remove the limit.
+
+        The method answers after the change is in effect.
+        """
         body = load(LimitSchema(), params)
         guest = self._agent.configurator.find_guest(body["guest"]).guest
         with _refuse_request():
@@ -515,11 +518,11 @@ class ApiMethods:
                 guest_uuid,
                 error,
             )
-            as_of, resources = 0.0, known.allocation  # each later answer of Placement is newer
+            as_of, resources = 0.0, known.allocation  # so each later answer of Placement counts as newer
         except PlacementError as error:
             raise RequestError(f"the allocation of guest {guest_uuid} cannot be read: {error}") from error
         if not self._agent.pipeline.host_state.root_known:
-            self._agent.reports.wait_for_first(ROOT_SECONDS)  # the first report finds the root
+            self._agent.reports.wait_for_first(ROOT_SECONDS)  # the first report finds the root provider
         # The host state is read again, because the first report may have replaced it.
         host_state = self._agent.pipeline.host_state
         if not host_state.root_known:
@@ -542,7 +545,7 @@ class ApiMethods:
 
 @contextmanager
 def _refuse_request(*kinds: type[Exception], intro: str = "") -> Iterator[None]:
-    """Raise a RequestError in place of an error of the given classes or a timeout of the worker.
+    """Replace an error of the given classes, or a timeout of the worker, by a RequestError.
 
     :param intro: the beginning of the error's text.
     """
@@ -565,5 +568,5 @@ def _guest_settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSet
 
 
 def _declared_guest(params: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the settings that a request contains, even if their values are the defaults."""
+    """The names of the settings that a request contains, including those with default values."""
     return tuple(name for name in SETTING_NAMES if name in params)

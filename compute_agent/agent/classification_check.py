@@ -1,6 +1,7 @@
-"""Checks another configuration against running guests: which rules match, and which settings change.
+"""Shows how another configuration would affect the running guests: the matching rules, and the changed
+settings.
 
-The running agent sends, as JSON, the values from which the settings of each guest follow. ``config check``
+The running agent sends the values from which the settings of each guest follow, as JSON. ``config check``
 resolves the settings again with the rules of the configuration files.
 """
 

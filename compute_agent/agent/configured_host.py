@@ -174,7 +174,8 @@ class DerivedTree:
 
     :ivar pools: the CPU pools of the configuration.
     :ivar positions: the CPUs of each pool, by its name.
-    :ivar warnings: warnings about options without effect, about devices and about boot options.
+    :ivar warnings: warnings about options without effect, about devices, and about boot options of the
+        kernel.
     """
 
     tree: ProviderTree
@@ -186,7 +187,7 @@ class DerivedTree:
 def isolation_levels(conf: cfg.ConfigOpts, sinks: CpuSet) -> tuple[IsolationLevel, ...]:
     """The isolation levels above ``shared`` that dedicated CPUs of this host can have.
 
-    :param sinks: the CPUs outside the dedicated set, which take the interrupts and the kernel's own work.
+    :param sinks: the CPUs that are not dedicated. They take the interrupts and the kernel's own work.
     """
     reader = MaskReader(Path(conf.host.root))
     if not reader.has_masks or not sinks:
@@ -292,8 +293,8 @@ def build_host_state(
     if topology is None:
         topology = read_topology(Path(conf.host.root))
     whose = root or owner_of(conf.compute.provider_tree)
-    # Only the agent itself stores the seen CPUs in the state folder. A check of a configuration passes a
-    # uuid, and must not change the folder of an agent that perhaps runs.
+    # Only the agent itself stores in the state folder which CPUs it has seen online. A check of a
+    # configuration passes a uuid, and must not change the folder of an agent that perhaps runs.
     acting = root_uuid is None
     topology = (learned_topology if acting else known_topology)(conf, topology)
     cpu_sets = resolve_cpu_sets(options.cpu_options(conf), topology)
@@ -309,7 +310,7 @@ def build_host_state(
     platform = offered_platform(control, classes.share_specs)
     derived = derive_tree(conf, topology, cpu_sets, classes.classes.keys(), platform, whose, root_uuid)
     tree = derived.tree
-    # The CPUs of pools are added only now, because deriving the tree chooses them.
+    # The CPUs of pools are added only now, because they are chosen when the tree is derived.
     cpu_sets = replace(cpu_sets, pooled=frozenset[int]().union(*derived.positions.values()))
     stopped = stopped_cpus(conf, topology, whose.beside)
     offline = filter(None, [cpu_sets.offline_warning, stopped_warning(stopped)])
@@ -467,8 +468,8 @@ class ControllerStores:
 
     These stores outlive each reload of the configuration.
 
-    :ivar former: the contents of kernel files before the agent changed them.
-    :ivar originals: the CPU masks of interrupts and threads before the agent changed them.
+    :ivar former: the contents that kernel files had before the agent changed them.
+    :ivar originals: the CPU masks that interrupts and threads had before the agent changed them.
     :ivar cookies: the guests with core-scheduling cookies from the agent.
     :ivar priorities: the guests with realtime priorities from the agent.
     :ivar ownership: the right to change the CPU masks of this host.
@@ -524,7 +525,8 @@ def make_controllers(
     if control is not None:
         caches = (ResctrlController(driver, control, settings.cache_shares, recorder),)
     return (
-        # Pins come before weights: a weight means little on CPUs that a guest is about to leave.
+        # Guests are pinned before they get weights: a weight means little on CPUs that a guest is about to
+        # leave.
         pinning,
         CpuController(driver, settings.best_effort, settings.cpu_shares),
         MemoryLimitController(
@@ -591,7 +593,7 @@ class ControllerFactory:
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredHost:
-    """The objects that are built from ``options`` and this host before the driver of guests is opened.
+    """The objects that are built from ``options`` and from this host, before the driver of guests is opened.
 
     Controllers are built later, because they need the driver.
     """

@@ -90,8 +90,8 @@ def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[
         "stray": view.stray,
         "refused": list(view.refused),
         "cache_group_delay": view.cache_delay if view.cache_delay is None else round(view.cache_delay, 3),
-        # The value None means that the driver does not know the devices. A process can open any device that
-        # its user can open.
+        # If the value is None, the driver does not know the devices of the guest. For example, a guest that
+        # is a plain process can open all devices that its user can open.
         "devices": None if view.guest.devices is None else sorted(view.guest.devices),
         **view.guest.details,
         **({"cgroup": view.guest.cgroup} if view.guest.cgroup else {}),
@@ -161,7 +161,7 @@ def guest_reason(view: GuestView) -> str:
 
 
 def move_document(view: GuestView, to: CpuAssignment | None, outcome: str) -> dict[str, Any]:
-    """The JSON document of a guest's move into the present CPU sets.
+    """The JSON document of the move of a guest into the present CPU sets.
 
     :param view: the guest before the move.
     :param to: the CPUs after the move; None if the guest stays on its CPUs.
@@ -201,7 +201,7 @@ def provider_document(
 
 
 def origin_document(settled: SettledInventory) -> dict[str, str]:
-    """For each field of an inventory: whether the agent or another client of Placement has set it."""
+    """The origin of each field of an inventory: the agent, or another client of Placement."""
     others = {one.field: f"set through the API, {one.verdict}" for one in settled.adjustments}
     return {field: others.get(field, "agent") for field in FIELDS}
 
@@ -489,7 +489,7 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
 
 
 def _parked_cpus(shown: StatusSources) -> CpuSet:
-    """The CPUs that the agent has parked, and the offline CPUs that count as present."""
+    """The CPUs that the agent has parked, and other offline CPUs that count as present."""
     online = read_online(Path(shown.options.host.root))
     return shown.cpu_classes.parked | shown.pipeline.host_state.with_online(online).topology.parked
 

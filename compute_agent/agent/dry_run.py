@@ -1,8 +1,9 @@
 """Dry runs: list the changes that the agent would make at its next start, without writing anything.
 
-A worker makes the same decisions as in the agent, from the present state of the driver, the kernel and
-Placement. In place of each controller, a recorder notes the target values. The driver and Placement are only
-read. ``try_configuration`` checks whether an agent would accept a configuration on this host.
+A worker makes the same decisions as the worker of a running agent, from the present state of the driver, the
+kernel and Placement. Each controller is replaced by a recorder, which remembers the target values. The driver
+and Placement are only read. ``try_configuration`` checks whether an agent would accept a configuration on
+this host.
 """
 
 from __future__ import annotations
@@ -179,12 +180,12 @@ def try_configuration(
 
     :param owner: the owner of the root provider; None means the owner that the configuration names.
     :param factory: builds the controllers with the driver of a running agent. None means that no controller
-        is built, and so none is checked.
+        is built, so the settings of controllers are not checked.
     :raises ConfigError: an agent would refuse the configuration.
     :raises OSError: the host cannot be read.
     """
     try:
-        # The result is not used; the call raises the errors.
+        # The result is not used. The call only serves to raise errors.
         PlacementClient.from_conf(options)
         host = configured_host(options, load_registry(), root=owner, root_uuid=NO_UUID)
         _check_guests(options, parse_known_classes(options))
@@ -253,7 +254,8 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
         recorders = [RecordingController(each) for each in controllers]
         pipeline = GuestPipeline(
             host_state,
-            # cast(): the class forwards reads by __getattr__, which the type checker does not see.
+            # The class forwards attributes by __getattr__, which the type checker does not see, so cast() is
+            # needed.
             cast(GuestDriver, _ReadOnlyDriver(driver)),
             recorders,
             lambda *saved: None,
@@ -293,7 +295,7 @@ def _in_placement(
 ) -> Iterator[PlannedChange]:
     """List the changes in Placement, and submit the allocations of guests to the worker.
 
-    :param nameless: the state folder if it does not contain the root provider's uuid yet; otherwise None.
+    :param nameless: the state folder, if it does not yet contain a uuid of the root provider; otherwise None.
     """
     host_state = pipeline.host_state
     first = first_tree(host_state.tree, conf)

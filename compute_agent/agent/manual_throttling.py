@@ -27,7 +27,7 @@ from compute_agent.throttling.executor import LimitSetter
 LOG = logging.getLogger(__name__)
 
 OWNER: Final = "by hand"
-"""The name under which the arbiter, which combines all limits of a guest, keeps the limits of operators."""
+"""The name under which the arbiter of limits keeps the limits that operators set."""
 
 
 MANUAL_EVICTION_THREAD: Final = ThreadSpec(
@@ -210,7 +210,8 @@ class ManualThrottling(AgentLoop):
             self._leaving.give_back(guest.uuid)
         except EvictionInterruptedError:
             return  # the note stays for the next run of the agent
-        # Every failure is caught: this is a thread's outermost function, and the event needs an outcome.
+        # Every failure is caught: this is a thread's outermost function, and the event has to record the
+        # outcome.
         except Exception as error:
             message, outcome = "Guest %s cannot be evicted: %s", EventOutcome.FAILED
             self._recorder.record_event(

@@ -1,9 +1,9 @@
-"""The protocol of the UNIX socket, and servers that limit their threads and the time of idle clients.
+"""The protocol of the UNIX socket, and servers that limit their threads and the time for silent clients.
 
 A request is a line of JSON, ``{"method": "guest.list", "params": {...}}``. The answer is ``{"result": ...}``
 or ``{"error": "what went wrong"}``. Root and the agent's own user can call each method. Other users with
 access to the socket can call some of the methods that change nothing. Each connection has a thread. The
-server limits the number of threads, and the seconds for which a connection can keep its thread without a
+server limits the number of threads. It also limits the time for which a connection keeps its thread without a
 complete request.
 """
 
@@ -54,8 +54,8 @@ class LimitedThreads(socketserver.ThreadingMixIn):
 
     A client must send its request within ``receive_timeout`` seconds; the handler calls end_reading() when
     the request is complete. If all threads are in use, the server ends the connection that has waited longest
-    without a complete request, and accepts the new one. If each thread serves a request, the server refuses
-    the new connection.
+    without a complete request, and accepts the new one. If each thread is serving a complete request, the
+    server refuses the new connection.
     """
 
     daemon_threads = True
@@ -66,7 +66,8 @@ class LimitedThreads(socketserver.ThreadingMixIn):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._guard = threading.Condition()
-        # A dictionary keeps the order of arrival, so that its first entry has been silent for longest.
+        # A dictionary keeps the order of arrival, so its first entry is the connection that has been silent
+        # for longest.
         self._waited_for: dict[socket.socket, float] = {}
         """The time, in monotonic seconds, until which each connection can send its request; the oldest
         connection first.
@@ -92,7 +93,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
 
     def shutdown(self) -> None:
         """Stop accepting connections, and wait for the end of the thread that accepts them."""
-        # This ends the thread's wait for a connection at once; otherwise the wait would last for seconds.
+        # This call ends the wait of the accepting thread at once; otherwise the wait would last for seconds.
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]  # as above
         super().shutdown()  # type: ignore[misc]  # as above
@@ -153,7 +154,8 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         if oldest is None:
             return False
         self._hang_up(oldest)
-        # The thread of the connection ends now, and shutdown_request() notifies this condition.
+        # The thread of the oldest connection now ends, and its call of shutdown_request() notifies this
+        # condition.
         return self._guard.wait_for(lambda: len(self._open) < self.max_connections, _SECONDS_TO_END)
 
     def _hang_up(self, connection: socket.socket) -> None:
@@ -263,7 +265,7 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
             return _answer_line({"result": serve(params)})
         except RequestError as error:
             return _answer_line({"error": str(error)})
-        # A defect in a method is logged, and the client gets an answer.
+        # If a method has a defect, the error is logged, and the client still gets an answer.
         except Exception as error:
             LOG.exception("The agent failed to answer a command, which called the method %s", method)
             return _answer_line({"error": f"internal error: {type(error).__name__}: {error}"})
@@ -283,7 +285,7 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
         serve = self._methods.get(method) if isinstance(method, str) else None
         if serve is None or not isinstance(params, dict):
             raise RequestError(f"there is no method {str(method)[:80]!r} with such parameters")
-        # Methods are restricted by default: only listed ones are for other users.
+        # Methods are restricted by default: other users can call only the listed methods.
         if method not in self._open_methods and user not in (0, os.geteuid()):
             raise RequestError(
                 f"user {user} may not call {method}: only root and the agent's user ({os.geteuid()}) may"
@@ -298,7 +300,7 @@ def _answer_line(answer: Mapping[str, Any]) -> bytes:
 def _user_of(connection: socket.socket) -> int:
     """The user id of the client of a connection, from the kernel (SO_PEERCRED, unix(7))."""
     size = struct.calcsize(_CREDENTIALS)
-    # The kernel records the user at connect(2), so that a client cannot claim to be another one.
+    # The kernel records the user at connect(2), so that a client cannot pretend to be another user.
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     return int(struct.unpack(_CREDENTIALS, raw)[1])
 
@@ -347,7 +349,7 @@ def call_agent(
 ) -> Any:
     """Call a method of the agent over its UNIX socket, and return the result.
 
-    :param timeout: seconds to wait for each step of the exchange.
+    :param timeout: seconds to wait for each step: the connection, the request and the answer.
     :raises DaemonUnreachableError: no agent answers.
     :raises RequestError: the agent refuses the request; the error has the agent's text.
     """

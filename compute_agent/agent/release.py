@@ -86,7 +86,7 @@ agent could serve them.
 """
 
 WOULD_CLOSE: Final = "would be kept away until all else is given back"
-"""The predicted outcome of the :data:`SCHEDULING` row if new guests can come now, and another setting cannot
+"""The predicted outcome of the :data:`SCHEDULING` row, if new guests can come now but another setting cannot
 be undone.
 """
 
@@ -174,9 +174,9 @@ class ReleaseRow:
     """One setting that the agent has made, and the outcome of its release.
 
     :ivar kind: the kind of the setting, such as :data:`SCHEDULING`.
-    :ivar name: the guest, the provider, or the CPUs or files of the host with the setting.
+    :ivar name: the guest, the provider, the CPUs or the files that have the setting.
     :ivar detail: the present value in words.
-    :ivar outcome: a text: the setting was undone, stays, or could not be undone, with the reason.
+    :ivar outcome: a text that says whether the setting was undone, stays, or could not be undone, and why.
     """
 
     kind: str
@@ -206,8 +206,8 @@ class HostRelease:
         :param controllers: the controllers that find and undo their settings; see releasing_controllers().
         :param root_uuid: the uuid of the root provider.
         :param online: the CPUs on which a guest without pins can run.
-        :param beside: whether nova-compute owns the root provider. Only the agent's own providers below it
-            are released then.
+        :param beside: whether nova-compute owns the root provider. If so, only the agent's own providers
+            below the root are released.
         :param claims: the notes of the allocations that the agent has claimed; None if the host has no such
             notes.
         """
@@ -223,7 +223,7 @@ class HostRelease:
         self._claims = claims
 
     def list_rows(self) -> list[ReleaseRow]:
-        """List all settings that the agent has made, and what a release would do with each setting."""
+        """List all settings that the agent has made, each with the effect that a release would have on it."""
         items = list(self._release_items())
         open_again = not any(item.cannot_be_released for item in items)
         rows = [_release_row(item, _reason_to_stay(item, open_again) or WOULD) for item in items]
@@ -234,10 +234,10 @@ class HostRelease:
         return rows
 
     def carry_out(self) -> list[ReleaseRow]:
-        """Undo all requested settings, and list them with their outcomes. A failure stops no other step.
+        """Undo all requested settings, and list them with their outcomes. A failed step ends no other step.
 
-        Before the first change, new guests are kept away. After the last change, they are let in if nothing
-        failed.
+        Before the first change, new guests are kept away. After the last change, new guests are let in again
+        if nothing has failed.
         """
         rows = self._keep_guests_away()
         open_again = not rows
@@ -471,8 +471,8 @@ def blocked_providers(
 def combine_items(items: Iterable[ReleaseItem]) -> list[ReleaseItem]:
     """Merge items with the same kind and name, because several controllers may have pinned one guest.
 
-    If one of the items cannot be read, the merged item fails: otherwise a half-undone setting would count as
-    undone.
+    If one of the items cannot be read, the merged item fails. Otherwise a setting that is only half undone
+    would count as undone.
     """
     found: dict[tuple[str, str], list[ReleaseItem]] = {}
     for item in items:

@@ -72,7 +72,7 @@ class FileStamp:
 
 
 FileStamps = tuple[tuple[Path, FileStamp | None], ...]
-"""Files with the stamp of each; None means that the file is absent."""
+"""The stamps of files, by path; None means that the file is absent."""
 
 
 def emptied_files(before: FileStamps, now: FileStamps) -> list[Path]:
@@ -83,7 +83,7 @@ def emptied_files(before: FileStamps, now: FileStamps) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class HostSignature:
-    """Facts about the host that are cheap to read.
+    """Facts about the host that the agent can read often at low cost.
 
     These facts differ after a change of the host that needs a reload of the agent.
 
@@ -143,8 +143,8 @@ class DeviceSurvey:
 
     Only one thread may use the object.
 
-    Devices come and go with hotplug, and virtual functions with ``sriov_numvfs``. A comparison of addresses
-    would not notice another device at the same address. An event reports such a change.
+    Devices appear and disappear by hotplug, and virtual functions by writes to ``sriov_numvfs``. A comparison
+    of addresses would not show that another device now has the same address. An event reports such a change.
     """
 
     def __init__(self) -> None:
@@ -259,7 +259,7 @@ class ConfigReloader:
         self._waiting: list[str] = []
         """Warnings about changed options that take effect only after a restart of the agent."""
         self._config_warnings = self._warnings_of(host)
-        for warning in self._config_warnings:  # the choice of the driver has logged its own notice
+        for warning in self._config_warnings:  # the driver's own notice was logged before
             LOG.warning("The configuration needs attention: %s", warning)
         self._devices = DeviceSurvey()
         self._signature = self._read_signature(host.options)
@@ -272,7 +272,7 @@ class ConfigReloader:
 
     @property
     def all_warnings(self) -> list[str]:
-        """The warnings about the driver, options that need a restart, and options without effect."""
+        """The warnings about the driver, about options that need a restart, and about useless options."""
         return [*filter(None, [self._driver.notice]), *self._waiting, *self._config_warnings]
 
     def reload_changes(self) -> None:
@@ -331,7 +331,7 @@ class ConfigReloader:
             options = self._load_conf()
             if problem := self._find_unfinished(before):
                 raise ConfigError(problem)
-            # Some objects exist as long as the process. Their options keep the old values, so that all
+            # Some objects exist for as long as the process. Their options keep the old values, so that all
             # objects use the same values.
             waiting = keep_started(self._in_force.current.options, options)
             topology = read_topology(Path(options.host.root))
@@ -402,8 +402,9 @@ class ConfigReloader:
                     options, topology, control=self.resctrl.control, root=self._root.owner
                 )
             except (ConfigError, IdentityError, cfg.Error, OSError):
-                # The options in force do not fit the hardware either, or a provider file is refused. Guests
-                # run on the present CPUs; the report to Placement stays as it was until an operator decides.
+                # In this case, the options in force do not fit the hardware either, or a provider file is
+                # refused. Guests then use the present CPUs. The reported inventories stay the same until an
+                # operator corrects the configuration.
                 known = known_topology(options, topology)
                 host_state = replace(self._pipeline.host_state, topology=known)
             self._pipeline.submit(HostStateChanged(host_state))

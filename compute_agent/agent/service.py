@@ -78,7 +78,10 @@ class ReceivedSignals:
 
 
 class HostAgent:
-    """One agent on one state folder. Its threads and listeners run from start() to stop()."""
+    """One agent on one state folder.
+
+    Its threads and listeners run from the call of start() until the call of stop().
+    """
 
     def __init__(self, load_conf: ConfigurationLoader) -> None:
         """Read the configuration, the host and the state folder, and make all objects of the agent.
@@ -183,7 +186,7 @@ class HostAgent:
             if loop is not parts.events:
                 loop.stop()
         self.pipeline.stop()
-        parts.events.stop()  # events stop after the worker, which records events until its end
+        parts.events.stop()  # the loop of events stops after the worker, which records events
         parts.host_driver.close()
         parts.reloader.close()
         # The lock is released last: from here on, another agent can work on the state folder.
@@ -199,7 +202,10 @@ class HostAgent:
             signal.signal(number, lambda number, frame: self._signals.put(number))
 
     def serve_signals(self) -> None:
-        """Run periodic tasks after start() until SIGTERM or SIGINT, then stop; SIGHUP reloads."""
+        """Run the periodic tasks of the main thread until SIGTERM or SIGINT, and then stop.
+
+        SIGHUP reloads.
+        """
         due = time.monotonic() + self.reconcile_interval
         prune_due = time.monotonic()
         try:
@@ -246,7 +252,7 @@ class HostAgent:
         self._guest_logs.shorten_logs(self.options.guests.log_guest_mb * 10**6)
 
     def prune_guest_logs(self) -> None:
-        """Remove those logs of ended guests that exceed the age or the total size in ``[guests]``."""
+        """Remove logs of ended guests that are beyond the maximum age or total size in ``[guests]``."""
         records.try_prune(self._folder / GUESTS_FOLDER, self.options.guests)
 
     # For the socket and HTTP

@@ -54,7 +54,7 @@ class FreeCapacity:
                     self._used[uuid, name] += amount
 
     def take_amount(self, uuid: str, name: str, amount: int) -> None:
-        """Mark an amount of a resource class of a provider as used; a negative amount frees it."""
+        """Count an amount of a provider's resource class as used; a negative amount becomes free again."""
         self._used[uuid, name] += amount
 
     def fit_amounts(
@@ -126,7 +126,10 @@ class FreeCapacity:
 
 
 def _provider_homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
-    """The providers of each class with the CPUs nearest to each: a CPU counts for its innermost provider."""
+    """The providers of each class, each with its nearest CPUs.
+
+    A CPU counts only for its innermost provider.
+    """
     parents = {node.uuid: node.parent for node in derived.nodes}
 
     def zone_depth(node: ProviderNode) -> tuple[int, bool]:
@@ -148,7 +151,7 @@ def _provider_homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
 
 
 def _leaf_cpus(derived: ProviderTree) -> tuple[CpuSet, ...]:
-    """The CPUs of each innermost zone without pools, then the CPUs of each pool, in tree order."""
+    """The CPUs of each innermost zone without those of pools, then the CPUs of each pool, in tree order."""
     pools = [node for node in derived.nodes if node.pool]
     pooled = frozenset[int]().union(*(node.cpus for node in pools))
     # Providers of devices have no CPUs, so a zone with only devices below it is an innermost zone.
@@ -166,7 +169,7 @@ def _share(
     result is None if not enough is free. With ``exactly``, the result is also None if a proportional part
     exceeds the free amount at its index.
     """
-    # Without any weight, the first indexes with free amounts get everything.
+    # If all weights are 0, the first indexes with free amounts get everything.
     if not any(weights):
         weights = [0] * len(free)
         ideal = list(weights)

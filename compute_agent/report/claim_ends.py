@@ -12,13 +12,12 @@ Evictions
     grace period is 60 seconds. The agent asks the guest to stop at 11:58:58, and kills the guest at 11:59:58
     if it still runs.
 
-Doubt
-    A claim can disappear before its end, because another program has deleted it, or because an older copy of
-    Placement's database was restored. The agent then keeps the note until the noted end time, unless the
+Doubt A claim can disappear before its end, because another program has deleted it, or because an older copy
+    of Placement's database was restored. The agent then keeps the note until the noted end time, unless the
     guest has an allocation without an end time. A claim with a lower generation than its note can come from
     an older copy as well. If this claim has an earlier end time or a stronger action, the note does not
     change. If the generation rises after that, a client has changed the claim, and the change counts. So the
-    agent never evicts a guest for an end time that is earlier than the last certain one.
+    agent never evicts a guest because of an end time that is earlier than the last certain end time.
 
 Clock
     If the clock of the database jumps forward, the agent continues with the former time until a second read
@@ -43,7 +42,7 @@ from compute_agent.report.host_notes import HostNote
 _VERSION: Final = 1
 
 _CLAIM: Final = {"consumer_generation": int, "ends_at": str, "on_end": str}
-"""The shape of a claim in the list of claims."""
+"""The shape of a claim in Placement's list of claims."""
 
 MARGIN: Final = 2.0
 """Seconds between the end of the grace period and the end of the claim, because a kill takes some time."""
@@ -56,7 +55,7 @@ MAX_DRIFT: Final = 10.0
 
 
 class OnEnd(enum.StrEnum):
-    """The action on a guest at the end of the guest's claim."""
+    """The action that the agent takes on a guest at the end of the guest's claim."""
 
     NONE = "none"
     NOTIFY = "notify"
@@ -125,7 +124,7 @@ class EndNote(HostNote):
 
 @dataclass(frozen=True, slots=True)
 class EndRules:
-    """The seconds before the end of a claim for the notice and for the grace period."""
+    """The seconds from the notice to the end of a claim, and the seconds of the grace period."""
 
     notice: float
     grace: float
@@ -168,7 +167,8 @@ class DatabaseClock:
 def clock_drift(offset: float, earliest: float, latest: float) -> float:
     """Return how far the clock has moved since ``offset`` was read; negative if the clock has gone back.
 
-    The new offset is between ``earliest`` and ``latest``. If ``offset`` is there, too, the result is 0.
+    The new offset is between ``earliest`` and ``latest``. If ``offset`` lies in this interval, too, the
+    result is 0.
     """
     return max(earliest - offset, 0.0) or min(latest - offset, 0.0)
 
@@ -289,7 +289,7 @@ def needs_read(
     :param notes: the notes of guests that can be evicted now.
     :param last: the time of the last attempt to read, by the clock of Placement's database.
     :param ahead: the seconds before an eviction at which the agent reads the claims again.
-    :param age: an eviction needs an attempt to read that is at most this number of seconds old.
+    :param age: the maximum age, in seconds, of the last attempt to read when an eviction begins.
     """
     times = [rules.eviction_time(note) for note in notes if note.claim.on_end is OnEnd.EVICT]
     return any(time - ahead <= now and last < max(time, now) - age for time in times)

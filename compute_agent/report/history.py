@@ -1,9 +1,8 @@
 """Recognises an older copy of Placement's database, and gives lost allocations back to their consumers.
 
-Nouns
-    A database that was restored, or failed over to a replica that lagged behind, lacks its last writes. For
-    the host this looks as if a client had deleted the allocations of guests. A guest that has another
-    allocation than before is a *loss*.
+Nouns If a database was restored, or has failed over to a replica that lagged behind, it lacks its last
+    writes. For the host this looks as if a client had deleted the allocations of guests. A guest that no
+    longer has the allocation that it had before is a *loss*.
 
 Evidence
     The *generation* of a provider increases with each claim, and never decreases. If there is a loss, a lower
@@ -81,7 +80,7 @@ class ConsumerOwner:
 class PlacementHistory:
     """The state of Placement's database as the agent has seen it.
 
-    :ivar generations: the generations of the providers, as last seen.
+    :ivar generations: the generations that the providers had when they were last read.
     :ivar older: the finding that the database is an older copy; None if no older copy was found.
     :ivar holders: the owners of guests with allocations, by consumer. An older copy can lack these consumers.
     """
@@ -99,7 +98,7 @@ def holder_of(record: ConsumerAllocations) -> ConsumerOwner | None:
 
 
 def went_back(before: Generations, now: Generations) -> str:
-    """A text with evidence that the generations ``now`` are older than ``before``; empty if not."""
+    """The evidence, as text, that the generations ``now`` are older than ``before``; otherwise empty."""
     parts = []
     if gone := before.keys() - now.keys():
         parts.append(f"{len(gone)} of {len(before)} providers are gone")
@@ -190,7 +189,7 @@ def _give_back(client: PlacementClient, held: HeldAllocation, dry_run: bool) -> 
         if dry_run:
             return WOULD
         client.set_allocations(_as_held(record, held, held.holder, client.knows_consumer_types()))
-    # The error ends the loop, because each further consumer would wait for an answer just as long.
+    # The error is raised again and ends all work, because each further request would wait just as long.
     except UnavailableError:
         raise
     except ConflictError as error:

@@ -37,7 +37,7 @@ LAST_SPANS_THREAD: Final = ThreadSpec(
 )
 
 _MAX_QUEUE: Final = 2048
-"""Maximum number of ended spans that wait for the collector. Further spans are dropped, which is logged.
+"""Maximum number of ended spans that wait for the collector. Further spans are dropped, and the log says so.
 """
 _EXPORT_TIMEOUT: Final = 5.0
 """Maximum number of seconds for sending a batch of spans, with retries."""
