@@ -1,5 +1,4 @@
-"""Shows how another configuration would affect the running guests: the matching rules, and the changed
-settings.
+"""Shows which rules and settings running guests would have with another configuration.
 
 The running agent sends the values from which the settings of each guest follow, as JSON. ``config check``
 resolves the settings again with the rules of the configuration files.

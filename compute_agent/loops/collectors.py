@@ -1,5 +1,4 @@
-"""Calls the collectors of amounts, and offers the amounts that the collectors have measured. Installed
-packages bring the collectors.
+"""Calls collectors, which installed packages bring, and offers the amounts that they have measured.
 
 A collector that hangs blocks only its own thread, and the values of the collector expire. But collectors run
 in the process of the agent: a collector that uses all memory, or never releases the interpreter's lock, stops

@@ -1,4 +1,4 @@
-"""Errors of Placement, one class for each kind of reaction of callers, and checks of answers.
+"""The errors of requests to Placement, with a class for each reaction of callers, and checks of answers.
 
 Each answer is checked when it arrives, because code that finds a wrong type later has already used half of
 the answer. A shape is one of the following:
@@ -37,7 +37,7 @@ class PlacementError(Exception):
     ) -> None:
         self.method = method
         self.url = url
-        # The text comes from the server, and goes to logs and terminals.
+        # The text is made safe, because it comes from the server, and goes to logs and terminals.
         self.detail = detail = on_one_line(detail)
         self.status = status
         self.code = code
@@ -75,7 +75,7 @@ class NotFoundError(PlacementError):
 
 
 class ConflictError(PlacementError):
-    """The state of the server forbids the change (409)."""
+    """The present state in Placement forbids the change (409)."""
 
 
 class ConcurrentUpdateError(ConflictError):
@@ -123,7 +123,10 @@ error.
 
 
 class BadAnswerError(ValueError):
-    """An answer has an unexpected shape; the message names the place and the type found."""
+    """An answer has an unexpected shape.
+
+    The message names the place in the answer, and the type that was found.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,8 +100,8 @@ def resolve_holdings(
     found: dict[str, GuestHolding] = {}
     waiting: list[MovedGuest] = []
     for guest in guests:
-        # The guest has its allocation back, never held one, or the agent has lost its state and knows only
-        # the present allocation.
+        # In these cases, the guest has its allocation back or never held one, or the agent has lost its state
+        # and knows only the present allocation.
         if guest.own == guest.before or guest.before == {} or (guest.before is None and guest.own):
             found[guest.uuid] = GuestHolding(guest.own)
         # Known migrations are matched first: a new match could swap the claims of equal guests.
@@ -161,8 +161,8 @@ def _match_consumers(options: Mapping[str, Sequence[str]]) -> dict[str, str]:
     taken: dict[str, str] = {}
 
     def find_consumer(guest: str, seen: set[str]) -> bool:
-        # A maximum matching by augmenting paths: for a guest without a free option, another guest changes to
-        # another of its options.
+        # This finds a maximum matching by augmenting paths: if a guest has no free option, another guest
+        # changes to another one of its options.
         for consumer in options[guest]:
             if consumer not in seen:
                 seen.add(consumer)
@@ -177,14 +177,17 @@ def _match_consumers(options: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 DEFAULT_MIN_AGE: Final = 3600.0
-"""Seconds for which an allocation must be without a guest before the audit can delete it.
+"""Seconds for which an allocation must be without a guest before the audit deletes it.
 
 Nova claims resources of a host before it copies the image, so the guest can start long after its allocation
 was made.
 """
 
 UNKNOWN_OWNER: Final = "00000000-0000-0000-0000-000000000000"
-"""The uuid of project and user for guests without a known owner, as Placement uses it for old consumers."""
+"""The uuid of project and user for guests whose owner is unknown.
+
+Placement uses it for old consumers, too.
+"""
 
 _GUEST_TYPE: Final = "INSTANCE"
 
@@ -224,10 +227,10 @@ class AuditedGuest:
     :ivar refusal: the reason why the guest has no CPUs; empty if the guest has CPUs.
     :ivar stray: a text about CPUs that the guest holds outside the present CPU sets.
     :ivar migration: the consumer that holds the guest's CPUs during a migration; otherwise empty.
-    :ivar held: the CPUs that no other guest should use.
+    :ivar held: the CPUs that belong to the guest alone.
     :ivar known: the guest's allocation, as the agent remembers it.
     :ivar dedicated_vcpus: the guest CPUs that the mask of the flavor names as dedicated.
-    :ivar pinned_vcpus: the guest CPUs that run on ``held`` CPUs only.
+    :ivar pinned_vcpus: the guest CPUs that can run only on CPUs in ``held``.
     :ivar misplaced: a text about threads that run on dedicated CPUs although they run no guest CPU.
     :ivar devices: a text about PCI devices that the guest uses but has not allocated, or has allocated but
         does not use.
@@ -274,7 +277,7 @@ class HealOptions:
 
     :ivar heal: create missing allocations of guests.
     :ivar delete: delete allocations that have had no guest for ``min_age`` seconds.
-    :ivar confirmed: the consumers of which allocations can be deleted; None means all consumers.
+    :ivar confirmed: the consumers whose allocations the audit is allowed to delete; None means all consumers.
     :ivar dry_run: report the repairs without making them.
     :ivar consumers: the consumers to check; empty means all.
     """
@@ -291,7 +294,8 @@ class HealOptions:
 class ConsumerRecord:
     """The state of a consumer just before a repair.
 
-    The audit decides again from this record, because time has passed since the finding.
+    The audit decides again from this record, because the consumer may have changed since the difference was
+    found.
 
     :ivar holds: the allocations of the consumer on all hosts.
     :ivar ours: the allocations on this host alone.
@@ -365,7 +369,7 @@ def compare_holdings(
 
 
 def _overlapping_cpus(guest: AuditedGuest, guests: Iterable[AuditedGuest]) -> str:
-    """A text that names CPUs that two guests should each have alone; empty without such CPUs."""
+    """A text about CPUs that this guest and another guest should each have alone; empty without such CPUs."""
     return ", ".join(
         f"{named_cpus(common)} also of guest {full_name(other.name, other.uuid)}"
         for other in guests
@@ -397,7 +401,7 @@ def total(allocation: Allocation) -> dict[str, int]:
 
 
 def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) -> dict[str, int]:
-    """The amounts by resource class that a guest should hold.
+    """The amounts that a guest should hold, by resource class.
 
     The number of its dedicated CPUs comes from its flavor. If the flavor is not known, the number comes from
     the guest's allocation, up to the number of guest CPUs. Without an allocation the number comes from the
@@ -439,7 +443,7 @@ def allocation_for(guest: AuditedGuest, free: FreeCapacity) -> Allocation | str:
     """The allocation for a guest without an allocation on this host, or the reason why it cannot get one.
 
     The result is the allocation that the agent remembers for the guest. If the agent remembers no allocation,
-    the result is on the providers of the CPUs on which the guest runs.
+    the amounts come from the providers of the CPUs on which the guest runs.
     """
     if guest.known:
         return guest.known
@@ -496,7 +500,8 @@ def decide_deletion(
 
     :param age: the seconds for which the consumer is known to have had no guest.
     """
-    # Another program is changing the consumer, and its next request could undo the repair.
+    # If the allocation differs, another program is changing the consumer, and its next request could undo the
+    # repair.
     if record.ours != finding.allocation:
         return "left: another program changes it"
     # Nova itself removes the allocation when the migration ends.

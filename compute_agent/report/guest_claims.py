@@ -1,9 +1,9 @@
 """Claims of the agent for guests without an allocation: their amounts, and notes about them. Pure functions.
 
 The agent writes a *note* to disk before each claim, and keeps the note until the allocation is given back. So
-after a crash at any point the agent still finds the allocations that it may have claimed. An allocation
-counts as the agent's if a note has its owner, its type and its amounts, and if it is on this host only. The
-agent neither changes nor gives back any other allocation.
+the agent finds all allocations that it has perhaps claimed, even after a crash. An allocation counts as the
+agent's if it is only on this host, and if a note has its owner, its type and its amounts. The agent neither
+changes nor gives back any other allocation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from compute_agent.report.history import ConsumerOwner
 from compute_agent.report.host_notes import HostNote
 
 CLAIM_TYPE: Final = "HOST_GUEST"
-"""The consumer type of the consumers for which the agent claims. Nova and operators use other types."""
+"""The consumer type of guests for which the agent makes claims. Nova and operators use other types."""
 
 _VERSION: Final = 1
 
@@ -65,7 +65,7 @@ def claimed_amounts(settings: GuestSettings, dedicated_classes: Iterable[str], m
     :param memory_mb: the memory in MiB; 0 to claim no memory.
     """
     if settings.qos_class in dedicated_classes:
-        # The emulator threads then have a CPU of their own.
+        # With the policy isolate, the emulator threads have a CPU of their own.
         extra = int(settings.emulator_policy is EmulatorPolicy.ISOLATE)
         found = {"PCPU": settings.vcpus + extra}
     else:

@@ -58,9 +58,9 @@ def parse_notes(version: int, content: bytes, read_row: Callable[[str, Any], Not
 def split_notes(notes: Mapping[str, NoteT], machine: str) -> tuple[dict[str, NoteT], dict[str, NoteT]]:
     """The notes of this host, and those of other hosts, by uuid of the guest.
 
-    A note without a host, or on a host without an id, counts as this host's.
+    A note without a host counts as a note of this host. If this host has no id, all notes do.
 
-    :param notes: the notes of a file. Each has the host that made it.
+    :param notes: the notes of a file. A note can have the id of the host that made it.
     :param machine: the id of this host, as ``read_host_id()`` returns it.
     """
     foreign = {

@@ -124,11 +124,11 @@ class ProviderReader:
 
     @property
     def last_seen(self) -> Mapping[str, ReportedProvider]:
-        """The providers as they were last read, maybe long ago."""
+        """The providers as they were last read, perhaps long ago."""
         return self.reported or self._seen
 
     def known_names(self) -> KnownNames:
-        """The names of classes and traits that the server knows, read once."""
+        """The names of classes and traits that the server knows. They are read only once."""
         if self._known is None:
             self._known = KnownNames(
                 self._client.resource_classes(),
@@ -150,11 +150,12 @@ class ProviderReader:
             # One read returns a whole tree, which can include other missing providers.
             if stray not in fresh:
                 fresh |= read(stray)
-        # If a provider is missing, the database is perhaps another one, with other names.
+        # If a provider is missing, Placement perhaps has another database now, with other names of classes
+        # and traits.
         if self.reported.keys() - fresh.keys():
             self._known = None
-        # The set is cleared only after everything was read, so that these providers stay stale after a
-        # failure.
+        # The set of stale providers is cleared only after everything was read. After a failure, the providers
+        # stay stale.
         self._stale = frozenset()
         self.reported, self.generations = fresh, _provider_generations(fresh)
         # The evidence is kept until take_evidence(), so that the next reading does not hide it.
@@ -213,7 +214,7 @@ class ProviderReader:
             held[record["uuid"]] = {
                 consumer: each["resources"] for consumer, each in record["allocations"].items()
             }
-        # Two answers are joined to one listing, which has the age of the older answer.
+        # The answers for two trees become one listing, which counts as old as the older answer.
         self._listing = HoldingsListing(as_of if self._listing is None else self._listing.as_of, held)
         return {record["uuid"]: provider_from_tree(record) for record in tree.providers}
 
@@ -257,7 +258,7 @@ class HostReporter:
         self._owned = owned
         self._remember = remember
         self.reader = ProviderReader(client)
-        # The generations are those that the former process saw. If a database was restored while no agent
+        # These generations are from the previous run of the agent. If a database was restored while no agent
         # ran, its generations are lower.
         self.reader.generations = generations
         self._dropped: frozenset[str] = frozenset()
@@ -271,9 +272,9 @@ class HostReporter:
     def report_tree(self, tree: ProviderTree) -> ReportOutcome:
         """Send the differences between ``tree`` and Placement.
 
-        A refused change (409: in use, name taken; or 400) is in the outcome. All changes that do not depend
-        on it are made. If another program changes a provider meanwhile, everything is read again, in at most
-        four attempts.
+        A change that Placement refuses (400, or 409 for a conflict) is in the outcome. All changes that do
+        not depend on the refused change are made. If another program changes a provider meanwhile, everything
+        is read again, in at most four attempts.
 
         :raises PlacementError: Placement does not answer, or other programs keep changing the providers.
         """
@@ -424,7 +425,10 @@ class HostReporter:
         return reported
 
     def take_evidence(self) -> tuple[str, Generations]:
-        """A text about generations that decreased, returned once, and the present generations."""
+        """A text about generations that have decreased, and the present generations.
+
+        The text is returned only once.
+        """
         evidence, self.reader.evidence = self.reader.evidence, ""
         reported = self.reader.reported
         now = {uuid: one.generation for uuid, one in reported.items()} or self.reader.generations
@@ -493,8 +497,8 @@ class HostReporter:
         actions = plan_actions(wanted, reported, owned, self.reader.known_names())
         self._log_dropped(wanted)
         self._log_adjustments(wanted, reported, owned)
-        # The possible own names are saved before the first request, so that after a crash the agent still
-        # knows which names are its own.
+        # The names that can become the agent's own are saved before the first request. So the agent knows
+        # them even after a crash.
         claims = ownership_before(wanted, reported, owned)
         self._keep_owned(claims)
         if not actions:
@@ -504,7 +508,7 @@ class HostReporter:
         result = PlanExecution(self._client, self.reader.reported).run(actions)
         if result.refusals:
             self.reader.mark_stale({getattr(refusal.action, "uuid", "") for refusal in result.refusals})
-        # The names are forgotten, because the set lacks the names that were just created.
+        # The known names are forgotten, because they lack the names that were just created.
         if any(isinstance(action, CreateTrait | CreateResourceClass) for action in actions):
             self.reader.forget_names()
         self._keep_owned(ownership_after(wanted, claims, self.reader.reported))
@@ -512,7 +516,7 @@ class HostReporter:
         return result
 
     def _log_dropped(self, tree: ProviderTree) -> None:
-        """Log traits that the server is too old to know, each trait once."""
+        """Log the traits that the server does not know, because it is too old. Each trait is logged once."""
         dropped = unknown_traits(tree, self.reader.known_names())
         if dropped - self._dropped:
             LOG.warning(
@@ -532,6 +536,6 @@ class HostReporter:
 
     def _keep_owned(self, owned: Ownership) -> None:
         if owned != self._owned:
-            # The file is saved first: if that fails, memory must not contain names that the file lacks.
+            # The file is written first: if this fails, the memory must not have names that the file lacks.
             self._remember(owned)
             self._owned = owned

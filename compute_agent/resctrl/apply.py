@@ -39,8 +39,8 @@ def apply_plan(
         if step.group in stopped:
             continue
         try:
-            # A removal needs no ways. All other steps were planned as if no step failed, so each one is
-            # checked again.
+            # A removal needs no ways. All other steps were planned under the assumption that no step fails,
+            # so each one is checked again.
             if not isinstance(step, RemoveGroup):
                 _check_free(files, step, stopped, exclusive)
             _apply_step(files, step, codec)
@@ -56,7 +56,7 @@ def _check_free(
     stopped: Iterable[str],
     exclusive: Mapping[str, Collection[int]],
 ) -> None:
-    """Check that a step takes no exclusive way of a stopped group, and no way that must become exclusive.
+    """Check that a step takes no way that a stopped group still has, if either group needs the way alone.
 
     :raises ResctrlError: EAGAIN: a stopped group still has a way that the step takes, and one of the two
         groups needs the way exclusively. The message names the stopped group.
@@ -65,7 +65,7 @@ def _check_free(
         try:
             has = read_group_schemata(files, other)
         except ResctrlError:
-            continue  # The group was not made, or was removed, so it has no ways.
+            continue  # This group was not made, or another program has removed it. So it has no ways.
         for resource, cache, mask in step.schemata:
             alone = cache in exclusive.get(step.group, ()) or cache in exclusive.get(other, ())
             if alone and resource in CACHE_RESOURCES and mask & (has.get_value(resource, cache) or 0):

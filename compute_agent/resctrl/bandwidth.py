@@ -25,7 +25,10 @@ UNITS_PER_GB: Final = 8
 
 
 class BandwidthUnknownError(ValueError):
-    """A value needs the full bandwidth, which is unknown; the message names the option to set."""
+    """A value cannot be computed, because the full bandwidth is unknown.
+
+    The message names the option to set.
+    """
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -71,7 +74,7 @@ def percent_of_cap(codec: BandwidthCodec, domain: int, cap: BandwidthCap) -> int
 
 def round_up_to_step(value: float, minimum: int, step: int) -> int:
     """The smallest ``minimum + N * step`` that is at least ``value``."""
-    # The kernel, too, rounds up, so that a guest gets at least the requested bandwidth.
+    # The value is rounded up, as in the kernel, so that a guest gets at least the requested bandwidth.
     return minimum + max(0, math.ceil((value - minimum) / step)) * step
 
 
@@ -107,7 +110,7 @@ class BandwidthCodec(Protocol):
         ...
 
     def decode_value(self, domain: int, value: int) -> int:
-        """The percent of bandwidth for a schemata value, rounded down, at most 100."""
+        """The percent of bandwidth for a schemata value, rounded down and at most 100."""
         ...
 
     def is_same_value(self, written: int, read: int) -> bool:
@@ -141,7 +144,7 @@ class IntelCodec:
         return min(100, round_up_to_step(percent, self._minimum, self._step))
 
     def encode_rate(self, domain: int, rate: BandwidthRate) -> int:
-        """Raise the error, because the processor throttles by a delay for each core and has no rates.
+        """Raise an error, because the processor throttles each core by a delay, and has no rates.
 
         :raises BandwidthUnknownError: always.
         """
@@ -177,7 +180,7 @@ class IntelMbpsCodec:
             if percent >= 100:
                 return UNLIMITED_MBPS
             raise BandwidthUnknownError(f"{percent} % of an unknown bandwidth: set memory_bandwidth_gbps")
-        # The smallest value is one step, because 0 MiB/s would stop the guest.
+        # The result is at least one step, because 0 MiB/s would stop the guest.
         return round_up_to_step(self._full * percent / 100 / BYTES_PER_MIB, self._step, self._step)
 
     def encode_rate(self, domain: int, rate: BandwidthRate) -> int:
@@ -245,7 +248,10 @@ class AmdCodec:
 
 
 class ArmCodec(IntelCodec):
-    """The codec of ARM MPAM: percent for all tasks together. The kernel can show a value one step off."""
+    """The codec of ARM MPAM: percent for all tasks together.
+
+    The kernel can show a value that is one step off.
+    """
 
     shares_cap = True
 

@@ -49,7 +49,7 @@ class ResctrlFilesystem:
         :raises ResctrlError: the file cannot be read.
         """
         try:
-            # The file is read once and as a whole, so it needs no buffer.
+            # The file is read with a single call, so it needs no buffer.
             with open(f"{self._folder}/{path}", "rb", buffering=0) as file:
                 return file.readall().decode(errors="replace")
         except OSError as error:

@@ -47,7 +47,7 @@ class ResctrlMount:
     """A mounted resctrl filesystem.
 
     :ivar options: the mount options, such as ``cdp``.
-    :ivar captured: whether the files are copies from another machine, which cannot be written.
+    :ivar captured: whether the files are copies from another machine. Nothing can be written to copies.
     """
 
     path: Path
@@ -61,7 +61,10 @@ class ResctrlMount:
 
 
 class NoMountError(Exception):
-    """The host has no usable resctrl filesystem. The text is the reason, for one line of the log."""
+    """The host has no usable resctrl filesystem.
+
+    The text is the reason, short enough for one line of the log.
+    """
 
 
 def open_mount(root: Path = Path("/"), mount: bool = False, options: str = "") -> ResctrlMount:
@@ -214,7 +217,10 @@ def read_platform(
 def _read_cache_control(
     files: ResctrlFilesystem, level: int, default: Schemata, sparse: bool
 ) -> CacheControl | None:
-    """Read the control of the caches of one level. With CDP, the files for code and data are equal."""
+    """Read the control of the caches of one level.
+
+    With CDP, the files for code and for data have the same content, so only one of them is read.
+    """
     resources = tuple(
         name for name in (f"L{level}", f"L{level}CODE", f"L{level}DATA") if default.domain_ids(name)
     )
@@ -236,7 +242,8 @@ def _read_cache_control(
         level=level,
         resources=resources,
         ids=default.domain_ids(resources[0]),
-        # AMD shows 0 because its masks can be empty; the agent gives each group at least one way.
+        # On AMD, the kernel shows 0, because masks can be empty there. The agent gives each group at least
+        # one way.
         rules=MaskRules(all_ways, max(1, min_bits), sparse if text is None else text == "1"),
         shareable=shareable & all_ways,
         closids=closids,
@@ -274,19 +281,20 @@ def _read_bandwidth_control(
         resource=resource,
         ids=default.domain_ids(resource),
         minimum=minimum,
-        # The number is at least 1, because it is a divisor, and a hostile or broken tree can contain 0.
+        # The number is at least 1, because it is used as a divisor, and files of a wrong copy can contain 0.
         granularity=max(1, granularity),
         closids=closids,
         maximum=maximum,
-        # A captured tree has no mount options, but the value for "no limit" shows the unit. SMBA has no
-        # mba_MBps.
+        # Files that were copied from another machine have no mount options, but the value for "no limit"
+        # shows the unit. SMBA has no mba_MBps.
         in_mbps=resource == "MB" and ("mba_MBps" in options or UNLIMITED_MBPS in maximum.values()),
     )
 
 
 def _read_maximum(files: ResctrlFilesystem, resource: str, default: Mapping[int, int]) -> dict[int, int]:
     """The highest bandwidth value that any group has, by bandwidth domain."""
-    # No file shows the hardware's maximum, and an operator may have lowered the value of the default group.
+    # All groups are read, because no file shows the hardware's maximum, and an operator may have lowered the
+    # value of the default group.
     highest = dict(default)
     for name in files.list_folders():
         if name not in NOT_GROUPS:

@@ -74,7 +74,8 @@ class BandwidthControl:
     :ivar granularity: the step between values (``bandwidth_gran``), in the kernel's unit.
     :ivar maximum: the highest value that any group has, by domain id. Usually this is the value of the
         default group.
-    :ivar in_mbps: whether values are MiB/s that a control loop of the kernel keeps (mount option mba_MBps).
+    :ivar in_mbps: whether values are in MiB/s, and a control loop of the kernel keeps them (mount option
+        mba_MBps).
     """
 
     resource: str
@@ -118,7 +119,8 @@ class ResctrlPlatform:
     @property
     def closid_count(self) -> int:
         """The maximum number of CLOSIDs, including that of the default group."""
-        # A group has one CLOSID for all resources, so the resource with the fewest limits their number.
+        # A group has one CLOSID for all resources, so the resource with the fewest CLOSIDs limits their
+        # number.
         controls = [control.closids for control in (self.l3, self.l2, self.mb, self.smba) if control]
         return min(controls, default=0)
 

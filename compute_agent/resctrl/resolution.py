@@ -30,7 +30,8 @@ from compute_agent.resctrl.share_spec import BadShareError, ShareSpec, WayRange
 from compute_agent.resctrl.ways import NO_WAYS, MaskMove, WayAssignment, assign_ways
 
 ShareKey = tuple[tuple[WayRange, ...], tuple[BandwidthCap, ...]]
-"""The effect of a share: ranges on L3 caches for code and data, the range on L2 caches, and bandwidth caps.
+"""A key for the effect of a share: the ranges on L3 caches for code and data, the range on L2 caches, and the
+bandwidth caps.
 
 Two shares with the same key can have the same group.
 """
@@ -147,7 +148,7 @@ def cache_lines(
     taken: Mapping[int, WayMask],
     way_limits: Mapping[int, int] = MappingProxyType({}),
 ) -> Schemata:
-    """The L3 lines of :func:`group_schemata`, with exclusive ways for code and data."""
+    """The L3 lines of :func:`group_schemata`. Exclusive ways are for both code and data."""
     control = host.platform.l3
     if control is None:
         return Schemata()
@@ -159,7 +160,8 @@ def cache_lines(
                 open_ways = host.partitions[cache].open_ways(taken.get(cache, NO_WAYS))
                 asked = share.range_on(cache, resource) or WayRange(0, 100)
                 mask = open_ways.percent_range(asked.first, asked.last, control.rules.min_bits)
-                # The range begins with a run of ways that is too short for a mask.
+                # If the range begins with a run of ways that is too short for a mask, the group gets all open
+                # ways.
                 if control.rules.find_fault(mask):
                     mask = open_ways
                 # Limited guests keep the lowest ways, so that all limited guests of a class use the same
@@ -187,7 +189,7 @@ def l2_lines(host: ResctrlLayout, share: ShareSpec, present: ResctrlGroups, name
                     share.l2.first, share.l2.last, control.rules.min_bits
                 ).bits
             elif group is not None and default and group.schemata.get_value(resource, cache) != default:
-                masks[cache] = default  # The mask is left from an earlier rule of its class.
+                masks[cache] = default  # the present mask is from an earlier rule of its class
     return Schemata(lines)
 
 
@@ -240,8 +242,8 @@ class GroupResolution:
 
     :ivar groups: the groups by name, including the default group.
     :ivar membership: the control group of each guest, by uuid of the guest.
-    :ivar moves: the changes of exclusive masks in their order, by L3 cache id. The owners in these changes
-        are groups.
+    :ivar moves: the changes of exclusive masks in their order, by L3 cache id. The owners of masks in these
+        changes are groups.
     :ivar refused: messages about rules that cannot be met: by uuid for guests, and by group for classes.
     """
 
@@ -275,7 +277,7 @@ def resolve_groups(
     refused: dict[str, list[str]] = {}
 
     def record_refusal(name: str, reason: str) -> None:
-        # Two rules of a guest can fail for the same reason, which is reported once.
+        # If two rules of a guest fail for the same reason, the reason is reported once.
         if reason not in refused.setdefault(name, []):
             refused[name].append(reason)
 
@@ -306,7 +308,8 @@ def resolve_groups(
         demand.guest: _group_of(host, usable, sharing, demand, names, barred, shortage, record_refusal)
         for demand in guests
     }
-    # This comes after the membership: a guest without a group of its own gets no exclusive ways.
+    # Exclusive ways are assigned after the groups, because a guest without a group of its own gets no
+    # exclusive ways.
     exclusive = _exclusive_ways(host, guests, membership, present, record_refusal)
     taken = {cache: WayMask.union_of(found.masks.values()) for cache, found in exclusive.items()}
 
@@ -320,7 +323,8 @@ def resolve_groups(
             groups[group] = TargetGroup(group, group_schemata(host, share, {}, {}, taken))
     for demand in guests:
         group = membership[demand.guest]
-        # The group of a class, or of guests with equal shares, has its schemata already.
+        # If the guest shares a group with its class or with guests of equal shares, the group already has its
+        # schemata.
         if group not in groups:
             own = {cache: found.masks[group] for cache, found in exclusive.items() if group in found.masks}
             # Allocated amounts belong to one guest, so they apply only to a group of its own.
@@ -359,7 +363,7 @@ def _usable_share(
             return False
         return True
 
-    # Checking the first domain is enough, because a cap without a value there has none on any other domain.
+    # Only the first domain is checked: a cap that has no value there has no value on any other domain.
     known = share.mb is None or not control.ids or has_value(control.ids[0], share.mb)
     exceptions = {
         domain: cap
@@ -461,12 +465,12 @@ def _own_group(
     share = demand.share
     if not share and not demand.way_limits:
         return None
-    # With one cap for several guests, one of them could use the bandwidth of all.
+    # If several guests shared one cap, one of them could use the bandwidth of all.
     capped = any(map(is_below_full, (share.mb, *share.mb_per_cache.values())))
     if capped and host.codec is not None and host.codec.shares_cap:
         return host.guest_group(demand.guest)
     whole = share.overlaid_on(classes.get(demand.qos_class, ShareSpec()))
-    # Limits are temporary and not part of the key, so a guest has another group while it is limited.
+    # Limits are temporary and not part of the key, so a guest gets another group while it is limited.
     same = None if demand.way_limits else sharing.group_with(host, whole)
     return host.share_group(whole, demand.way_limits) if same is None else same
 
@@ -526,8 +530,8 @@ def _group_of(
     group = sharing.by_class.get(demand.qos_class, DEFAULT_GROUP)
     if group in names:
         return group
-    # No group is left for the class either. The guest stays in the default group with all open ways, because
-    # too many ways are better than too few.
+    # In this case, no group is left for the class either. The guest stays in the default group with all open
+    # ways, because too many ways are better than too few.
     record_refusal(demand.guest, barred.get(group, shortage))
     return DEFAULT_GROUP
 

@@ -1,5 +1,4 @@
-"""Pure functions that compute the next state of interference and the decisions, from the state and new
-samples.
+"""Pure functions that compute decisions and the next state of interference from new samples.
 
 A decision limits a guest that disturbs other guests, raises its limit again, or reports a verdict. The
 executor carries out the decisions.
