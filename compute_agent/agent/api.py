@@ -122,7 +122,7 @@ class AgentParts(Protocol):
 
     @property
     def manual_throttling(self) -> ManualThrottling:
-        """Limits and evicts guests by hand."""
+        """Limits and evicts guests by an operator's command."""
         ...
 
     @property

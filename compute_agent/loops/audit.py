@@ -121,8 +121,8 @@ def from_affinities(
     for uuid, sets in affinities.items():
         observed = frozenset[int]().union(*sets)
         used = bound[uuid]
-        # With thread policy isolate, the siblings of dedicated CPUs that a guest uses belong to it and stay
-        # empty.
+        # With the thread policy isolate, the siblings of the dedicated CPUs of a guest also belong to the
+        # guest, and stay empty.
         isolated = settings[uuid].thread_policy is ThreadPolicy.ISOLATE
         own = used | (host_state.topology.siblings_of(used) & dedicated if isolated else frozenset())
         others = frozenset[int]().union(*(cpus for other, cpus in bound.items() if other != uuid))

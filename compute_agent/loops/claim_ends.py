@@ -399,7 +399,7 @@ class ClaimEnds(AgentLoop):
         _, since = self._evicting.get(note.guest_uuid, (note, None))
         steps = due_steps(note, self._end_rules, now, self._can_evict(view), since)
         for step in steps:
-            # No warning says that a guest still runs if the agent evicts this guest now.
+            # If the agent evicts the guest now, it does not also warn that the guest still runs.
             if step is not EndStep.OVER or EndStep.EVICT not in steps:
                 self._take_step(step, note, view, now)
 

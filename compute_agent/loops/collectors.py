@@ -315,7 +315,7 @@ class CollectorLoops:
         self._file.save(dump(self.known), self._clock())
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Add the collectors' resource classes to the provider tree; amounts not offered now are reserved."""
+        """Add the collectors' classes to the provider tree. Amounts that are not offered now are reserved."""
         return withhold_classes(tree, self._current_classes, self._clock())
 
     def list_rows(self, tree: ProviderTree) -> list[dict[str, Any]]:

@@ -199,7 +199,7 @@ class HostUseReader:
         root: str = "/",
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``root`` is the folder that contains ``proc``; it is not a prefix of cgroup paths."""
+        """``root`` is the folder that contains ``proc``. Paths of cgroups are not below ``root``."""
         self._pipeline = pipeline
         self._subjects = SubjectFactory(driver)
         self._classes = classes
@@ -300,7 +300,7 @@ class MemoryReader:
     ) -> None:
         """Read the memory of the guests of ``pipeline``.
 
-        :param root: the folder that contains ``proc`` and ``sys``; it is not a prefix of cgroup paths.
+        :param root: the folder that contains ``proc`` and ``sys``. Paths of cgroups are not below it.
         :param cold: returns, by uuid of the guest, the bytes of swap that do not count, because the guest
             does not use them any more.
         """

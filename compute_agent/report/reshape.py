@@ -75,8 +75,8 @@ def plan_reshape(
 ) -> ReshapePlan | InfeasibleReshape:
     """Plan the reshape from ``reported`` to ``derived``.
 
-    An allocation of a resource class that no provider of the new tree has cannot move. The agent keeps this
-    allocation with its inventory. Foreign classes and providers stay unchanged.
+    If no provider of the new tree has the resource class of an allocation, the allocation cannot move. The
+    agent then keeps the allocation and its inventory. Foreign classes and providers stay unchanged.
 
     :param derived: the new tree of the host.
     :param reported: the present providers in Placement.

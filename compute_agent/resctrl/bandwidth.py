@@ -194,7 +194,10 @@ class IntelMbpsCodec:
         return min(100, int(value * BYTES_PER_MIB * 100 / self._full))
 
     def is_same_value(self, written: int, read: int) -> bool:
-        """Whether both values are equal, or both mean "no limit", a value that the kernel rounds down."""
+        """Whether both values are equal, or both mean "no limit".
+
+        The kernel rounds the value for "no limit" down.
+        """
         return written == read or (written == UNLIMITED_MBPS and abs(written - read) < self._step)
 
 

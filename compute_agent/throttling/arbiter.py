@@ -53,7 +53,7 @@ class LimitArbiter:
 
         :param limit: the requested limit in the unit of ``knob``, such as cores; None withdraws the request.
         :raises GuestGoneError: the guest does not run any more.
-        :raises DriverError: the kernel refuses a limit; the former limits are in force.
+        :raises DriverError: the kernel refuses a limit; the former limits stay in force.
         :raises TimeoutError: the worker does not answer in time; repair_limits() corrects the limit.
         """
         # The lock is held until the worker has answered. Otherwise two triggers could each compute a lowest

@@ -89,7 +89,7 @@ class GuestReader:
         allotments: CacheAllotments | None = None,
         cycles: CycleCounters | None = None,
     ) -> None:
-        """``root`` is the folder that contains ``proc``; it is not a prefix of cgroup paths."""
+        """``root`` is the folder that contains ``proc``. Paths of cgroups are not below ``root``."""
         self.cycles = PerfEvents() if cycles is None else cycles
         self._driver = driver
         self._subjects = SubjectFactory(driver, allotments)
@@ -241,7 +241,7 @@ class MetricSampler:
     ) -> None:
         """Prepare measurements.
 
-        :param root: the folder that contains ``proc``, usually ``/``; it is not a prefix of cgroup paths.
+        :param root: the folder that contains ``proc``, usually ``/``. Paths of cgroups are not below it.
         :param cache: reads the counters of caches; None means that caches are not measured.
         :param read_source: returns the last value of a metric from outside the kernel, by its name.
         :param read_oversold: returns the oversold amount of a reclaimed resource class.

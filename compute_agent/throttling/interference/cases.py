@@ -109,8 +109,8 @@ class InterferenceCase:
 
     def is_settled(self, time: float) -> bool:
         """Whether this suspect cannot be limited further. A trial can then limit another suspect."""
-        # While a further step can still help, the effect of that step could not be distinguished from the
-        # effect of another suspect's trial.
+        # As long as a further step can help, no other suspect is tried: the effects of both could not be
+        # distinguished.
         return self.phase is CasePhase.HOLD and self.exhausted and time - self.since >= TRIAL_SECONDS
 
     def is_overdue(self, time: float) -> bool:
@@ -275,8 +275,8 @@ def _try_further(case: InterferenceCase, level: float | None, lower: float | Non
     """Begin a trial of the next lower limit; mark the case as exhausted if there is no such limit."""
     if lower is None or level is None:
         return replace(case, exhausted=True), ()
-    # Limits beyond ``depth`` were given back and are dropped, because the next step begins at the current
-    # limit.
+    # Limits beyond ``depth`` are not in force any more. They are dropped, because the next step begins at the
+    # current limit.
     limits = (*case.limits[: case.depth], lower)
     after = replace(case, before=level, limits=limits, depth=len(limits), phase=CasePhase.TRIAL, since=time)
     return after, (CaseVerdict.FURTHER,)

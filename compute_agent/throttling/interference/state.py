@@ -143,7 +143,8 @@ def _case_from_row(row: Any, now: float) -> InterferenceCase:
     watch, victim, suspect, lever, domain, correlation, before, *more = row
     taken, depth, phase, age, relapses, guilty, exhausted = more
     steps = tuple(read_number(one, 1e6) for one in taken)
-    # A limit of 0 would stop the suspect. For a depth above the number of limits there would be no limit.
+    # A limit of 0 would stop the suspect. If ``depth`` was above the number of limits, the case would have no
+    # limit.
     if not steps or min(steps) <= 0 or not 0 <= _whole_count(depth) <= len(steps):
         raise ValueError(f"{taken!r}, {depth!r} are not limits")
     case = InterferenceCase(
