@@ -133,7 +133,7 @@ class GuestClaims:
         self._asked = ""
         """The uuid of the absent guest about which a driver was asked last."""
         self._checked: dict[str, int] = {}
-        """The main process of each guest whose claim has the needed amounts, by uuid of the guest."""
+        """The main process of each guest with a claim of the needed amounts, by uuid of the guest."""
         self._since: float | None = None
         """The time of the agent's first claims, in seconds since boot; None if it has made none so far."""
         self._failure = ""

@@ -369,8 +369,7 @@ def oversold_capacity(
         guest: unit * sum(amount for provider, amount in amounts.items() if provider in short)
         for guest, amounts in held.items()
     }
-    # Only guests on a provider whose offer is too small count: other guests would free nothing on this
-    # provider.
+    # Only guests on a provider with an offer that is too small count: other guests would free nothing there.
     return OversoldCapacity(
         unit * sum(beyond[provider] for provider in short),
         {guest: amount for guest, amount in guests.items() if amount},

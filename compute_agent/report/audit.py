@@ -184,7 +184,7 @@ was made.
 """
 
 UNKNOWN_OWNER: Final = "00000000-0000-0000-0000-000000000000"
-"""The uuid of project and user for guests whose owner is unknown.
+"""The uuid of project and user for guests with an unknown owner.
 
 Placement uses it for old consumers, too.
 """
@@ -277,7 +277,8 @@ class HealOptions:
 
     :ivar heal: create missing allocations of guests.
     :ivar delete: delete allocations that have had no guest for ``min_age`` seconds.
-    :ivar confirmed: the consumers whose allocations the audit is allowed to delete; None means all consumers.
+    :ivar confirmed: the consumers of which the audit is allowed to delete allocations; None means all
+        consumers.
     :ivar dry_run: report the repairs without making them.
     :ivar consumers: the consumers to check; empty means all.
     """

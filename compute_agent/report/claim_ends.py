@@ -12,8 +12,9 @@ Evictions
     grace period is 60 seconds. The agent asks the guest to stop at 11:58:58, and kills the guest at 11:59:58
     if it still runs.
 
-Doubt A claim can disappear before its end, because another program has deleted it, or because an older copy
-    of Placement's database was restored. The agent then keeps the note until the noted end time, unless the
+Doubt
+    A claim can disappear before its end, because another program has deleted it, or because an older copy of
+    Placement's database was restored. The agent then keeps the note until the noted end time, unless the
     guest has an allocation without an end time. A claim with a lower generation than its note can come from
     an older copy as well. If this claim has an earlier end time or a stronger action, the note does not
     change. If the generation rises after that, a client has changed the claim, and the change counts. So the

@@ -1,8 +1,9 @@
 """Recognises an older copy of Placement's database, and gives lost allocations back to their consumers.
 
-Nouns If a database was restored, or has failed over to a replica that lagged behind, it lacks its last
-    writes. For the host this looks as if a client had deleted the allocations of guests. A guest that no
-    longer has the allocation that it had before is a *loss*.
+Nouns
+    If a database was restored, or has failed over to a replica that lagged behind, it lacks its last writes.
+    For the host this looks as if a client had deleted the allocations of guests. A guest that no longer has
+    the allocation that it had before is a *loss*.
 
 Evidence
     The *generation* of a provider increases with each claim, and never decreases. If there is a loss, a lower

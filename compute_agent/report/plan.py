@@ -348,7 +348,7 @@ def _plan_steps(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, known: KnownNames
 ) -> Iterator[Action]:
     """Yield, in order: names, providers, deletions, shrinking and growing inventories, traits, attributes."""
-    # In this order, capacity that moves from one provider to another is never offered by both.
+    # In this order, capacity that moves from one provider to another is never offered by both providers.
     classes = {name for node in derived.ours for name in node.inventories}
     yield from map(CreateResourceClass, sorted(classes - known.classes))
     traits = {name for node in derived.ours for name in node.traits}

@@ -272,7 +272,7 @@ class _ReshapePlanner:
 def _pair_parts(
     consumer: str, old: str, sources: Mapping[str, int], new: str, targets: Mapping[str, int]
 ) -> Iterable[AllocationMove]:
-    """Make moves of old amounts to new amounts. The totals of both can differ by a constant factor."""
+    """Make moves of old amounts to new amounts. The two totals can differ by a constant factor."""
     total_old, total_new = sum(sources.values()), sum(targets.values())
     # The amounts are exact fractions: floating-point numbers could add up to one unit more or less than was
     # held.

@@ -1,6 +1,7 @@
 """The agent limits (throttles) guests to help other guests, and removes the limits later.
 
-Nouns Two *triggers* decide about limits. *Watermarks* act when the whole host is short of a resource, and
+Nouns
+    Two *triggers* decide about limits. *Watermarks* act when the whole host is short of a resource, and
     *interference* acts when one guest disturbs another guest. Each trigger has a package of pure functions
     (``watermarks``, ``interference``), which compute actions from frozen values. A *lever* is a way to limit
     a guest, such as a CPU quota or cache ways. A *control* is a lever on one part of the host (domain), such
@@ -34,6 +35,6 @@ Invariants
       of unknown classes or of a class above ``[qos] highest_class``.
     - No step leaves a guest with less than ``[qos] min_share`` of its allotment.
     - A limit is in the state file before the kernel gets it, and stays in the file until it is removed.
-     - Each limit is removed at some time, even after a crash of the agent, or after its section was removed.
+    - Each limit is removed at some time, even after a crash of the agent, or after its section was removed.
     - A section in preview only writes logs, events and metrics.
 """

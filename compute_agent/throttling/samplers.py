@@ -64,7 +64,7 @@ def parse_io_stat(text: str) -> int:
 
 
 class _SampledThreads(NamedTuple):
-    """The threads of a guest whose counters the agent reads.
+    """The threads of a guest that the agent reads counters of.
 
     If a guest has too many threads, only some are read. ``each`` is the number of all threads divided by the
     number of read threads.
@@ -288,8 +288,8 @@ class MetricSampler:
         unreadable, and when it is readable again. Rates are means since the last round, so the first round
         has no rates.
 
-        :param near: the watermarks whose metrics are measured for guests; None means all watermarks. For all
-            other watermarks, measure_host() must have measured the host in this round.
+        :param near: the watermarks with metrics that are measured for guests; None means all watermarks. For
+            all other watermarks, measure_host() must have measured the host in this round.
         """
         now = self._begin_round(time)
         now.subjects = subjects

@@ -2,7 +2,8 @@
 
 A limit begins as a trial, and stays only if it helps.
 
-Nouns A *signal* measures how a guest suffers, such as its time of waiting for CPUs. A greater value is worse.
+Nouns
+    A *signal* measures how a guest suffers, such as its time of waiting for CPUs. A greater value is worse.
     Each signal has a lever: the kind of limit on other guests that reduces the signal. A *watch* is a section
     of the configuration: a signal, and the classes of victims. The *baseline* of a guest is the usual value
     of its signal, learnt from its own samples. A sample above the *threshold* is a *violation*. A guest is a
@@ -16,7 +17,7 @@ Modules
     - ``signals`` computes values from readings, and defines the watches.
     - ``evidence`` has baselines, violations and suspects.
     - ``cases`` advances a case.
-     - ``decisions`` combines these modules: it computes the next ``state`` and the decisions from samples.
+    - ``decisions`` combines these modules: it computes the next ``state`` and the decisions from samples.
 
 A worked example
     A web server usually waits 2 % of its time for CPUs, and never more than 8 %. One day, a batch job on the

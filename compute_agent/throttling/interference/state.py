@@ -86,7 +86,7 @@ class InterferenceState:
         return found
 
     def without_case(self, case: InterferenceCase) -> InterferenceState:
-        """Drop a case whose limit could not be set, and open no new case for its pair for an hour."""
+        """Drop a case after its limit could not be set, and open no new case for its pair for an hour."""
         # Cases are compared by suspect and ThrottleControl, because other fields may have changed since the
         # decision.
         cases = tuple(one for one in self.cases if (one.suspect, one.knob) != (case.suspect, case.knob))

@@ -17,12 +17,13 @@ Modules
     - ``breaches`` compares snapshots with the thresholds over time.
     - ``plan`` decides the actions of a round. ``state`` has the limits and evictions of earlier rounds.
 
-A worked example Three best-effort guests use 1, 4 and 3 cores, and each has 4 guest CPUs. A watermark
-    throttles down above 7 cores, so the gap is about one core. The guest with the largest use comes first. A
-    step lowers its limit by a fifth, from 4 to 3.2 cores, and the host would use 7.2 cores. A second step
-    lowers the limit to 2.56 cores, which closes the gap. So the other two guests are not limited. After the
-    cool-down, the limit rises by steps, as long as usage would stay below the threshold of throttling up. A
-    limit that reaches all 4 CPUs is removed.
+A worked example
+    Three best-effort guests use 1, 4 and 3 cores, and each has 4 guest CPUs. A watermark throttles down above
+    7 cores, so the gap is about one core. The guest with the largest use comes first. A step lowers its limit
+    by a fifth, from 4 to 3.2 cores, and the host would use 7.2 cores. A second step lowers the limit to 2.56
+    cores, which closes the gap. So the other two guests are not limited. After the cool-down, the limit rises
+    by steps, as long as usage would stay below the threshold of throttling up. A limit that reaches all 4
+    CPUs is removed.
 
 Invariants
     - If the effect of limits can be computed, no more limits are set than are needed to close the gap. If the

@@ -68,7 +68,7 @@ class WatermarkState:
     Two fields are not saved, and are empty after a start of the agent:
 
     - ``relapses`` is the number of breaches that followed after a limit was raised, by lever.
-    - ``giving_back`` has the levers whose latest change has raised a limit.
+    - ``giving_back`` has the levers that were last used to raise a limit, and not to lower a limit.
     """
 
     throttles: tuple[ThrottledGuest, ...] = ()
