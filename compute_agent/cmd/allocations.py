@@ -23,7 +23,7 @@ class AllocationsAccept(AgentLister):
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Accept the allocations; return a row for each guest that lost some."""
+        """Accept the allocations; return a row for each guest that lost allocations."""
         rows = self.ask_daemon("allocations.accept")
         if not rows:
             self.say_why_empty("No guest lost anything: see placement_history in compute-agent status.")

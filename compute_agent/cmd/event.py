@@ -98,7 +98,7 @@ class _EventLister(AgentLister):
 
 
 class EventList(_EventLister):
-    """List the agent's decisions about guests and the host, each with its reason. The oldest comes first.
+    """List the agent's decisions about guests and the host, each with its reason, the oldest decision first.
 
     The command reads the events that are stored on this host. The command needs no running daemon.
     """
@@ -121,7 +121,7 @@ class EventList(_EventLister):
 
 
 class GuestHistory(_EventLister):
-    """List all stored decisions of the agent about a guest, each with its reason. The guest may have ended.
+    """List all stored decisions of the agent about a guest, each with its reason. The guest can have ended.
 
     The command reads the events that are stored on this host. The command needs no running daemon.
     """

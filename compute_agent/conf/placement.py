@@ -30,8 +30,8 @@ def register_session(conf: cfg.ConfigOpts) -> None:
     loading.register_session_conf_options(conf, GROUP)
     loading.register_adapter_conf_options(conf, GROUP)
     conf.set_default("service_type", "placement", group=GROUP)
-    # With retries, a lost connection or a restart of the server is no error. Without a timeout, a server that
-    # hangs would block the agent.
+    # The agent retries, so a lost connection or a restart of the server is no error. Without a timeout, a
+    # server that hangs would block the agent.
     conf.set_default("connect_retries", 2, group=GROUP)
     conf.set_default("connect_retry_delay", 0.2, group=GROUP)
     conf.set_default("status_code_retries", 2, group=GROUP)
@@ -40,7 +40,7 @@ def register_session(conf: cfg.ConfigOpts) -> None:
 
 
 def auth_opts(conf: cfg.ConfigOpts) -> list[Any] | None:
-    """Options of the chosen authentication plugin; None without one, or if in another section."""
+    """Options of the chosen authentication plugin; None if no plugin is chosen in this section."""
     options = conf[GROUP]
     if options.auth_section or options.auth_type not in plugin_names():
         return None

@@ -104,7 +104,10 @@ def failed_item(kind: str, name: str, error: Exception) -> ReleaseItem:
 def items_by_guest(
     guests: Iterable[Guest], kind: str, items: Callable[[Guest], Iterator[ReleaseItem]]
 ) -> Iterator[ReleaseItem]:
-    """The release items of each guest; the only item of an unreadable guest has the error as reason."""
+    """The release items of each guest.
+
+    If a guest cannot be read, its only item has the error as the reason.
+    """
     for guest in guests:
         try:
             yield from items(guest)
@@ -120,7 +123,10 @@ FOREIGN_ROUNDS: Final = 6
 
 
 class KernelController(Protocol):
-    """A controller for the worker. A reload makes new ones, so lasting state is on disk or in the kernel."""
+    """A controller that the worker calls.
+
+    A reload makes new controllers, so lasting state is on disk or in the kernel.
+    """
 
     name: str
     acts_early: bool
@@ -239,7 +245,7 @@ class GuestController(KernelController):
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
     ) -> Iterator[PlannedChange]:
-        """The change of each guest that differs from its target, or the error of its settings."""
+        """The change of each guest that differs from its target, or the error of reading its settings."""
         # Guests are sorted, so that two dry runs can be compared.
         for target in sorted(without_preserved(targets), key=lambda target: target.guest.uuid):
             try:

@@ -197,7 +197,10 @@ class MemoryLimitController(GuestController):
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Note the guests that use more memory than they may, which are reported and not killed."""
+        """Note the guests that use more memory than their limit.
+
+        The agent reports them, and does not kill them.
+        """
         found = {target.guest.uuid: tuple(self._limit_refusals(target)) for target in targets}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 

@@ -1,8 +1,8 @@
 """Controller ``resctrl``: the cache ways and the memory bandwidth of guests.
 
-cache_demands() translates allocations, annotations and temporary limits of guests into demands for
-:mod:`compute_agent.resctrl`. That package decides on groups and their schemata, and the controller writes
-them.
+cache_demands() translates allocations, annotations (the setting ``resctrl``) and temporary limits of guests
+into demands. :mod:`compute_agent.resctrl` decides on groups and their schemata for these demands, and the
+controller writes them.
 """
 
 from __future__ import annotations
@@ -411,7 +411,10 @@ class ResctrlController(KernelController):
         host: ResctrlLayout,
         present: ResctrlGroups,
     ) -> CacheDemands:
-        """The demands of guests; those of the last call if it had equal guests and groups."""
+        """The demands of guests.
+
+        If guests and groups are the same as at the last call, return its result again.
+        """
         # Most rounds compare guests that have not changed.
         guests = [(one.guest, one.assignment, one.allocation, one.limits) for one in targets]
         inputs = (guests, tuple(zones), present)

@@ -72,7 +72,7 @@ class ManualSettings:
         found = cls()
         try:
             found._texts = _parse_texts(read_own(path))
-        # The error is raised again although it is an OSError, because the file is not damaged but dangerous.
+        # This error is also an OSError. It is raised again, because the file is not damaged but dangerous.
         except UnsafeFileError:
             raise
         except (OSError, ValueError):
@@ -259,7 +259,10 @@ class GuestClassifier:
     def resolution_input(
         self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, host_state: HostState
     ) -> ResolutionInput:
-        """The inputs from which a guest's settings are resolved. They can also be resolved by other rules."""
+        """The inputs from which a guest's settings are resolved.
+
+        A caller can also resolve them by other rules.
+        """
         return ResolutionInput(
             guest, guest_facts(guest, allocation, owner, host_state), self.manual.values(guest.uuid)
         )

@@ -46,7 +46,7 @@ Limits = Mapping[str, Mapping[ThrottleControl, float]]
 
 
 class GuestLifecycle:
-    """Keeps guests in the cache equal to the driver's; only the worker uses the object."""
+    """Keeps the guests in the cache equal to the guests of the driver; only the worker uses the object."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class GuestLifecycle:
         return self.use_settings(entry, self._classify_guest(entry.guest, entry.allocation, entry.owner))
 
     def use_settings(self, entry: CachedGuest, guest: Guest) -> bool:
-        """Replace the guest of a cache entry by one with other settings; return whether any differ."""
+        """Replace the guest of a cache entry by ``guest``; return whether any setting differs."""
         before = entry.guest
         if guest == before:
             return False
@@ -249,14 +249,14 @@ class GuestLifecycle:
         if awaited == self._awaited:
             return False
         running = self._list_known(awaited)
-        # A saved guest without a driver may be of any driver.
+        # A saved guest without the name of a driver can belong to any driver.
         waiting = {
             uuid: guest
             for uuid, guest in saved.items()
             if uuid not in running and awaited and (not guest.driver or guest.driver in awaited)
         }
-        # The marks are set before the changes below, so that an error in them does not lead to a second
-        # takeover.
+        # The fields are set before the changes below, so that an error in these changes does not cause a
+        # second takeover.
         self._awaited, self._saved = awaited, waiting if awaited else None
         if awaited:
             LOG.warning(
@@ -382,14 +382,15 @@ class GuestLifecycle:
         return allocation
 
     def _through_migration(self, uuid: str) -> GuestHolding | None:
-        """A migration's allocation for a guest; None without one, or if the guest has one itself."""
+        """The allocation that a migration holds for a guest; None without one, or if the guest has its own.
+        """
         consumer = self._cache.migration_of(uuid)
         if not consumer or uuid in self._cache.unclaimed:
             return None
         return GuestHolding(self._cache.unclaimed[consumer].allocation, GuestMigration(consumer))
 
     def _stop_unplaced(self, entry: CachedGuest) -> None:
-        """Stop a guest that was refused; if that fails, it stays confined to CPUs that no guest holds."""
+        """Stop a refused guest. If the stop fails, the guest stays confined to CPUs that no guest holds."""
         guest, reason = entry.guest, entry.refusal
         try:
             self._driver.stop(guest, 0.0)

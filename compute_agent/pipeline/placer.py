@@ -63,7 +63,11 @@ class GuestPlacer:
     def decide_place(
         self, guest: Guest, allocation: Allocation, current: CpuAssignment | None = None
     ) -> CpuAssignment | PlacementRefusal | None:
-        """A guest's assignment, ``current`` if it suffices, or refusal; None for guests not placed here."""
+        """Decide on the CPUs of a guest: an assignment or a refusal.
+
+        If the assignment ``current`` is enough for the guest, the result is based on ``current``. The result
+        is None if the agent does not place the guest.
+        """
         host_state = self.host_state
         request = request_for(host_state, guest, allocation)
         is_placed = host_state.places_guests and not guest.settings.preserve
@@ -114,7 +118,7 @@ class GuestPlacer:
         return admit_guest(self.host_state.pools, wanted, guest.settings.qos_class, members)
 
     def place_guest(self, entry: CachedGuest) -> None:
-        """Place a guest by its current request; confine a refused one to CPUs that no guest holds."""
+        """Place a guest by its current request. A refused guest is confined to CPUs that no guest holds."""
         if self._is_followed(entry):
             self._follow_guest(entry)
             return
@@ -199,14 +203,14 @@ class GuestPlacer:
     def sync(self) -> None:
         """Adapt the assignments of all guests to the CPUs that guests now hold.
 
-        Called at the end of each event.
+        The worker calls this method at the end of each event.
 
-        Refused guests may get CPUs that have become free. Floating guests leave CPUs that a guest holds now,
+        Refused guests can get CPUs that have become free. Floating guests leave CPUs that a guest holds now,
         and return to CPUs that are free again. A guest keeps its dedicated CPUs.
         """
         if not self.host_state.places_guests:
-            # The state is forgotten, so that the first pass of a later policy that places guests looks at all
-            # of them.
+            # The last state is dropped. If a later policy places guests, its first pass then looks at all
+            # guests.
             self._synced = None
             for entry in self._cache:
                 if self._is_followed(entry) and entry.assignment is None:
@@ -256,7 +260,7 @@ class GuestPlacer:
             entry.stray = stray
 
     def _cpus_in_reach(self, entry: CachedGuest) -> CpuSet | None:
-        """CPUs of an allocation's zones and pools; None without an allocation or pools."""
+        """The CPUs of the zones and pools in a guest's allocation; None without allocation or pools."""
         if not entry.allocation or not self.host_state.has_pools:
             return None
         demands = request_for(self.host_state, entry.guest, entry.allocation).demands
@@ -406,7 +410,10 @@ class GuestPlacer:
         )
 
     def read_back(self, guest: Guest, found: KernelPlacement) -> CpuAssignment | None:
-        """Recognise an unsaved assignment from usable CPUs; None if the agent cannot have made it."""
+        """Derive an assignment that was not saved from the guest's CPUs in the kernel.
+
+        The result is None if the agent cannot have made such an assignment.
+        """
         if not self.host_state.places_guests:
             return None
         supply = self.host_state.cpu_supply(self._cache.held_cpus(), self.use)

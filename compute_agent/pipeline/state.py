@@ -2,8 +2,8 @@
 
 The file is JSON with a version and a checksum, and is replaced as a whole (see :mod:`compute_agent.files`).
 The loss of the file does little harm: the agent reads assignments from the kernel, and the next report
-records again which providers in Placement are its own. A method that keeps a value raises OSError if the file
-could not be written; the next call tries again.
+records again which providers in Placement belong to the agent. A method that keeps a value raises OSError if
+the file could not be written; the next call tries again.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class StateFile:
         """
         with self._lock:
             used = set(split_names(driver))
-            # A guest without a driver may be of any former driver.
+            # A guest without the name of a driver can belong to any former driver.
             if used.issuperset(split_names(self._state.driver)):
                 used.add("")
             guests = {uuid: guest for uuid, guest in self._state.guests.items() if guest.driver in used}
@@ -306,7 +306,10 @@ def _nova_root(content: Any) -> NovaRoot | None:
 
 
 def _former_values(content: Any) -> FormerValues:
-    """Parse former values, only for files of CPUs, as the agent will write to their paths."""
+    """Parse former values.
+
+    :raises ValueError: a path is not in the folder of CPUs. The agent will write to these paths.
+    """
     if content is None:
         return FormerValues()
     values = {str(path): str(text) for path, text in content["values"].items()}

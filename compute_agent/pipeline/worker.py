@@ -179,7 +179,7 @@ class GuestPipeline:
         self._views: tuple[HostTopology | None, Mapping[str, GuestView]] = (None, {})
         """The last copies of all guests by uuid, and the topology at that time."""
         self._has_views = False
-        """Whether no event began since the copies were made."""
+        """Whether no event has begun since the copies were made."""
         self._in_event = False
         self._thread = PeriodicTask(
             WORKER_THREAD,
@@ -331,7 +331,7 @@ class GuestPipeline:
         try:
             with self._lock:
                 answer = self.handle_event(event)
-                # Under the lock, because the gauges count entries of the cache.
+                # The lock is needed, because the gauges count entries of the cache.
                 self.update_gauges()
             LOG.debug("Handling event %s took %.1f ms", name, 1000 * (time.monotonic() - started))
         # These errors are answers to a request, and the sender of the event reports them.
@@ -351,7 +351,10 @@ class GuestPipeline:
             future.set_result(answer)
 
     def handle_event(self, event: Event) -> GuestView | CpuAssignment | None:
-        """Handle one event completely, and return its answer. Only the worker's thread and tests do so."""
+        """Handle one event completely, and return its answer.
+
+        Only the worker's thread and tests call this method.
+        """
         self._has_views, self._in_event = False, True
         try:
             return self._carry_out(event)
