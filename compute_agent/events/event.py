@@ -160,7 +160,10 @@ class EventRecorder:
     """Logs decisions, and passes each decision to a function as an event. Any thread may use the object."""
 
     def __init__(self, keep: Callable[[AgentEvent], None] = lambda event: None) -> None:
-        """Call ``keep``, which neither waits nor raises, with each event; by default only log events."""
+        """Call ``keep`` with each event; by default, only log events.
+
+        :param keep: stores an event. The function must neither wait nor raise an error.
+        """
         self._keep = keep
 
     def record_done(

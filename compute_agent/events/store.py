@@ -23,10 +23,13 @@ FILE: Final = "events.jsonl"
 
 
 class EventStore:
-    """Appends events to ``path``, with older ones in ``path.1``; only one thread may use it."""
+    """Appends events to the file ``path``; older events are in ``path.1``. Only one thread may use it."""
 
     def __init__(self, path: Path, max_events: int, max_bytes: int) -> None:
-        """Limit both files together; append() opens the file, and drops the older one to stay below."""
+        """Set limits for both files together.
+
+        append() opens the newer file, and drops the older file to stay below the limits.
+        """
         self.path = path
         self.max_events = max_events
         self.max_bytes = max_bytes

@@ -250,7 +250,12 @@ class CpuClass:
 
 @dataclass(frozen=True, slots=True)
 class FormerValues:
-    """Contents of kernel files before the first write, by path; valid in this ``boot``, which resets them."""
+    """The contents of kernel files before the agent first wrote to them.
+
+    :ivar boot: the id of the boot in which the contents were saved. The next boot resets the files, so the
+        contents are valid only in this boot.
+    :ivar values: the content of each file, by path.
+    """
 
     boot: str = ""
     values: Mapping[str, str] = field(default_factory=dict)

@@ -55,7 +55,7 @@ Allocation = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class ConsumerAllocations:
-    """A consumer's allocations on all hosts, maybe empty, with owner and generation (None: unknown)."""
+    """The allocations of a consumer on all hosts, with its owner and generation. None means unknown."""
 
     consumer: str
     resources: Allocation = field(default_factory=dict)

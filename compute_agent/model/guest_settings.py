@@ -112,7 +112,8 @@ class GuestSettings:
     :ivar resctrl: annotation with shares of cache and memory bandwidth; empty means the shares of the class.
     :ivar blockio_class: name of the class of block I/O; empty if the guest has no such class.
     :ivar memory_type: the type of memory that the guest gets.
-    :ivar cpu_class: name of the CPU class of the guest's dedicated CPUs; empty means that of the QoS class.
+    :ivar cpu_class: name of the CPU class of the guest's dedicated CPUs; empty means the CPU class that the
+        QoS class names.
     :ivar spread: whether the dedicated CPUs are on as many cores as possible; only with thread policy
         ``prefer``.
     :ivar preserve: whether the agent leaves the guest as it is.
@@ -185,8 +186,8 @@ def _optional_class(text: str) -> str:
 def _read_annotation(text: str) -> str:
     if len(text) > MAX_ANNOTATION:
         raise ValueError(f"{MAX_ANNOTATION} characters at most")
-    # Commands print the text on terminals. A label in JSON may even have halves of characters, which no
-    # encoding has.
+    # Commands print the text on terminals. A label in JSON may even have halves of characters (surrogates),
+    # which no encoding has.
     if not "".join(set(text) - set("\t\r\n")).isprintable():
         raise ValueError("only printable characters")
     return text

@@ -33,7 +33,10 @@ def is_uuid(text: str) -> bool:
 
 
 def full_name(name: str, uuid: str) -> str:
-    """A guest's ``web-1 (8f0c...)``; control characters, which could forge log lines, are escaped."""
+    """The name and uuid of a guest, such as ``web-1 (8f0c...)``.
+
+    Control characters in the name are escaped, because they could forge log lines.
+    """
     if name in ("", uuid):
         return uuid
     return f"{name if name.isprintable() else ascii(name)} ({uuid})"
@@ -41,7 +44,7 @@ def full_name(name: str, uuid: str) -> str:
 
 def on_one_line(text: str) -> str:
     """The text with control characters replaced, because a terminal would interpret them."""
-    if text.isprintable():  # the common case first, because this runs hundreds of times in a round
+    if text.isprintable():  # the common case comes first, because this runs hundreds of times in a round
         return text
     return "".join(it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in text)
 

@@ -382,8 +382,7 @@ class GuestLifecycle:
         return allocation
 
     def _through_migration(self, uuid: str) -> GuestHolding | None:
-        """The allocation that a migration holds for a guest; None without one, or if the guest has its own.
-        """
+        """The allocation that a migration holds for a guest; None without one, or if the guest has one."""
         consumer = self._cache.migration_of(uuid)
         if not consumer or uuid in self._cache.unclaimed:
             return None

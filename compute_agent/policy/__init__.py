@@ -1,9 +1,9 @@
 """Places guests on CPUs: pure functions assign CPUs to a guest, or refuse the guest with a reason.
 
 Nouns
-    A *dedicated* CPU backs PCPU and belongs to one guest. *Shared* CPUs back VCPU, and guests float on them.
-    The *supply* describes the CPUs of the host: the purpose of each CPU, and which guests hold dedicated
-    CPUs.
+    A *dedicated* CPU is offered as PCPU, and belongs to one guest. *Shared* CPUs are offered as VCPU. Guests
+    *float* on shared CPUs: they run on any of them. The *supply* describes the CPUs of the host: the purpose
+    of each CPU, and which guests hold dedicated CPUs.
 
     A *request* describes the needs of one guest: the number of its guest CPUs, a *demand* for each provider
     of its allocation, a thread policy and an emulator policy. A demand has amounts of PCPU and VCPU, and the
@@ -34,7 +34,7 @@ Invariants
       (:mod:`constraints`).
     - The same supply and request always give the same assignment. Policies use no random numbers and read no
       files.
-    - A guest runs on CPUs of a pool only if it holds some of them (:mod:`shared_cpus`).
+    - A guest runs on CPUs of a pool only if its allocation contains CPUs of the pool (:mod:`shared_cpus`).
     - A running guest is not moved while its CPUs serve its request (:func:`base.refit_assignment`).
 """
 

@@ -46,7 +46,11 @@ cores.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FreeCores:
-    """Free CPUs of a piece by kind: ``cores``, threads with the lowest core first, and their ``amounts``."""
+    """The free CPUs of a piece.
+
+    :ivar cores: for each kind of core, the free threads of each core, the lowest core first.
+    :ivar amounts: the number of cores of each kind.
+    """
 
     piece: CpuPiece
     cpus: CpuSet
@@ -225,7 +229,10 @@ class GuestRequest:
 
 @dataclass(frozen=True, slots=True)
 class PlacementRefusal:
-    """Why a guest cannot be placed; with ``leave``, it stays, even on CPUs that other guests hold."""
+    """The reason why a guest cannot be placed.
+
+    If ``leave`` is true, the guest stays on its CPUs, even if other guests hold these CPUs.
+    """
 
     reason: str
     leave: bool = False
@@ -264,7 +271,11 @@ class CpuSupply:
     """
 
     def core_order(self, request: GuestRequest) -> Callable[[int], float] | None:
-        """A sort key of cores: suited to the guest's isolation, then idle siblings; None without order."""
+        """A sort key of cores for a guest; None if the order does not matter.
+
+        Cores that suit the isolation level of the guest come first. Among these cores, the ones with the
+        least busy siblings come first.
+        """
         if not (self.busy or self.set_apart):
             return None
         return lambda cpu: self.is_unsuited(request, cpu) * _UNSUITED + self.sibling_load(request, cpu)
@@ -367,7 +378,10 @@ def place_guest(
 def _choose_near(
     supply: CpuSupply, request: GuestRequest, demand: ProviderDemand, free: CpuSet, choose: Chooser
 ) -> tuple[int, ...] | PlacementRefusal:
-    """Choose free CPUs near the guest's devices; if these are too few, any, except with ``near_only``."""
+    """Choose free CPUs near the guest's PCI devices.
+
+    If these CPUs are too few, choose among all free CPUs, or with ``near_only`` refuse the guest.
+    """
     near = near_cpus(supply, request, demand.cpus)
     # No CPU is preferred if all CPUs of the zone are near the devices, or if no CPU is near them.
     if not near or near == demand.cpus:
@@ -591,7 +605,7 @@ def shared_emulator_cpus(supply: CpuSupply, request: GuestRequest, held: CpuSet,
 def _used_cpus(
     supply: CpuSupply, request: GuestRequest, dedicated: tuple[int, ...], withheld: CpuSet
 ) -> tuple[int, ...]:
-    """Dedicated CPUs on which threads run: with isolate, the first of each core."""
+    """The dedicated CPUs on which threads run; with thread policy isolate, the first CPU of each core."""
     if request.thread_policy is not ThreadPolicy.ISOLATE:
         return dedicated
     used: list[int] = []

@@ -90,7 +90,10 @@ def found_assignment(cpu_sets: CpuSets, vcpus: int, found: KernelPlacement) -> C
 
 
 def _is_own(cpus: CpuSet, cpu_sets: CpuSets) -> bool:
-    """Whether pinned CPUs count as dedicated: with legacy ``vcpu_pin_set`` only a single one."""
+    """Whether CPUs to which a guest is pinned count as dedicated.
+
+    With the legacy option ``vcpu_pin_set``, only a pin to a single CPU counts.
+    """
     # If dedicated and shared CPUs overlap, a guest on several of them may also float there.
     if len(cpus) == 1 or not cpu_sets.dedicated & cpu_sets.shared:
         return bool(cpus) and cpus <= cpu_sets.dedicated and (len(cpus) == 1 or cpus != cpu_sets.dedicated)

@@ -5,11 +5,11 @@ restart of the agent.
 
 A guest may run without an assignment: the operator has over-allocated the host, or the guest has no
 allocation and the host has no shared CPUs. Without an assignment the guest would run on all CPUs, including
-CPUs of other guests. The agent *confines* such a guest to the shared CPUs of no pool. Without shared CPUs, it
-is confined to all CPUs that no guest holds, and to CPUs of pools only if no other CPUs exist. A confined
-guest holds no CPU, and leaves each CPU that another guest gets. An example: CPUs 0-1 are dedicated, CPU 2
-belongs to the host, and no CPU is shared. A confined guest runs on 0-2. It runs on 1-2 while a guest holds
-CPU 0, and on 2 while guests hold both CPUs.
+CPUs of other guests. The agent *confines* such a guest to the shared CPUs outside of pools. If there are no
+shared CPUs, the agent confines the guest to all CPUs that no guest holds, and to CPUs of pools only if no
+other CPUs exist. A confined guest holds no CPU, and leaves each CPU that another guest gets. An example: CPUs
+0-1 are dedicated, CPU 2 belongs to the host, and no CPU is shared. A confined guest runs on 0-2. It runs on
+1-2 while a guest holds CPU 0, and on 2 while guests hold both CPUs.
 
 Rebalancing moves at most one guest at a time, and only if the gain is large enough. Costs are counted in
 points: a guest that uses one more L3 domain costs one point, and constants of this module define all other
@@ -172,7 +172,10 @@ RECENT_LOSS: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class RebalanceMove:
-    """A useful move: uuid, new assignment, and ``gain``, its decrease of cost minus its own cost."""
+    """A useful move of a guest to a new assignment.
+
+    :ivar gain: the decrease of the guest's cost, minus the cost of the move.
+    """
 
     guest: str
     assignment: CpuAssignment
@@ -242,7 +245,10 @@ def _best_move_by(
 def _relieves_cores(
     supply: CpuSupply, request: GuestRequest, current: CpuAssignment, new: CpuAssignment, least: float
 ) -> bool:
-    """Whether a move makes shared cores ``least`` points cheaper; all guests' hours must be known."""
+    """Whether a move lowers the cost of shared cores by at least ``least`` points.
+
+    The result is False if the use by hour of the week is not known for all guests concerned.
+    """
     topology, before, after = supply.topology, current.held_cpus, new.held_cpus
     siblings = topology.siblings_of(before | after)
     loads = [
@@ -259,7 +265,10 @@ def _relieves_cores(
 
 
 def _requests_to_try(supply: CpuSupply, request: GuestRequest) -> Iterable[GuestRequest]:
-    """The request and, if use is measured, the same with policy spread, which prefers unused cores."""
+    """The request, and if CPU use is measured, the same request with thread policy spread.
+
+    Thread policy spread prefers unused cores.
+    """
     yield request
     if supply.busy and request.thread_policy is ThreadPolicy.PREFER:
         yield replace(request, thread_policy=ThreadPolicy.SPREAD)
@@ -288,7 +297,10 @@ def _zones_crossed(zones: Sequence[CpuSet], cpus: CpuSet) -> int:
 
 
 def _shared_cores(topology: HostTopology, supply: CpuSupply, request: GuestRequest, cpus: CpuSet) -> float:
-    """The cost of cores shared with others, by the time in which both guests are busy if it is measured."""
+    """The cost of the cores that a guest shares with other guests.
+
+    If CPU use is measured, the cost depends on the time in which both guests are busy.
+    """
     cores = {topology.threads_of(cpu) for cpu in cpus}
     mine = supply.own_load(request)
     cost = 0.0

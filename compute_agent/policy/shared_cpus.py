@@ -45,7 +45,7 @@ def admit_guest(
     for name in wanted:
         pool = by_name.get(name)
         if pool is None:
-            continue  # The pool is None: the pool was removed from the options after the guest had started
+            continue  # the pool was removed from the options after the guest had started
         if pool.classes and qos_class not in pool.classes:
             return PlacementRefusal(
                 f"[cpu_pool:{name}] admits guests of {', '.join(sorted(pool.classes))}, but the guest is of"
