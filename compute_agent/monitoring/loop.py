@@ -149,10 +149,13 @@ then uses the last known list.
 
 
 class MonitorLoop:
-    """Lists, measures and stores guests and classes; an error ends a round, but not the thread."""
+    """Measures the cache use of guests and classes, and stores samples.
+
+    An error ends a round, but not the thread.
+    """
 
     def __init__(self, targets: Targets, store: SampleStore, settings: MonitoringSettings) -> None:
-        """Prepare a loop for monitor_with(); its thread calls ``targets`` in each round."""
+        """Prepare the loop. Its thread calls ``targets`` in each round; monitor_with() sets the monitor."""
         self.store = store
         self.settings = settings
         self.monitor: CacheMonitor | None = None
@@ -265,7 +268,7 @@ class MonitorLoop:
         self._store_reading(reading, now, wall)
 
     def _run_due_round(self) -> None:
-        """Run a round if counters are due or guests changed, and the thread was not woken too early."""
+        """Run a round if a reading of counters is due, or if the targets have changed."""
         self._pick_up()
         interval, now = self.settings.interval, time.monotonic()
         if interval <= 0 or self.monitor is None:
@@ -332,7 +335,7 @@ class MonitorLoop:
         if settings.store_interval <= 0:
             self._kept, self._kept_at = None, -math.inf
             return
-        # The tolerance of half an interval makes a round count that is slightly early.
+        # With the tolerance of half an interval, a round that is slightly early counts, too.
         if now >= self._kept_at + settings.store_interval - settings.interval / 2:
             self.store.add(to_samples(self._kept, reading, wall))
             self._kept, self._kept_at = reading, now

@@ -47,7 +47,10 @@ SYNC_SECONDS: Final = 10.0
 
 
 class CacheMonitor:
-    """Measures guests and classes on a resctrl mount in one thread; any may read ``newest``."""
+    """Measures guests and classes on a resctrl mount.
+
+    Only one thread measures. Any thread may read ``newest``.
+    """
 
     def __init__(
         self,
@@ -156,7 +159,10 @@ class CacheMonitor:
         self.sync_due = time + SYNC_SECONDS
 
     def _read_counters(self, groups: Iterable[str], time: float) -> dict[str, CounterSample]:
-        """Counters of readable groups; after a missing group, the next round compares with guests."""
+        """Read the counters of groups; groups that cannot be read are left out.
+
+        If a group is missing, the next round compares the groups with the guests.
+        """
         samples = {}
         for group, found in self._counters.read_samples(groups, time).items():
             if not isinstance(found, ResctrlError):
@@ -181,7 +187,10 @@ def _add_sample(meter: TargetMeter, group: str, samples: Mapping[str, CounterSam
 def _guests_of(
     targets: Sequence[MonitorTarget], paths: Mapping[tuple[str, str], str]
 ) -> dict[tuple[str, str], list[tuple[str, str]]]:
-    """Guests of each class without counters of its own, as it shares its group with another class."""
+    """The guests of each class that has no counters of its own.
+
+    Such a class shares its control group with another class.
+    """
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for target in targets:
         if not target.is_class:
@@ -314,7 +323,7 @@ class MonitoringGroups:
         return True
 
     def _movable_threads(self, target: MonitorTarget) -> frozenset[int]:
-        """The guest's threads in its control group, the only ones for its monitoring group."""
+        """The guest's threads in its control group. Only these can be moved into its monitoring group."""
         return frozenset(target.threads()) & groups.read_tasks(self._files, target.group)
 
     def _assign_counters(self, groups: Iterable[str]) -> None:
@@ -340,7 +349,10 @@ class MonitoringGroups:
 
 
 def own_groups(targets: Sequence[MonitorTarget], present: ResctrlGroups) -> dict[tuple[str, str], str]:
-    """Control groups of only one class or guest, by its key, which needs no monitoring group then."""
+    """The control groups that only one class or guest uses, by its key.
+
+    This class or guest needs no monitoring group.
+    """
     users = Counter(target.group for target in targets)
     classes = Counter(group for group, _ in {(target.group, target.qos_class) for target in targets})
     return {

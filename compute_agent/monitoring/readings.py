@@ -23,7 +23,10 @@ from compute_agent.resctrl.platform import ResctrlPlatform
 
 @dataclass(frozen=True, slots=True)
 class CacheReading:
-    """Measured use of caches by host (cache id) and guests (uuid, cache id), in bytes or bytes a second."""
+    """The measured use of caches: bandwidths in bytes a second, occupancies and sizes in bytes.
+
+    The use of the host is by cache id. The use of guests is by uuid of the guest and by cache id.
+    """
 
     bandwidth: Mapping[str, float] = field(default_factory=dict)
     bandwidth_capacity: Mapping[str, float] = field(default_factory=dict)

@@ -119,7 +119,10 @@ def connect_to_write(path: Path, lock_seconds: float) -> sqlite3.Connection:
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """Open the file to read; without a write-ahead log as immutable, which needs no right to write."""
+    """Open the file to read.
+
+    A file without a write-ahead log is opened as immutable, because this needs no right to write.
+    """
     alone = not path.with_name(f"{path.name}-wal").exists()
     where = f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if alone else ''}"
     return sqlite3.connect(where, uri=True, timeout=5)

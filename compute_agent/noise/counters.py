@@ -217,7 +217,10 @@ def compare_readings(before: NoiseReading, now: NoiseReading) -> dict[int, CpuNo
 
 
 def _event_rates(before: Mapping[str, int], now: Mapping[str, int], seconds: float) -> dict[str, float]:
-    """Events a second by cause, without idle causes and counters of other devices, which are lower."""
+    """The number of events a second by cause, without causes that had no event.
+
+    A counter that is lower than before belongs to another device, and is also left out.
+    """
     rates = {cause: (amount - before.get(cause, 0)) / seconds for cause, amount in now.items()}
     return {cause: rate for cause, rate in rates.items() if rate > 0}
 

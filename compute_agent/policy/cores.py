@@ -226,8 +226,7 @@ def _fewest_cores(
 
 
 def _one_by_one(pieces: Sequence[FreeCores], beside: Callable[[int], float] | None) -> Iterable[int]:
-    """Yield CPUs for thread policy spread: first threads before second ones, free cores before broken ones.
-    """
+    """Yield CPUs for policy spread: first threads before second ones, free cores before broken ones."""
     cores = _cores_to_spread_over(pieces, beside)
     for turn in range(max((len(core) for core, _ in cores), default=0)):
         yield from (core[turn] for core, _ in cores if turn < len(core))

@@ -101,7 +101,8 @@ class GuestMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """The metrics of all guests.
 
-        On a host with more guests than the maximum, only the guests with the highest recent CPU use.
+        On a host with more guests than the maximum, only the guests with the highest recent CPU use have
+        series.
         """
         families, most = _GuestFamilies(), self._max_guests()
         if most == 0:
@@ -217,7 +218,7 @@ class _GuestFamilies:
         )
 
     def add_view(self, view: GuestView) -> None:
-        """Add the name, class, project and flavor of a guest, and the amounts of its allocation."""
+        """Add series with the name, class, project and flavor of a guest, and with its allocated amounts."""
         guest, identity = view.guest, view.guest.identity
         known = (guest.name, guest.settings.qos_class, identity.project_id, identity.flavor)
         # Tenants choose names: a character that UTF-8 cannot encode would fail the whole scrape.
@@ -231,12 +232,14 @@ class _GuestFamilies:
             self._entitlement.add_metric((guest.uuid, name), amount)
 
     def add_limits(self, owner: str, guest: str, limits: Mapping[ThrottleControl, float]) -> None:
-        """Add the limits that a trigger requests for a guest."""
+        """Add a series for each limit that a trigger requests for a guest."""
         for control, limit in limits.items():
             self._limit.add_metric((guest, control.lever, control.domain, owner), limit)
 
     def add_use(self, guest: str, cpu_seconds: float | None, memory: float | None) -> None:
-        """Add the CPU time (seconds) and the memory (bytes) of a guest. A value of None adds no series.
+        """Add series with the CPU time (seconds) and the memory (bytes) of a guest.
+
+        A value of None adds no series.
 
         CPU time and memory are also known for a guest without a cgroup of its own.
         """
@@ -246,7 +249,7 @@ class _GuestFamilies:
             self._memory.add_metric((guest,), memory)
 
     def add_group(self, now: MeasuringRound, subject: MeasuredGuest) -> None:
-        """Add the counters of a guest's cgroup to the metrics; a file that is missing adds no series."""
+        """Add series with the counters of a guest's cgroup; a missing file adds no series."""
         guest, group = subject.facts.uuid, subject.cgroup
         times = now.parse_file(f"{group}/cpu.stat", parse_counters) or {}
         if "throttled_usec" in times:

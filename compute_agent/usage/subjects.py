@@ -220,7 +220,7 @@ class CacheControlAllotments:
     """Computes allotments of cache ways and memory bandwidth on one resctrl mount.
 
     The allotment comes from the first of these that has an amount: the guest's allocation in Placement, its
-    annotation, its QoS class. The controller of resctrl uses the same order.
+    annotation (the setting ``resctrl``), its QoS class. The controller of resctrl uses the same order.
 
     Exclusive ways of other guests are not subtracted from the shared ways, because a limited guest fills all
     ways in its mask.
