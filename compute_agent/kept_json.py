@@ -130,7 +130,10 @@ class KeptFile(Generic[T]):
         self._failure = ""
 
     def load(self) -> T | None:
-        """The content of the file; None if it cannot be used, and then the file is renamed."""
+        """The content of the file; None if there is no file, or if it cannot be used.
+
+        A file that cannot be used is renamed, unless other users can write to it.
+        """
         try:
             return self._parse(read_own(self._path))
         # The file does not exist before the first save.

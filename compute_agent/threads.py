@@ -44,7 +44,10 @@ ONCE: Final = "once"
 
 
 class WakeSignal:
-    """Ends the pause of a task; it is made first, so that other objects can refer to it."""
+    """Ends the pause of a task.
+
+    A signal can be made before its task, so that other objects can refer to the signal.
+    """
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -85,7 +88,10 @@ def _do_nothing() -> None:
 
 
 class PeriodicTask:
-    """A thread that repeats rounds, also after an exception in one; any may start and stop it."""
+    """A thread that repeats rounds, even after an exception in a round.
+
+    Any thread may start and stop the task.
+    """
 
     def __init__(
         self,
@@ -103,8 +109,8 @@ class PeriodicTask:
     ) -> None:
         """Prepare the thread; start() starts it.
 
-        :param pause: takes the seconds that a round took, and returns the seconds until the next round; None
-            waits until woken.
+        :param pause: takes the seconds that a round took, and returns the seconds until the next round. None
+            means that the thread waits until it is woken.
         :param failed: called while an exception of a round is handled. The argument is whether the exception
             differs from that of the last round.
         :param is_needed: tells whether the task has work. Without work the thread ends, and start() starts it
@@ -131,7 +137,7 @@ class PeriodicTask:
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread has something to do, and runs or was stopped meanwhile."""
+        """Whether the thread was started, and has not ended because its work was done."""
         return self._thread is not None
 
     def is_alive(self) -> bool:
@@ -153,7 +159,7 @@ class PeriodicTask:
 
     def stop(self, timeout: float | None) -> None:
         """Stop for good. If a round hangs, wait at most ``timeout`` seconds for its end (None: no limit)."""
-        self._stopped.set()  # without the lock, as a hanging thread may hold it
+        self._stopped.set()  # the lock is not taken here, because a hanging thread may hold it
         self._signal.wake()
         thread = self._thread
         if thread is not None:

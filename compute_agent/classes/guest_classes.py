@@ -77,7 +77,7 @@ class QosClass:
 
 @dataclass(frozen=True, slots=True)
 class QosClasses:
-    """Classes of guests by name; throttling spares guests of a rank above ``highest``."""
+    """Classes of guests by name. Throttling does not act on guests with a rank above ``highest``."""
 
     classes: Mapping[str, QosClass]
     highest: int

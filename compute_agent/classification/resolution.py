@@ -131,8 +131,9 @@ class _SourceFindings:
     def check_class(self, where: str, setting: str, value: Any) -> Values:
         """Check that the class that a setting names exists.
 
-        The result is a dict with the setting and its value. For an unknown class, a problem is noted and the
-        result is empty, apart from the settings ``qos_class`` and ``blockio_class``.
+        The result is a dict with the setting and its value. For an unknown class, a problem is noted, and the
+        result is empty. The settings ``qos_class`` and ``blockio_class`` keep their value even for an unknown
+        class.
         """
         missing = "" if self.known is None else self.known.missing_class(setting, value)
         if not missing:

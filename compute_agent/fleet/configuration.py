@@ -141,7 +141,7 @@ def revision_problems(path: Path, conf: cfg.ConfigOpts) -> list[str]:
 
 
 def file_origins(conf: cfg.ConfigOpts) -> dict[Path, str]:
-    """The text for the adopted revision in messages, by path of its file; empty without one."""
+    """The text that names the adopted revision in messages, by path of its file; empty without one."""
     fleet = FleetSettings.from_options(conf)
     if fleet is None:
         return {}

@@ -56,10 +56,7 @@ def keep_offered(folder: Path, content: bytes) -> Path:
 
 
 def take_up(folder: Path) -> None:
-    """Make the stored revision that the fleet offers the revision that the agent uses.
-
-    :raises FleetError: the file cannot be replaced.
-    """
+    """Adopt the offered revision that is stored in the state folder."""
     # A rename is atomic: after a crash the file is either the whole old file or the whole new file.
     try:
         os.replace(folder / OFFERED, folder / KEPT)

@@ -34,7 +34,7 @@ places it.
 
 
 class TaskReader:
-    """Reads the threads of a host with its /proc below a root."""
+    """Reads the threads of the host that has its /proc below a root folder."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

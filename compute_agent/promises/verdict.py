@@ -38,7 +38,7 @@ class PromiseKind(enum.StrEnum):
     CORE_SCHEDULING = "core_scheduling"
     """No guest of another group ever runs on the sibling threads of the guest's cores at the same time."""
     DEVICES = "devices"
-    """The guest has the PCI devices that it holds, and no other devices that the host offers."""
+    """The guest has the PCI devices in its allocation, and no other devices that the host offers."""
 
 
 class PromiseState(enum.StrEnum):
@@ -84,10 +84,10 @@ class GuestPromises:
     :ivar quiet: whether the kernel's movable work must stay off the guest's dedicated CPUs.
     :ivar alone: whether processes of the host must stay off the dedicated CPUs.
     :ivar given: whether another program placed the guest.
-    :ivar devices: the number of PCI devices that the guest holds, by the address of the card.
+    :ivar devices: the number of PCI devices in the guest's allocation, by the address of the card.
     :ivar priority: the guest's realtime priority; None means no promise.
-    :ivar core_group: a text that names the guests that may share the guest's cores; empty if nothing is
-        promised and all may.
+    :ivar core_group: a text that names the guests that may share the guest's cores; empty if all guests may
+        share them.
     """
 
     uuid: str
@@ -206,7 +206,7 @@ class PromiseVerdict:
     :ivar guest: the uuid of the guest.
     :ivar name: the name of the guest.
     :ivar promised: a text about the promise.
-    :ivar found: a text about what the kernel shows instead.
+    :ivar found: a text about the state of the kernel, if it differs from the promise.
     """
 
     guest: str
@@ -501,7 +501,7 @@ class _GuestJudge:
     def _judge_refused(
         self, kind: PromiseKind, promised: str, faults: Iterable[str], limits: Iterable[str] = ()
     ) -> PromiseVerdict:
-        """The verdict on a promise. If the kernel refuses a change, the promise is limited and not broken."""
+        """The verdict on a promise. If the kernel refuses a change, the promise is limited, not broken."""
         faults = list(faults)
         refused = self._facts.refused.get((self._promise.uuid, kind))
         if faults and refused:

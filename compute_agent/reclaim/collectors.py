@@ -2,9 +2,9 @@
 
 A collector is an entry point of the group ``compute_agent.capacity``. The entry point is an object with the
 members of :class:`CapacityCollector`, or a callable without parameters that returns such an object. A
-collector reports amounts of resource classes for which providers of the host have an inventory, for example
-from a file (``[compute] provider_config_location``). The inventory has the maximum, and the part that no
-collector reports is reserved. An amount that is unknown or too old counts as 0.
+collector reports amounts of resource classes for which providers of the host have an inventory. For example,
+a file (``[compute] provider_config_location``) defines this inventory. The total of the inventory is the
+maximum, and the part that no collector reports is reserved. An amount that is unknown or too old counts as 0.
 
 Measurements are kept in a file, and stay valid over a restart of the agent.
 """
@@ -70,7 +70,7 @@ class CapacityCollector(Protocol):
     def collect(self) -> Iterable[ClassMeasurement]:
         """Measure the present amounts. The agent calls this once a minute in a thread of its own.
 
-        The call may take long, and may raise any error.
+        The call can take long, and is allowed to raise any error.
         """
         ...
 
@@ -135,7 +135,7 @@ class CollectedAmount:
 
 
 def check_measurement(told: Any, classes: Collection[str], now: float) -> ClassMeasurement:
-    """Check what a collector returned; return it unchanged if it is a valid measurement.
+    """Check an object that a collector has returned; return it unchanged if it is a valid measurement.
 
     :param told: any object that the collector returned.
     :param classes: the resource classes that the collector has declared.

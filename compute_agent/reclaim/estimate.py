@@ -130,7 +130,7 @@ class ZoneHistory:
         )
 
     def _with_closed_periods(self, time: float, percentile: float) -> ZoneHistory:
-        """The history as of ``time``: a present period or hour that ended by then is now a past one."""
+        """The history at ``time``, in which a period or an hour that has ended by then counts as past."""
         kept = self
         if time >= kept.period_began + PERIOD:
             periods = (*kept.periods, kept.period)[-PERIODS:]

@@ -1,4 +1,4 @@
-"""Offers of unused capacity, shares that are held back after broken promises, and the file of zones.
+"""Offers of unused capacity, shares that are held back after broken promises, and the file that keeps them.
 
 An offer shrinks at once, grows slowly, and is rarely written to Placement. After a broken promise less is
 offered for a day. History and offers are kept in a file, so that a restarted agent need not learn for a day
@@ -143,7 +143,8 @@ class HeldBackShare:
         return min(capacity, max(self.cpus, LEAST * capacity)) if self.remaining else 0.0
 
     def in_words(self, capacity: float) -> Iterator[tuple[str, float]]:
-        """The held back share as a term, a phrase with its cores; nothing without one."""
+        """Yield the held back share as a term: a phrase and its cores. Without such a share, yield nothing.
+        """
         if self.remaining:
             hours, times = self.remaining / 3600, "once" if self.count == 1 else f"{self.count} times"
             yield (

@@ -41,7 +41,7 @@ class CookieGuest:
 
 @dataclass(frozen=True, slots=True)
 class CookieGrant:
-    """Threads that get the cookie of the process ``source``, or lose theirs if it is None."""
+    """Threads that get the cookie of the process ``source``. If it is None, they lose their cookies."""
 
     guest: CookieGuest
     source: ProcessIdentity | None
@@ -50,7 +50,10 @@ class CookieGrant:
 
 @dataclass(frozen=True, slots=True)
 class CookiePlan:
-    """A plan: the notes to store first, then the guests that get a new cookie, and then the grants.
+    """The changes of cookies that are planned.
+
+    First the notes are stored, then the guests in ``created`` get new cookies, and then the grants are
+    carried out.
 
     :ivar foreign: guests that have cookies of another program.
     """

@@ -115,8 +115,8 @@ def decide_schedules(
     own = {tid for tid, has in present.items() if noted and has.is_like_own}
     if any(has.is_realtime and tid not in own for tid, has in present.items()):
         wanted = ()
-    # A thread that has given up its priority keeps the flag alone. The flag already counts as the agent's
-    # before the guest has a note, because afterwards it would count anyway.
+    # A thread that has given up its priority keeps only the flag. If the guest is about to get a note, such a
+    # flag counts as set by the agent at once, because it would count so afterwards anyway.
     takes_flags = noted or bool(wanted)
     found = {}
     for tid, has in present.items():
