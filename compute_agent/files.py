@@ -32,7 +32,7 @@ _TEMPORARY: Final = re.compile(r"\..+\.[a-z0-9_]{8}")
 
 
 class UnsafeFileError(OSError):
-    """Another user may have made a file or folder, or may change it. The text says what to do about it."""
+    """Another user could have made or changed a file or folder. The text says what to do about it."""
 
 
 def secure_folder(folder: Path) -> None:
@@ -121,7 +121,7 @@ def open_own(path: Path, flags: int, mode: int = 0o600) -> int:
             raise _unusable_file(path) from error
         raise
     try:
-        # The descriptor is checked, not the path: the path may lead to another file by now.
+        # The descriptor is checked, not the path: the path perhaps leads to another file by now.
         _check_status(path, os.fstat(descriptor))
         os.set_blocking(descriptor, True)
     except BaseException:
@@ -148,7 +148,7 @@ def read_own(path: Path) -> bytes:
     :raises OSError: the file is absent, cannot be read, or has more than ``MAX_BYTES``.
     """
     with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
-        # One byte more than allowed is read, to notice a file that is too large; the size may change during
+        # One byte more than allowed is read, to notice a file that is too large; the size can change during
         # the read.
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
@@ -184,7 +184,7 @@ def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
             os.fchmod(file.fileno(), mode)
             file.write(content)
             file.flush()
-            # The content is synced before the rename. Otherwise a file system may write the new name first,
+            # The content is synced before the rename. Otherwise a file system could write the new name first,
             # and after a power cut the file would be empty.
             os.fsync(file.fileno())
         os.replace(temporary, path)

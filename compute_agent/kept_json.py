@@ -19,9 +19,9 @@ T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 
 SAVE_SECONDS: Final = 300.0
-"""Seconds between two saves of learned values. A crash may lose the values since the last save, because a
-sync after each sample would wear out the disk. A value that was reported, or that another part of the agent
-acts on, is saved at once.
+"""Seconds between two saves of learned values. After a crash, the values since the last save are lost. They
+are not saved more often, because a sync after each sample would wear out the disk. A value that was reported,
+or that another part of the agent acts on, is saved at once.
 """
 
 
@@ -64,7 +64,7 @@ def parse(version: int, content: bytes, read: Callable[[Any], T]) -> T:
         if document["version"] != version:
             raise ValueError(f"version {document['version']!r} is not {version}")
         return read(document)
-    # The document may be any JSON: a list in place of an object, a deep nesting, a missing key. Callers
+    # The document can be any JSON: a list in place of an object, a deep nesting, a missing key. Callers
     # rename a damaged file, and expect one kind of error for it.
     except (LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
@@ -99,7 +99,7 @@ def load_state(
     A file that cannot be used is renamed and not overwritten, because no other copy of its content exists.
 
     :param report: logs the new name of a renamed file, and the error.
-    :raises UnsafeFileError: another user may have made the file. The file is then not renamed.
+    :raises UnsafeFileError: another user could have made the file. The file is then not renamed.
     :raises OSError: the file cannot be renamed.
     """
     try:

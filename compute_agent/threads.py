@@ -1,9 +1,9 @@
 """Starts all threads of the agent. A :class:`ThreadSpec` describes each of them.
 
 A :class:`PeriodicTask` repeats rounds with pauses between them; a :class:`WakeSignal` ends a pause early.
-:func:`start_thread` runs a function in a new thread, such as the loop of a server. Helper threads
-do one piece of work: :func:`run_aside` is for work that may hang without a timeout, and :func:`start_timer`
-for a deadline.
+:func:`start_thread` runs a function in a new thread, such as the loop of a server. Helper threads do one
+piece of work: :func:`run_aside` is for work that can hang without a timeout, and :func:`start_timer` for a
+deadline.
 
 All threads are daemon threads, so a thread that hangs never keeps the process from ending. The table of
 threads for developers (``doc/_ext/threads.py``) consists of the roles that modules define.
@@ -28,7 +28,7 @@ class ThreadSpec:
 
     ``interval`` is in seconds, or a text that names the event for which the thread waits. ``duty`` is the
     work of the thread. ``locks`` names the locks that it shares with other threads. ``calls`` names the
-    services and objects for which it may wait.
+    services and objects for which the thread can wait.
     """
 
     name: str
@@ -159,7 +159,7 @@ class PeriodicTask:
 
     def stop(self, timeout: float | None) -> None:
         """Stop for good. If a round hangs, wait at most ``timeout`` seconds for its end (None: no limit)."""
-        self._stopped.set()  # the lock is not taken here, because a hanging thread may hold it
+        self._stopped.set()  # the lock is not taken here, because a hanging thread perhaps holds it
         self._signal.wake()
         thread = self._thread
         if thread is not None:

@@ -96,7 +96,7 @@ class QosClasses:
 
     def rank_of(self, name: str) -> int:
         """The rank of a class. A class without a section ranks above all other classes."""
-        # A class may be removed while guests of it run. They are protected until an operator decides
+        # A class can be removed while guests of it run. They are protected until an operator decides
         # otherwise.
         known = self.classes.get(name)
         return max(one.rank for one in self.classes.values()) + 1 if known is None else known.rank
@@ -254,7 +254,7 @@ def parse_annotation(text: str) -> ShareSpec:
         body = json.loads(text, object_pairs_hook=_no_duplicates)
     except BadShareError:
         raise
-    # A tenant may write any text: json raises RecursionError for thousands of nested brackets.
+    # A tenant can write any text: json raises RecursionError for thousands of nested brackets.
     except RecursionError as error:
         raise BadShareError("the annotation is nested too deeply") from error
     except ValueError as error:  # Python also raises ValueError for integers of more than 4300 digits
@@ -346,7 +346,7 @@ def _json_object(where: str, body: object, keys: tuple[str, ...]) -> dict[str, o
 
 
 def _no_duplicates(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
-    # Python's parser takes the last of two values, and another tool may take the first.
+    # Python's parser takes the last of two values, and another tool perhaps takes the first.
     fields: dict[str, object] = {}
     for key, value in pairs:
         if key in fields:

@@ -60,7 +60,7 @@ _MAX_SHOWN: Final = 80
 """Maximum number of characters of a wrong value that the text of a problem shows."""
 
 _MAX_PROBLEMS: Final = 20
-"""Maximum number of problems of one guest, because tenants' tools may write any metadata."""
+"""Maximum number of problems of one guest, because tools of tenants can write any metadata."""
 
 Values = Mapping[str, Any]
 """Values by the name of the setting."""
@@ -139,7 +139,7 @@ class _SourceFindings:
         if not missing:
             return {setting: value}
         if setting == "qos_class":
-            # A class may be removed while guests of it run. The guest keeps the name of the class, and
+            # A class can be removed while guests of it run. The guest keeps the name of the class, and
             # throttling does not act on guests of an unknown class.
             self.problems.append(f"{where}: {missing}; until then no watermark acts on the guest")
             return {setting: value}

@@ -61,7 +61,7 @@ class AuditCommand(AgentLister):
             action="append",
             default=[],
             metavar="UUID",
-            help="check only this consumer; may be given several times",
+            help="check only this consumer; can be given several times",
         )
         return parser
 

@@ -143,7 +143,7 @@ def offer_format(
     formatters: stevedore.ExtensionManager[Any], name: str, formatter: Callable[[], Any]
 ) -> None:
     """Add an output format to a command, unless the command already has a format of that name."""
-    # One plugin manager serves all commands of a process, and several commands may add the same format.
+    # One plugin manager serves all commands of a process, and several commands can add the same format.
     if name not in formatters.names():
         # The entry point is None, because the format comes from no entry point, and stevedore does not use
         # it.

@@ -137,8 +137,8 @@ class FleetShow(_SigningCommand):
             "--public-key",
             action="append",
             metavar="KEY",
-            help="public key that the command accepts; may be given several times; default:"
-            " [fleet] public_keys",
+            help="public key that the command accepts; can be given several times; default: [fleet]"
+            " public_keys",
         )
         return parser
 

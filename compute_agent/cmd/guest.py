@@ -123,7 +123,7 @@ class GuestRun(_GuestStart):
             type=_parse_variable,
             metavar="NAME[=VALUE]",
             help="environment variable of the guest; without =VALUE, the variable gets the value that it has"
-            " in this shell; may be given several times. Guests always have PATH, HOME, USER, LOGNAME, SHELL,"
+            " in this shell; can be given several times. Guests always have PATH, HOME, USER, LOGNAME, SHELL,"
             " LANG and COMPUTE_AGENT_GUEST (their uuid). Guests inherit no variables of the agent",
         )
         parser.add_argument("--cwd", default=os.getcwd(), help="working folder; default: the current folder")
@@ -255,7 +255,7 @@ class GuestSet(_OneGuest):
             default=[],
             metavar="SETTING",
             choices=SETTING_NAMES,
-            help="remove the value that an earlier `guest set` gave to this setting, such as qos_class; may"
+            help="remove the value that an earlier `guest set` gave to this setting, such as qos_class; can"
             " be given several times",
         )
         return parser

@@ -59,7 +59,7 @@ class ReleaseCommand(AgentLister):
         parser.add_argument(
             "--undo",
             action="store_true",
-            help="cancel an earlier release, so that the agent may start on this host again",
+            help="cancel an earlier release, so that the agent can start on this host again",
         )
         return parser
 

@@ -192,7 +192,7 @@ def find_unknown_options(conf: cfg.ConfigOpts) -> list[str]:
 
 
 def known_options(conf: cfg.ConfigOpts) -> list[tuple[str, list[Any]]]:
-    """All options that files may have, by section. The options of oslo.log and keystoneauth are included."""
+    """All options that files can have, by section. The options of oslo.log and keystoneauth are included."""
     pairs = (*list_opts(), *log_options(), (placement.GROUP, placement.auth_opts(conf) or []))
     return [(group or "DEFAULT", options) for group, options in pairs]
 

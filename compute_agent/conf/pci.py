@@ -22,7 +22,7 @@ OPTS: Final = [
         default=[],
         help="Devices that a guest gets only together, such as a partition of an NVSwitch: a JSON object with"
         " a name and addresses. The agent puts the providers of exactly these devices below a provider with"
-        " the trait CUSTOM_<name>. A set may contain another set. Sets that overlap in another way have no"
+        " the trait CUSTOM_<name>. A set can contain another set. Sets that overlap in another way have no"
         " effect, and the agent logs a warning about them.",
     ),
     cfg.MultiStrOpt(

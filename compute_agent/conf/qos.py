@@ -432,7 +432,7 @@ def _has_options(conf: cfg.ConfigOpts, section: str, options: Iterable[Any]) -> 
 
 
 def _options_of(section: str) -> list[Any] | None:
-    """The options that a section may have.
+    """The options that a section can have.
 
     The result is None for a section that is neither [qos] nor in a family.
 

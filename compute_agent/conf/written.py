@@ -59,7 +59,7 @@ def unknown_options(
 
     :param written: the values in the files.
     :param known: the names of the known options by section.
-    :param free: the sections that may have any option. A name that ends in a colon stands for all sections
+    :param free: the sections that can have any option. A name that ends in a colon stands for all sections
         with this prefix.
     """
     found = []

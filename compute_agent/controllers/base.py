@@ -205,7 +205,7 @@ class KernelController(Protocol):
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
         """The settings that this agent, or an earlier one, wrote into the kernel with this controller.
 
-        Settings that the present configuration does not contain are included: an earlier agent may have had
+        Settings that the present configuration does not contain are included: an earlier agent perhaps had
         another configuration.
 
         :param guests: the running guests.

@@ -155,7 +155,7 @@ class CoreCookieController(KernelController):
         """
         for guest in plan.created:
             with _noted_refusal(guest.uuid, failed):
-                # The kernel may have given the pid of an ended guest to another process.
+                # The kernel has perhaps given the pid of an ended guest to another process.
                 if procfs.is_alive(guest.main):
                     self._cookies.create_cookie(guest.main.pid)
         for grant in plan.grants:
@@ -244,7 +244,7 @@ class CoreCookieController(KernelController):
         failed: dict[str, str] = {}
         try:
             for _ in range(_ROUNDS):
-                # All guests are read, because another guest may still have the same cookie.
+                # All guests are read, because another guest perhaps still has the same cookie.
                 plan = self._decide_cookies(guests, {}, failed)
                 grants = tuple(grant for grant in plan.grants if grant.guest.uuid == uuid)
                 if uuid in failed or not grants:
@@ -263,7 +263,7 @@ class CoreCookieController(KernelController):
         return {target.guest.uuid: self.group_of(target.guest) for target in without_preserved(targets)}
 
     def group_of(self, guest: Guest) -> str:
-        """The core scheduling group of a guest; empty if it may share cores with all guests."""
+        """The core scheduling group of a guest; empty if it is allowed to share cores with all guests."""
         name = guest.settings.qos_class
         scope = self._scopes.get(name, CoreScope.NONE)
         return {CoreScope.GUEST: f"guest {guest.uuid}", CoreScope.CLASS: f"class {name}"}.get(scope, "")
@@ -278,8 +278,8 @@ class CoreCookieController(KernelController):
         :raises OSError: the notes cannot be read.
         """
         notes = self._store.kept_notes
-        # If any guest has a group, all guests are read, because a guest of any class may have the same
-        # cookie. A guest without a group may have the cookie that another guest shared with it before.
+        # If any guest has a group, all guests are read, because a guest of any class can have the same
+        # cookie. A guest without a group can still have the cookie that another guest shared with it before.
         needs_all = any(groups.values()) or any(note.lender for note in notes.values())
         found = []
         for guest in guests:

@@ -10,11 +10,11 @@ equals Nova's 1024 shares a VCPU. Guests with dedicated CPUs have a weight, too,
 threads compete on the shared CPUs. The weight of a best-effort guest, or of a guest of a lower class, is a
 hundredth of that weight. A guest with no CPU in its allocation gets the weight of one CPU.
 
-A class may set its own weight for each CPU that a guest holds. A class may also make its guests idle
+A class can set its own weight for each CPU that a guest holds. A class can also make its guests idle
 (``cpu.idle``), which ranks below all weights.
 
 The quota is the lower of two limits: the temporary limit that throttling sets, and the cap of a guest on
-reclaimed CPUs. A guest with a quota may have a burst.
+reclaimed CPUs. A guest with a quota can have a burst.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class CpusetController(GuestController):
         # start.
         if not misplaced:
             return self._driver.definition_drift(target.guest, settings) or None
-        # The log names one thread only, because a guest may have hundreds.
+        # The log names one thread only, because a guest can have hundreds of threads.
         tid, cpus = min(misplaced.items())
         return f"{len(misplaced)} threads elsewhere, such as {tid} on CPUs {cpuset.format(cpus)}"
 
@@ -186,7 +186,7 @@ class CpuController(GuestController):
 
     def _list_missing(self, target: GuestTarget) -> Sequence[str]:
         wanted = self._class_limits(target)
-        # A weight is possible for each guest, so only other limits may be missing.
+        # A weight is possible for each guest, so only other limits can be missing.
         if wanted == CpuLimits(wanted.weight):
             return ()
         found: list[str] = []

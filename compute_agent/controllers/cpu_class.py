@@ -1,6 +1,6 @@
 """Controller ``cpu_class``: sets frequencies and idle states of CPUs by the class of the guests on them.
 
-A CPU class is a section ``[cpu_class:NAME]``. A guest's settings or its QoS class may name a CPU class for
+A CPU class is a section ``[cpu_class:NAME]``. A guest's settings or its QoS class can name a CPU class for
 its dedicated CPUs. CPU class ``idle`` applies to dedicated CPUs that no guest holds, and CPU class ``shared``
 to shared CPUs. The content of a kernel file is saved to disk before the first write. The agent writes this
 content back when no CPU class sets the file any more.
@@ -224,8 +224,8 @@ class CpuClassController(KernelController):
         self._tell_drift(wanted, has)
         failures: dict[str, str] = {}
         back: set[str] = set()
-        # The kernel may change one file of a folder when another file is written, but no file of another
-        # folder.
+        # The kernel sometimes changes one file of a folder when another file is written, but no file of
+        # another folder.
         for names in _by_folder(path for path in wanted if path in has):
             failed = self._write_folder({path: wanted[path].text for path in names}, has)
             errors = {path for path, (_, is_error) in failed.items() if is_error}
@@ -392,8 +392,8 @@ class CpuClassController(KernelController):
                     self._files.write(path, texts[path])
                 except OSError as error:
                     errors[path] = f"the kernel does not accept it: {os.strerror(error.errno or 0)}"
-            # All files are read back, because a write of one file may change another (governor and energy
-            # preference).
+            # All files are read back, because a write of one file can change another file (governor and
+            # energy preference).
             now = {path: self._files.read(path) for path in texts}
         return {
             path: (errors.get(path) or f"the kernel has {now[path] or 'nothing'} instead", path in errors)

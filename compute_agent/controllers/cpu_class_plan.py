@@ -132,7 +132,7 @@ def make_claims(
 ) -> list[CpuClassClaim]:
     """The claims of a host: guests by rank, then shared CPUs, then dedicated CPUs that no guest holds.
 
-    :param lost: whether the driver cannot manage some guests that may still run. Their CPUs are unknown.
+    :param lost: whether the driver cannot manage some guests that perhaps still run. Their CPUs are unknown.
     :param parked: the CPUs to park, all of which no guest holds.
     """
     # CPUs of preserved guests and of guests of unknown classes come before all ranks, because their files
@@ -154,8 +154,8 @@ def make_claims(
     of_guests = [claim for _, claim in sorted(held, key=lambda each: each[0])]
     rest = [CpuClassClaim(shared, classes.get(SHARED)), unheld]
     asleep = [CpuClassClaim(parked, None if lost else idle_class, lost, parked=True)] if parked else []
-    # While a guest is lost, CPUs that no guest holds come before shared CPUs, because the lost guest may hold
-    # one.
+    # While a guest is lost, CPUs that no guest holds come before shared CPUs, because the lost guest perhaps
+    # holds one of them.
     return [*of_guests, *(reversed(rest) if lost else rest), *asleep]
 
 

@@ -226,7 +226,7 @@ class IsolationController(KernelController):
     def _make_demand(self, targets: Sequence[GuestTarget]) -> IsolationDemand:
         preserved = {target.guest.uuid for target in targets if target.guest.settings.preserve}
         guests = tuple(self._demand_of(target, preserved) for target in targets)
-        # A lost guest may still run, so CPUs that were quiet stay quiet until the guest is known to have
+        # A lost guest perhaps still runs, so CPUs that were quiet stay quiet until the guest is known to have
         # ended.
         unknown = self._driver.lost_guests() or self._driver.awaited_drivers
         kept = self._isolator.kept_originals.quiet if unknown else frozenset()

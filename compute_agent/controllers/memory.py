@@ -1,10 +1,11 @@
 """Controllers ``memory`` and ``memory_limit``: the NUMA nodes of a guest's memory, and its limits.
 
 Controller ``memory`` binds the memory of a guest to the NUMA nodes of the providers of its ``MEMORY_MB``. The
-CPUs of the guest do not decide, because the guest may float over CPUs of other nodes, and a node may have no
-CPUs. If the provider tree has no NUMA nodes, the allocation names no node. A guest with dedicated CPUs then
-gets memory of the NUMA nodes of its CPUs, and any other guest gets memory of any node. Huge pages that a
-guest has already taken stay where they are, because the kernel chooses their node when the guest starts.
+CPUs of the guest do not decide, because the guest can float over CPUs of other nodes, and a node can be
+without CPUs. If the provider tree has no NUMA nodes, the allocation names no node. A guest with dedicated
+CPUs then gets memory of the NUMA nodes of its CPUs, and any other guest gets memory of any node. Huge pages
+that a guest has already taken stay where they are, because the kernel chooses their node when the guest
+starts.
 
 If libvirt's hook has announced a domain, the agent binds its memory as soon as its process exists. The reason
 is PCI passthrough: QEMU maps the memory for the IOMMU before the first guest CPU runs. From then on, the
@@ -20,7 +21,7 @@ class of the guest gives the other values, amounts in percent of the memory that
 - ``memory.oom.group``: whether the kernel kills all processes of the guest together.
 - ``oom_score_adj``: how early the kernel kills the guest when no memory can be reclaimed.
 
-On a host that offers huge pages, a process guest may use as many pages of each size as its allocation
+On a host that offers huge pages, a process guest can use as many pages of each size as its allocation
 contains (``hugetlb.*.max``).
 
 The kernel would kill a guest for a limit below its current use. So the agent sets the limit only when the

@@ -180,7 +180,7 @@ def _kept_amounts(
     ways, bandwidth = {}, {}
     for cache in platform.cache_ids:
         mask = cache_mask(platform, group.schemata, cache)
-        # Cache ways that the default group may also fill do not belong to the guest alone.
+        # Cache ways that the default group can also fill do not belong to the guest alone.
         if mask and not mask & cache_mask(platform, present.default_group.schemata, cache):
             ways[cache] = len(mask)
         domain = platform.mb_domain(cache)
@@ -278,7 +278,7 @@ class ResctrlController(KernelController):
         self._placed: dict[str, str | None] = {}
         # The threads of groups as read since the last sync(), because many guests are in the same few groups.
         self._tasks: dict[str, frozenset[int]] = {}
-        # Groups that several guests may share, in which a single guest cannot be limited.
+        # Groups that several guests can share, in which a single guest cannot be limited.
         self._common: frozenset[str] = frozenset()
         self._lacking: frozenset[str] = frozenset()
         self._warned: frozenset[str] = frozenset()
@@ -519,7 +519,7 @@ class ResctrlController(KernelController):
             self._tasks[group] = groups.read_tasks(files, group)
         outside = self._driver.recent_threads(guest) - self._tasks[group]
         if outside:
-            # These threads may be younger than the cached list, or may have ended, so both lists are read
+            # These threads are perhaps younger than the cached list, or have ended, so both lists are read
             # again.
             self._tasks[group] = groups.read_tasks(files, group)
             outside = (outside & self._driver.thread_ids(guest)) - self._tasks[group]

@@ -76,7 +76,7 @@ class AgentEvent:
     :ivar outcome: a value of :class:`EventOutcome`.
     :ivar guest: uuid of the guest; empty for a decision about the host.
     :ivar name: name of the guest; empty if unknown.
-    :ivar reason: the reason for the decision, or for its failure; may be empty.
+    :ivar reason: the reason for the decision, or for its failure; can be empty.
     :ivar id: number of the event in the order of storing; 0 before it is stored.
     """
 
@@ -101,7 +101,8 @@ def to_line(event: AgentEvent) -> bytes:
 
 def from_line(line: bytes) -> AgentEvent | None:
     """Parse a line of a file of events; None for other content, such as a line that a crash has cut short."""
-    # Each value is checked: the file may be damaged or from another program, and terminals show its texts.
+    # Each value is checked: the file is perhaps damaged, or from another program, and terminals show its
+    # texts.
     try:
         content = json.loads(line)
     except (ValueError, RecursionError):  # thousands of nested brackets exceed the parser's stack

@@ -49,7 +49,7 @@ class EventStore:
             for event in events:
                 self._add(event)
                 kept += 1
-            # All events of the call have one sync, because a sync may take as long as seconds.
+            # All events of the call have one sync, because a sync can take seconds.
             if self._descriptor is not None:
                 os.fsync(self._descriptor)
         except OSError:
@@ -101,7 +101,7 @@ class EventStore:
 
     def _start_file(self) -> None:
         """Replace the older file by the present one, and start an empty file."""
-        # The file is synced before the rename, because the rename may otherwise reach the disk before the
+        # The file is synced before the rename, because the rename could otherwise reach the disk before the
         # content.
         if self._descriptor is not None:
             os.fsync(self._descriptor)
@@ -118,7 +118,7 @@ def older_file(path: Path) -> Path:
 
 
 def read_events(path: Path) -> list[AgentEvent]:
-    """Read all stored events, the oldest first. Another process may append events at the same time.
+    """Read all stored events, the oldest first. Another process can append events at the same time.
 
     :raises OSError: a file cannot be read, or is not a regular file.
     """
@@ -134,7 +134,7 @@ def read_events(path: Path) -> list[AgentEvent]:
 
 
 def _read_content(path: Path) -> bytes:
-    """Read a file of any owner, because an operator may read events as another user than the agent."""
+    """Read a file of any owner, because an operator can read events as another user than the agent."""
     # O_NOFOLLOW refuses a link, and O_NONBLOCK does not wait for the writer of a pipe.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

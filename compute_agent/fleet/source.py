@@ -127,7 +127,7 @@ def _check_key(path: Path) -> None:
 
 
 def _read_within(deadline: float, source: str, read: Callable[[], bytes]) -> bytes:
-    """The result of ``read``, which may hang.
+    """The result of ``read``, which can hang.
 
     The time limit is needed because name lookups, connections and network folders have no time limit.
 

@@ -7,6 +7,6 @@ Modules
     - ``resource``: resource classes, block I/O, shares of memory, and controls of throttling
     - ``messages``: errors that cross folders, and how messages show names and foreign text
 
-All objects here are frozen values, so threads use the same objects without locks. Each folder may import
-these modules.
+All objects here are frozen values, so threads use the same objects without locks. Each folder is allowed to
+import these modules.
 """

@@ -1,7 +1,7 @@
 """Sets of CPUs as text, the purposes of a host's CPUs, classes of CPUs and pools of CPUs.
 
 The kernel's formats are those of ``bitmap_parselist`` and ``bitmap_parse`` (lib/bitmap-str.c): lists such as
-``0-3,8``, and masks such as ``ff,ffffffff`` (words of 32 bits, the most significant first). Options may also
+``0-3,8``, and masks such as ``ff,ffffffff`` (words of 32 bits, the most significant first). Options can also
 exclude CPUs from a list (``^2``, ``^4-5``).
 """
 

@@ -32,7 +32,7 @@ LATENCY_SENSITIVE: Final = "LS"
 LATENCY_SENSITIVE_RESERVED: Final = "LSR"
 
 CLASS_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z", re.ASCII)
-"""The names that classes may have. Names of classes are also names of resctrl folders and labels of metrics.
+"""The names that classes can have. Names of classes are also names of resctrl folders and labels of metrics.
 """
 
 
@@ -186,7 +186,7 @@ def _optional_class(text: str) -> str:
 def _read_annotation(text: str) -> str:
     if len(text) > MAX_ANNOTATION:
         raise ValueError(f"{MAX_ANNOTATION} characters at most")
-    # Commands print the text on terminals. A label in JSON may even have halves of characters (surrogates),
+    # Commands print the text on terminals. A label in JSON can even have halves of characters (surrogates),
     # which no encoding has.
     if not "".join(set(text) - set("\t\r\n")).isprintable():
         raise ValueError("only printable characters")

@@ -56,8 +56,8 @@ def named_few(names: Sequence[str], most: int) -> str:
 
 
 def printable_text(text: str) -> str:
-    """A foreign text as terminals, logs and labels may show it: on one line, at most 1,000 characters."""
-    # The text is cut first, because on_one_line() examines each character of a text that may be huge.
+    """A foreign text in a form that terminals can show: on one line, at most 1,000 characters."""
+    # The text is cut first, because on_one_line() examines each character, and the text can be huge.
     text = on_one_line(text[: _MAX_LENGTH + 1])
     return text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}..."
 

@@ -213,7 +213,7 @@ class CpuShare:
     :ivar cpu_weight: weight of each VCPU and PCPU of a guest; None means 100, or 1 for ``BE`` and classes
         below.
     :ivar cpu_idle: whether guests run only on CPU time that no other guest wants (``cpu.idle``).
-    :ivar cpu_burst: unused CPU time that a guest may save and use later, in percent of its quota; None means
+    :ivar cpu_burst: unused CPU time that a guest can save and use later, in percent of its quota; None means
         the guest saves none.
     :ivar reclaimed_cap: maximum CPU use of a guest in percent of its reclaimed CPUs; None means no limit.
     :ivar realtime_priority: realtime priority of guest CPUs on dedicated CPUs; None means the kernel's usual

@@ -139,7 +139,7 @@ def _cache_order(sample: StoredSample) -> int:
 MAX_CACHES: Final = 6
 """Maximum number of caches with a curve of their own. One more curve shows the sum of all other caches."""
 
-# Up to two missing samples do not break a curve, because a round may be late.
+# Up to two missing samples do not break a curve, because a round can be late.
 BREAK: Final = 3.5
 """A gap between samples breaks a curve if it is longer than this multiple of the usual distance of
 samples.

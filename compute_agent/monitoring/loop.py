@@ -195,7 +195,7 @@ class MonitorLoop:
         self._thread.stop(timeout)
         if self._thread.is_alive():
             LOG.warning("A round of monitoring hangs; its samples are lost")
-            return  # the thread may still use store and monitor, which have no locks
+            return  # the thread perhaps still uses store and monitor, which have no locks
         self.store.flush(time.time())
         self.store.close()
         if self.monitor is not None:
@@ -214,7 +214,7 @@ class MonitorLoop:
 
     def newest_reading(self) -> MonitorReading | None:
         """The newest reading, after a wait of at most ten seconds; None while monitoring is off or fails."""
-        # the attributes are read once: a reload may remove the monitor
+        # the attributes are read once: a reload can remove the monitor
         interval, monitor = self.settings.interval, self.monitor
         if monitor is None or interval <= 0:
             return None
@@ -255,7 +255,7 @@ class MonitorLoop:
             targets = self._ask()
             self._targets = self._targets if targets is None else targets
             self._report_trouble("The guests to monitor cannot be listed", None)
-        except Exception as error:  # a driver may raise anything; the targets of the last round stay in use
+        except Exception as error:  # a driver can raise anything; the targets of the last round stay in use
             self._report_trouble("The guests to monitor cannot be listed", error)
         if self._targets is None:
             return  # measuring an empty list instead would remove the groups of running guests

@@ -142,7 +142,7 @@ class CacheMonitor:
 
     def _sync(self, targets: Sequence[MonitorTarget], time: float) -> None:
         caches = self._files.list_folders("mon_data")
-        if caches != self._caches:  # CPUs went on or offline; open files may belong to caches that are gone
+        if caches != self._caches:  # CPUs went online or offline; open files can belong to lost caches
             self._counters.close()
             self._caches = caches
         self._paths = self._groups.sync(targets)
@@ -171,8 +171,8 @@ class CacheMonitor:
             elif found.errno in (errno.ENOENT, errno.ENODEV):
                 self._synced = None
             elif group not in self._failing:
-                # The failure is logged once until the group is readable again, because rounds may come each
-                # second.
+                # The failure is logged once until the group is readable again, because there can be a round
+                # each second.
                 LOG.warning("The counters of a monitoring group cannot be read: %s", found)
                 self._failing.add(group)
         return samples
@@ -291,8 +291,8 @@ class MonitoringGroups:
                 groups.remove_group(self._files, path)
             except ResctrlError as error:
                 LOG.warning("A monitoring group that is no longer needed cannot be removed: %s", error)
-        # The most important guests come first: the kernel may not reuse a freed RMID at once, so the last
-        # groups may fail.
+        # The most important guests come first: the kernel does not always reuse a freed RMID at once, so the
+        # last groups can fail.
         for guest in chosen:
             group, name = wanted[guest].group, self._name(guest)
             if monitoring_group(group, name) in missing:
@@ -334,8 +334,8 @@ class MonitoringGroups:
             try:
                 monitoring.apply_assignment(self._files, step)
             except ResctrlError as error:
-                # Another program may have taken the counter or removed the group. The next comparison tries
-                # again.
+                # Another program has perhaps taken the counter or removed the group. The next comparison
+                # tries again.
                 LOG.debug("A counter cannot be assigned to a group; the agent tries again later: %s", error)
 
     def _report_unmonitored(self, guests: set[str]) -> None:

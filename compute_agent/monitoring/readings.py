@@ -48,7 +48,7 @@ class MonitorTarget:
     :ivar guest: the uuid of the guest; empty for a class.
     :ivar group: the control group of resctrl in which the guest or the class is.
     :ivar priority: guests with a higher priority are monitored first if RMIDs are too few.
-    :ivar threads: lists the thread ids of the guest; may raise OSError or DriverError if the guest has ended.
+    :ivar threads: lists the thread ids of the guest; can raise OSError or DriverError if the guest has ended.
     :ivar cpu: CPU use of the target in cores; None if unknown.
     """
 

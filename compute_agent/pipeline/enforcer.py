@@ -362,7 +362,7 @@ class GuestEnforcer:
         return GuestTarget(entry.guest, entry.assignment, online, entry.allocation, dict(entry.limits), spare)
 
     def _online_cpus(self, host_state: HostState) -> CpuSet:
-        """The CPUs that are online now, which a power manager may have changed since the last event."""
+        """The CPUs that are online now, which a power manager can change between two events."""
         return (
             host_state.reachable_cpus
             if self._read_online is None

@@ -80,15 +80,15 @@ class GuestCache:
         self.migrations: dict[str, str] = {}
         """Uuids of migrating guests, by the consumer of the migration, which holds the guest's allocation."""
         self.lost: dict[str, SavedGuest] = {}
-        """The last known state of guests that may run but that the driver cannot manage. These guests keep
-        their CPUs."""
+        """The last known state of guests that perhaps run, but that the driver cannot manage. These guests
+        keep their CPUs."""
         self._guests: dict[str, CachedGuest] = {}
         # The mapping is computed only after a change: the placer compares the mapping at each event, and
         # comparing an object with itself is fast.
         self._holdings: Mapping[str, frozenset[int]] | None = None
 
     def __iter__(self) -> Iterator[CachedGuest]:
-        """Iterate over a copy of the guests, so that guests may be added and removed during the loop."""
+        """Iterate over a copy of the guests, so that guests can be added and removed during the loop."""
         return iter(list(self._guests.values()))
 
     def __len__(self) -> int:
@@ -120,7 +120,7 @@ class GuestCache:
             self.remove(uuid)
 
     def lose_guest(self, uuid: str, saved: SavedGuest) -> None:
-        """Keep the CPUs of a lost guest: one that may still run, but that the driver cannot manage."""
+        """Keep the CPUs of a lost guest: one that perhaps still runs, but that the driver cannot manage."""
         self.lost[uuid] = saved
         self._holdings = None
 
@@ -185,7 +185,7 @@ def _held_cpus(assignment: CpuAssignment | None) -> frozenset[int]:
 class GuestView:
     """A frozen copy of a :class:`CachedGuest` for other threads, with the same fields.
 
-    :ivar cpu_nodes: the NUMA nodes of the guest's CPUs. Its memory may be on other nodes.
+    :ivar cpu_nodes: the NUMA nodes of the guest's CPUs. The guest's memory can be on other nodes.
     """
 
     guest: Guest

@@ -235,7 +235,7 @@ class GuestClassifier:
 
         :param owner: project, user and type of the guest's consumer in Placement; None if unknown.
         """
-        # Before the first resolution of a guest, ``settings`` may have values that its driver has set.
+        # Before the first resolution of a guest, ``settings`` can have values that its driver has set.
         declared = (
             guest.declared if guest.setting_sources else {**guest.settings.chosen_values, **guest.declared}
         )

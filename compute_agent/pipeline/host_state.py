@@ -116,7 +116,7 @@ class HostState:
 
     @property
     def has_pools(self) -> bool:
-        """Whether the tree has CPU pools, or had pools of which guests may still hold CPUs."""
+        """Whether the tree has CPU pools, or had pools of which guests perhaps still hold CPUs."""
         return any(zone.pool for zone in self.all_zones)
 
     def surrounding_cpus(self, zone: ProviderNode) -> frozenset[int]:
@@ -128,7 +128,7 @@ class HostState:
     def cpu_supply(
         self, holdings: Mapping[str, frozenset[int]], use: Mapping[str, LoadProfile] = MappingProxyType({})
     ) -> CpuSupply:
-        """The CPUs from which the policy may choose.
+        """The CPUs from which the policy can choose.
 
         :param holdings: the dedicated CPUs that guests hold, by uuid.
         :param use: the CPU use of guests in cores by hour of the week, by uuid.
@@ -188,7 +188,7 @@ def request_for(host_state: HostState, guest: Guest, allocation: Allocation) -> 
     """Build the placement request of a guest from its settings and its allocation on this host.
 
     With the legacy option ``vcpu_pin_set``, the agent offers the same CPUs as PCPU and as VCPU. A guest with
-    a flavor for dedicated CPUs may hold VCPU in place of PCPU: the allocation is older than PCPU, or
+    a flavor for dedicated CPUs can hold VCPU in place of PCPU: then the allocation is older than PCPU, or
     nova-scheduler used its fall-back query. The guest then gets dedicated CPUs for its VCPU.
     """
     settings = guest.settings
@@ -235,7 +235,7 @@ def device_nodes(host_state: HostState, guest: Guest, allocation: Allocation) ->
 def memory_nodes(host_state: HostState, guest: Guest, allocation: Allocation) -> frozenset[int]:
     """The NUMA nodes for the memory of a guest; empty means any node.
 
-    The settings of the guest may name a memory type. The result contains the nodes of the guest's allocation
+    The settings of the guest can name a memory type. The result contains the nodes of the guest's allocation
     that have this type. If the allocation names no node, the result contains all nodes of the type. If no
     node has the type, the result contains the nodes of the allocation.
     """

@@ -107,7 +107,7 @@ class GuestLifecycle:
         return self._saved is None or self._awaited is not None
 
     def may_be_awaited(self, uuid: str) -> bool:
-        """Whether a saved guest may belong to a driver that has not listed its guests yet."""
+        """Whether a saved guest perhaps belongs to a driver that has not listed its guests yet."""
         return self._awaited is not None and self._saved is not None and uuid in self._saved
 
     def enter_guest(
@@ -122,8 +122,8 @@ class GuestLifecycle:
 
         :param allocation: the guest's allocation; None means that Placement was not asked, or did not answer.
         :param as_of: the time, in monotonic seconds, of the request to Placement.
-        :param started: whether the driver reports a start. The cache cannot determine this: a guest may
-            continue with another pid, and may be found before its start is reported.
+        :param started: whether the driver reports a start. The cache cannot determine this: a guest can
+            continue with another pid, and can be found before its start is reported.
         :param owner: project, user and type of the guest's consumer; None means unchanged.
         """
         # The allocation of a migration counts only if Placement's answer is empty, or if a new guest has no
@@ -223,9 +223,10 @@ class GuestLifecycle:
         if starting is not None and guest.driver == starting.name:
             # Unlike a domain, a guest that the agent has started does not start again under the same uuid.
             self._classifier.forget_guest(guest.uuid)
-            # reconcile_guests() may find the end before the driver reports it with a status.
+            # reconcile_guests() sometimes finds the end before the driver reports the end with a status.
             ending = ending or starting.recent_ending(guest, 0.0)
-        # The guest has started again, but the driver cannot manage the new run, which may use these CPUs.
+        # The guest has started again, but the driver cannot manage the new run, which perhaps uses these
+        # CPUs.
         if guest.uuid in self._driver.lost_guests():
             self._cache.lose_guest(guest.uuid, entry.saved_guest)
         # An allocation held by a migration is in ``unclaimed`` already, under the migration's consumer.
@@ -244,7 +245,7 @@ class GuestLifecycle:
         """
         if (saved := self._saved) is None:
             return False
-        # This is read before the list, because a driver may list its guests in between.
+        # This is read before the list, because a driver can list its guests in between.
         awaited = self._driver.awaited_drivers
         if awaited == self._awaited:
             return False
@@ -276,7 +277,7 @@ class GuestLifecycle:
             else:
                 self._note_ended(uuid, saved[uuid])
         self.reconcile_guests()
-        self._placer.place_all()  # configuration and hardware may have changed while no agent ran
+        self._placer.place_all()  # configuration and hardware perhaps changed while no agent ran
         # A guest that is found later is a new run, without these limits.
         self._limits = {uuid: limits for uuid, limits in self._limits.items() if uuid in waiting}
         return True
@@ -325,7 +326,7 @@ class GuestLifecycle:
         with procfs.sharing_reads() as readings:
             running = self._list_known(awaited)
         for entry in self._cache:
-            # A driver may report the start of a guest shortly before it lists its guests.
+            # A driver can report the start of a guest shortly before it lists the guest.
             if entry.guest.uuid not in running and entry.guest.driver not in awaited:
                 self.forget_ended(entry.guest)
         for uuid, guest in running.items():

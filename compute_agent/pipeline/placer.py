@@ -40,7 +40,7 @@ class GuestPlacer:
     ) -> None:
         """Place the guests of ``cache``.
 
-        :param observe: reads the CPUs and memory nodes that the kernel lets a guest use; may raise
+        :param observe: reads the CPUs and memory nodes that the kernel lets a guest use; can raise
             GuestGoneError.
         """
         self.host_state = host_state
@@ -217,7 +217,7 @@ class GuestPlacer:
                     self._follow_guest(entry)
             self._log_strays()
             return
-        # A guest that gets CPUs may leave other CPUs that a refused guest can use, so passes are repeated.
+        # A guest that gets CPUs can leave other CPUs that a refused guest can use, so passes are repeated.
         # Each one places at least one refused guest, so there are at most as many passes as guests.
         for _ in range(len(self._cache) + 1):
             present = self.host_state, self._cache.held_cpus()
@@ -282,8 +282,8 @@ class GuestPlacer:
             if entry.guest.settings.preserve:
                 continue  # A preserved guest keeps its CPUs, even those that another guest holds.
             if assignment is not None and reachable.isdisjoint(assignment.cpus):
-                # All CPUs of the guest are offline. It runs on spare CPUs, which another guest may hold by
-                # now.
+                # All CPUs of the guest are offline. The guest runs on spare CPUs, which another guest perhaps
+                # holds by now.
                 self._cache.mark_pending(entry)
             if entry.allocation is None:
                 self.take_up(entry)
@@ -311,7 +311,7 @@ class GuestPlacer:
         place = keep_dedicated(supply, request, current) if current is not None else None
         decision = place or self.decide_place(entry.guest, {})
         # With [guests] unallocated = ignore, guests with an empty allocation are left alone. The allocation
-        # of this guest may not be empty, so it is confined if others hold CPUs.
+        # of this guest is perhaps not empty, so the guest is confined if others hold CPUs.
         unsure = decision is None and self.host_state.places_guests and bool(supply.taken_cpus(request))
         if unsure or isinstance(decision, PlacementRefusal):
             decision = confine_guest(supply, request)

@@ -78,7 +78,7 @@ class AgentState:
 
 
 class StateFile:
-    """The state file of the agent. Several threads may replace parts of the state at once."""
+    """The state file of the agent. Several threads can replace parts of the state at once."""
 
     def __init__(self, path: Path) -> None:
         """Read the file.
@@ -282,7 +282,7 @@ def parse(content: bytes) -> AgentState:
             history=_parse_history(data.get("history")),
             former_watermarks=data.get("qos"),
         )
-    # RecursionError: a damaged file may have more nested brackets than json supports.
+    # RecursionError: a damaged file can have more nested brackets than json supports.
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
 

@@ -114,7 +114,7 @@ _NOT_FOUND_OUT: Final = (
 )
 """Events that fail until the agent has taken over the running guests.
 
-Other events may be dropped during the takeover, because the takeover reads the same facts from the driver.
+Other events can be dropped during the takeover, because the takeover reads the same facts from the driver.
 """
 
 
@@ -148,7 +148,7 @@ class GuestPipeline:
         """Build the objects of the pipeline. start() starts the thread.
 
         :param save: writes the state to disk: the guests, the allocations of consumers without a guest, and
-            the guests of migrations by consumer. The function may raise OSError.
+            the guests of migrations by consumer. The function can raise OSError.
         :param read_online: reads the CPUs that are online now; None means that they do not change.
         :param manual: the settings by hand and by the fleet; None means that these settings do not outlive
             the process.
@@ -494,7 +494,7 @@ class GuestPipeline:
         declared = {name: getattr(event.settings, name) for name in event.declared}
         draft = Guest(event.uuid, driver.name, event.name, 0, event.settings, declared=declared)
         draft = self._classifier.classify_guest(draft, event.allocation, event.owner, self.host_state)
-        # An adopted process may be a guest that was lost before, and keeps its former CPUs then.
+        # An adopted process is perhaps a guest that was lost before. The guest then keeps its former CPUs.
         lost = self._cache.lost.get(event.uuid)
         assignment = self._placer.decide_place(draft, event.allocation, lost.assignment if lost else None)
         if isinstance(assignment, PlacementRefusal):
@@ -506,7 +506,7 @@ class GuestPipeline:
     def _check_uuid(self, uuid: str, driver: str) -> None:
         """Check that no guest of another driver has this uuid.
 
-        :raises GuestRefusedError: another driver has such a guest, or may have it.
+        :raises GuestRefusedError: another driver has such a guest, or perhaps has it.
         """
         entry = self._cache.get(uuid)
         if entry is not None and entry.guest.driver != driver:
@@ -541,7 +541,7 @@ class GuestPipeline:
                 self._lifecycle.classify_again(entry)
                 self._cache.mark_pending(entry)
                 self._placer.place_guest(entry)
-            # Settings are resolved again even with an unchanged allocation, because a new owner may match
+            # Settings are resolved again even with an unchanged allocation, because a new owner can match
             # another rule.
             elif self._lifecycle.classify_again(entry):
                 self._placer.place_guest(entry)
@@ -636,7 +636,7 @@ class GuestPipeline:
         :raises DriverError: the driver cannot list the guests; the next call tries again.
         """
         if self._lifecycle.take_over():
-            # Guests of a driver that listed them late may now be in the cache.
+            # The cache perhaps contains guests of a driver that has listed its guests late.
             self._finish_event()
             self.update_gauges()
 

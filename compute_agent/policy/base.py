@@ -171,7 +171,7 @@ class ProviderDemand:
 
 @dataclass(frozen=True, slots=True)
 class GuestRequest:
-    """The needs of one guest. A guest without demands has no allocation, and may run on any shared CPU.
+    """The needs of one guest. A guest without demands has no allocation, and can run on any shared CPU.
 
     :ivar guest: the uuid of the guest.
     :ivar vcpus: the number of guest CPUs.
@@ -196,7 +196,7 @@ class GuestRequest:
     CPUs.
     """
     alone: bool = False
-    """Whether the isolation level of the guest is ``alone``, for which boot options may set CPUs apart."""
+    """Whether the isolation level of the guest is ``alone``, for which boot options can set CPUs apart."""
     near: CpuSet = frozenset()
     near_only: bool = False
 
@@ -257,13 +257,13 @@ class CpuSupply:
     cpu_sets: CpuSets
     holdings: Mapping[str, CpuSet] = field(default_factory=dict)
     lent: Mapping[str, CpuSet] = field(default_factory=dict)
-    """Free dedicated CPUs on which guests may float, by pool. The empty name stands for guests of no pool."""
+    """Free dedicated CPUs on which guests can float, by pool. The empty name stands for guests of no pool."""
     use: Mapping[str, LoadProfile] = field(default_factory=dict)
     """The measured CPU use of guests in cores by hour of the week, by uuid of the guest."""
     busy: Mapping[int, LoadProfile] = field(default_factory=dict)
     """The measured share of time, 0 to 1, for which each dedicated CPU is busy, by hour of the week."""
     woken: CpuSet = frozenset()
-    """Parked CPUs that a policy may assign to a guest, because the agent can bring them online."""
+    """Parked CPUs that a policy can assign to a guest, because the agent can bring them online."""
 
     set_apart: CpuSet = frozenset()
     """CPUs in the boot options ``isolcpus`` and ``nohz_full``, which are for guests with the isolation level
@@ -366,7 +366,7 @@ def place_guest(
             return cpus
         chosen += cpus
     # Isolation is checked after all demands, because ``choose`` sees one demand at a time, and the whole
-    # cores of all together may be too few.
+    # cores of all demands together are perhaps too few.
     if not _is_isolated(supply, request, chosen):
         return PlacementRefusal(
             f"thread policy isolate takes whole cores: {request.pcpu} PCPU are too few for"
@@ -414,7 +414,7 @@ def build_assignment(
     :param floating: shared CPUs for the guest's ``VCPU``; by default the shared CPUs of its zones.
     :param withheld: dedicated CPUs of the guest that are already kept empty.
     """
-    # Held CPUs are left out, because a change of the options may have made them shared CPUs.
+    # Held CPUs are left out, because a change of the options has perhaps made them shared CPUs.
     held = supply.taken_cpus(request).union(dedicated)
     if floating is None:
         floating = floating_cpus(supply, request)
@@ -564,7 +564,7 @@ def _floating_anywhere(supply: CpuSupply, request: GuestRequest) -> CpuSet:
     online = supply.topology.online
     if not request.demands:
         shared, lent = supply.cpu_sets.open_shared & online, supply.lent.get("", frozenset())
-        # Lent CPUs may be taken back at any time, so a guest must not have lent CPUs only.
+        # Lent CPUs can be taken back at any time, so a guest must not have lent CPUs only.
         return shared | lent if shared else shared
     found: CpuSet = frozenset()
     for demand in request.demands:

@@ -1,6 +1,6 @@
 """Load profiles: the CPU use of guests by hour of the week, and the time in which two guests are busy.
 
-Two guests with equal means may be busy at the same hours or at opposite hours. Two guests that share a core
+Two guests with equal means can be busy at the same hours or at opposite hours. Two guests that share a core
 contend for it only if they are busy at the same hours.
 """
 

@@ -94,7 +94,7 @@ def _is_own(cpus: CpuSet, cpu_sets: CpuSets) -> bool:
 
     With the legacy option ``vcpu_pin_set``, only a pin to a single CPU counts.
     """
-    # If dedicated and shared CPUs overlap, a guest on several of them may also float there.
+    # If dedicated and shared CPUs overlap, a guest on several of them perhaps also floats there.
     if len(cpus) == 1 or not cpu_sets.dedicated & cpu_sets.shared:
         return bool(cpus) and cpus <= cpu_sets.dedicated and (len(cpus) == 1 or cpus != cpu_sets.dedicated)
     return False

@@ -3,7 +3,7 @@
 ``read_back`` recognises an assignment from the CPUs that the kernel shows for a guest, such as after a
 restart of the agent.
 
-A guest may run without an assignment: the operator has over-allocated the host, or the guest has no
+A guest runs without an assignment in two cases: the operator has over-allocated the host, or the guest has no
 allocation and the host has no shared CPUs. Without an assignment the guest would run on all CPUs, including
 CPUs of other guests. The agent *confines* such a guest to the shared CPUs outside of pools. If there are no
 shared CPUs, the agent confines the guest to all CPUs that no guest holds, and to CPUs of pools only if no
@@ -45,7 +45,7 @@ def read_back(
 
     A guest that may use all CPUs was never placed. A guest that may use CPUs of the host or of another guest
     was placed by another program. With thread policy isolate, free sibling threads are kept empty, because
-    the allocation may include them.
+    the allocation perhaps includes them.
 
     :param observed: the CPUs that all threads of the guest together may use.
     :param vcpu_cpus: the host CPUs of each guest CPU, by its number from 0, if the driver knows the threads
@@ -90,7 +90,7 @@ def _vcpu_positions(request: GuestRequest, vcpu_cpus: Mapping[int, CpuSet]) -> t
 
 
 def _own_cpus(request: GuestRequest, seen: CpuSet, positions: tuple[CpuSet, ...]) -> CpuSet:
-    """The CPUs that probably belong to a guest, on a host where guests may float on dedicated CPUs.
+    """The CPUs that probably belong to a guest, on a host where guests can float on dedicated CPUs.
 
     A CPU belongs to the guest if exactly one guest CPU is pinned to it. With emulator policy isolate, a
     single further CPU belongs to the emulator threads. If the CPU of each guest CPU is not known, the agent

@@ -58,7 +58,7 @@ def admit_guest(
 
 @dataclass(frozen=True, slots=True)
 class PoolBorrower:
-    """A pool that may borrow idle dedicated CPUs.
+    """A pool that can borrow idle dedicated CPUs.
 
     :ivar pool: the name of the pool that borrows.
     :ivar cpus: the dedicated and shared CPUs of the pool.
@@ -84,7 +84,7 @@ def lend_cpus(
     The empty name stands for guests of no pool.
 
     :param held: the dedicated CPUs that guests hold, which are not lent.
-    :param to_others: whether guests of no pool may borrow the CPUs that remain.
+    :param to_others: whether guests outside of pools can borrow the CPUs that remain.
     """
     idle = (cpu_sets.dedicated & topology.online) - held
     found = {}

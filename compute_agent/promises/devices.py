@@ -40,7 +40,7 @@ def cards_of(tree: ProviderTree, read_devices: Callable[[], Iterable[PciDevice]]
         made = (each for one in device.mdev_types for each in one.devices)
         card = device.address if device.address in offered else device.card_address
         cards |= dict.fromkeys((device.address, *made), card)
-    # A device that is gone may still be in the definition of a guest.
+    # A device that is gone is perhaps still in the definition of a guest.
     return {address: address for address in offered} | {
         address: card for address, card in cards.items() if card in offered
     }

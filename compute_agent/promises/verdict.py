@@ -119,7 +119,7 @@ class GroupFacts:
     :ivar ways: by L3 cache id, the number of the group's ways, and the number of these ways that another
         group can also fill.
     :ivar bandwidth: the percent of bandwidth by L3 cache id.
-    :ivar slack: the percent by which the kernel may round bandwidth.
+    :ivar slack: the percent by which the kernel can round bandwidth.
     :ivar outside: the ids of the guest's threads that are in other groups.
     """
 
@@ -223,7 +223,7 @@ _SHOWN: Final = 4
 STRAY_PERCENT: Final = 2
 """The percent of a guest's memory that may be on other nodes.
 
-These nodes may have pages from before the binding of the memory, and shared code.
+These nodes can have pages from before the binding of the memory, and shared code.
 """
 
 
@@ -372,7 +372,7 @@ class _GuestJudge:
 
     def _memory_faults(self) -> Iterator[str]:
         promise, guest = self._promise, self._guest
-        # Memory that is not bound may be on all nodes that have memory.
+        # Memory that is not bound can be on all nodes that have memory.
         everywhere = frozenset(node.id for node in self._facts.topology.numa_nodes if node.memory_kib)
         if guest.bound is not None and not (guest.bound or everywhere) <= promise.mems:
             yield f"it is bound to NUMA nodes {cpuset.format(guest.bound) or 'any'}"

@@ -23,7 +23,7 @@ An example
       with a margin of 5 % is 9.45.
 
     The largest term is 12.1. A guest with 4 CPUs started ten minutes ago. The new guest has no history, so
-    all of its CPUs count. All other guests and the system may need 16.1 cores and leave 15.9: 15 CPUs are
+    all of its CPUs count. All other guests and the system need at most 16.1 cores and leave 15.9: 15 CPUs are
     promised, and 17 reserved.
 
     If the present offer is smaller than this, it grows by at most 3 CPUs at a time, each time after 15

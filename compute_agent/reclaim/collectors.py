@@ -26,7 +26,7 @@ ENTRY_POINTS: Final = "compute_agent.capacity"
 
 # A host has few zones and classes, and a faulty package must not fill the agent's memory.
 MAX_MEASUREMENTS: Final = 1000
-"""Maximum number of measurements that one collector may report at a time."""
+"""Maximum number of measurements that one collector can report at a time."""
 
 # A clock that is set back, or a date far in the future, would otherwise keep a wrong amount for ever.
 MAX_VALID_SECONDS: Final = 3600.0
@@ -45,7 +45,7 @@ class ClassMeasurement:
 
     :ivar zone: the end of the provider's name, such as ``NUMA_0``; empty for the host.
     :ivar amount: the amount in units of the resource class.
-    :ivar margin: the part of ``amount`` that may disappear soon, and so is not offered.
+    :ivar margin: the part of ``amount`` that perhaps disappears soon, and so is not offered.
     :ivar valid_until: the time until which the amount counts, in seconds since the epoch.
     """
 
@@ -141,7 +141,7 @@ def check_measurement(told: Any, classes: Collection[str], now: float) -> ClassM
     :param classes: the resource classes that the collector has declared.
     :raises ValueError: the measurement is not valid. The message begins with "it", which means the collector.
     """
-    # The package is not part of the agent, so its objects may have any type, and its texts any length.
+    # The package is not part of the agent, so its objects can have any type, and its texts any length.
     if not isinstance(told, ClassMeasurement):
         raise ValueError(f"it reported a {printable_text(type(told).__name__)}, not a ClassMeasurement")
     named = isinstance(told.zone, str) and isinstance(told.resource_class, str)

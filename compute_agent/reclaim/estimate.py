@@ -165,7 +165,7 @@ def spread_of(values: tuple[float, ...]) -> UseSpread:
     """The mean and standard deviation of at least one value."""
     # The module statistics is exact, but thirty times slower.
     mean = sum(values) / len(values)
-    # Rounding may make the difference negative.
+    # Rounding can make the difference negative.
     return UseSpread(mean, math.sqrt(max(0.0, sum(map(mul, values, values)) / len(values) - mean * mean)))
 
 

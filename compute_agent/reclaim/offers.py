@@ -22,7 +22,7 @@ def term_row(provider: str, words: str, amount: float, unit: str) -> dict[str, A
     return {"provider": provider, "term": words, "amount": round(amount, 2), "unit": unit}
 
 
-# A sum of floats may miss a whole number by a little, which would cost a CPU.
+# A sum of floats can miss a whole number by a little, which would cost a CPU.
 _ROUNDING: Final = 1e-9
 
 # With a tenth in five minutes an offer needs 50 minutes for a whole zone, so load that pauses for minutes
@@ -143,8 +143,7 @@ class HeldBackShare:
         return min(capacity, max(self.cpus, LEAST * capacity)) if self.remaining else 0.0
 
     def in_words(self, capacity: float) -> Iterator[tuple[str, float]]:
-        """Yield the held back share as a term: a phrase and its cores. Without such a share, yield nothing.
-        """
+        """Yield the held back share as a term: a phrase and its cores. Yield nothing without a share."""
         if self.remaining:
             hours, times = self.remaining / 3600, "once" if self.count == 1 else f"{self.count} times"
             yield (

@@ -44,7 +44,7 @@ PAUSE_SECONDS: Final = 300.0
 RISE: Final = 0.5
 """The part of a CPU by which the stolen time must exceed the withheld CPUs before more are withheld."""
 
-# A sum of floats may be slightly above a whole number, and would withhold one more CPU.
+# A sum of floats can be slightly above a whole number, and would withhold one more CPU.
 _ROUNDING: Final = 1e-9
 
 

@@ -124,7 +124,7 @@ def _find_lender(note: RunNote, guests: Iterable[CookieGuest]) -> CookieGuest | 
     """Find the guest that can give back the cookie from before a note; None if there is no such guest."""
     lender = note.lender
     for other in guests:
-        # The kernel may use the number of a cookie again, but hardly for the same run of the same guest.
+        # The kernel can use the number of a cookie again, but hardly for the same run of the same guest.
         if lender is not None and (other.main, other.main_cookie) == (lender.main, lender.cookie):
             return other
     return None

@@ -68,7 +68,7 @@ class ThreadSchedule:
 
     @property
     def is_like_own(self) -> bool:
-        """Whether the agent may have set this schedule."""
+        """Whether this schedule is one that the agent sets."""
         return self.policy in _OWN and 1 <= self.priority <= MAX_PRIORITY
 
 
@@ -110,7 +110,7 @@ def decide_schedules(
 
     :param present: the schedules of all threads of the guest.
     :param wanted: the threads that should have ``schedule``.
-    :param noted: whether the guest may have priorities of the agent.
+    :param noted: whether the guest perhaps has priorities of the agent.
     """
     own = {tid for tid, has in present.items() if noted and has.is_like_own}
     if any(has.is_realtime and tid not in own for tid, has in present.items()):

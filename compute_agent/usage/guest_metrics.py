@@ -44,7 +44,7 @@ CHOICE_SECONDS: Final = 60.0
 """Seconds between two choices of the guests that have series, on a host with more guests than the maximum."""
 
 _MAX_LABEL: Final = 255
-"""Maximum number of characters of a label. Tenants choose the names of guests, which may be long."""
+"""Maximum number of characters of a label. Tenants choose the names of guests, and a name can be long."""
 
 RequestedLimits = Mapping[str, Mapping[str, Mapping[ThrottleControl, float]]]
 """The limits that triggers (watermarks and interference) request for guests: by trigger, uuid of the guest
@@ -60,7 +60,7 @@ class GuestSource(Protocol):
 
 
 class GuestMetrics(Collector):
-    """Collects the metrics of guests. Several threads of scrapes may use the object at once."""
+    """Collects the metrics of guests. Several threads of scrapes can use the object at once."""
 
     def __init__(
         self,

@@ -122,7 +122,7 @@ class MeasuringRound:
         """The result of ``parse`` for the text of a file, which is read and parsed once in a round.
 
         The result is None if the file is missing, or if ``parse`` raises ValueError or LookupError. A file
-        may vanish at any time, and old kernels do not have all files. After close(), the result is None for a
+        can vanish at any time, and old kernels do not have all files. After close(), the result is None for a
         file that was not parsed before.
 
         :param is_short: whether one read(2) returns the whole file, which is true for most files of a cgroup.
@@ -202,7 +202,7 @@ def parse_host_stat(text: str) -> AllCpus:
             cpus += 1
         elif together:
             break  # the CPU lines come first, and the line of interrupts is long on large hosts
-    # A container may have a /proc with other content.
+    # A container can have a /proc with other content.
     if not together:
         raise ValueError("there is no line of all CPUs")
     return AllCpus(parse_line(together), max(cpus, 1))
@@ -273,7 +273,7 @@ def stolen_share(now: MeasuringRound, before: MeasuringRound | None) -> float | 
     last, first = _all_cpus(now, before)
     if last is None or first is None:
         return None
-    # The counters of a virtual machine may fall when it is migrated.
+    # The counters of a virtual machine can fall when it is migrated.
     if last.times.total <= first.times.total or last.times.stolen < first.times.stolen:
         return None
     return min(100.0, 100 * (last.times.stolen - first.times.stolen) / (last.times.total - first.times.total))
@@ -323,7 +323,7 @@ def pressure_share(path: str, now: MeasuringRound, before: MeasuringRound | None
     return min(100.0, (last - first) / (now.time - before.time) / 1e4)
 
 
-# The unit of statm. A page has 4 KiB on x86, and may have 64 KiB on ARM and POWER.
+# The unit of statm. A page has 4 KiB on x86, and up to 64 KiB on ARM and POWER.
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 

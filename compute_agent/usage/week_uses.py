@@ -26,7 +26,7 @@ NEW_SHARE: Final = 0.5
 counts half as much as the week after it.
 """
 
-# A stopped guest may return, as after the night or a week of holidays.
+# A stopped guest can return, as after the night or a week of holidays.
 ABSENT_SECONDS: Final = 14 * 86400.0
 """Seconds after which the use of a guest that is gone is forgotten."""
 
