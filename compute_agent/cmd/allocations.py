@@ -37,9 +37,9 @@ class AllocationsRestore(AgentLister):
     """Restore allocations in Placement for guests of many hosts, from the state files of their agents.
 
     Run the command after the database of Placement was restored from an older copy. The command changes only
-    consumers that have no allocation. Each of them gets exactly its former allocation, with the same project
-    and user. The command needs no daemon, but it needs the address and credentials in [placement]. The exit
-    status is 1 if an allocation could not be restored.
+    consumers that have no allocation. Each of these consumers gets exactly its former allocation, with the
+    same project and user. The command needs no daemon, but it needs the address and credentials in
+    [placement]. The exit status is 1 if an allocation could not be restored.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -91,7 +91,7 @@ class InterferenceList(AnswerLister):
 
     def why_empty(self) -> str:
         """A sentence about the watched signals, or about the missing section."""
-        # ask_daemon() has imported the options already, so this costs no time
+        # ask_daemon() has imported the options already, so these imports cost no time
         from compute_agent.conf.interference import INTERFERENCE
         from compute_agent.conf.qos import family_sections
 

@@ -182,13 +182,13 @@ class TopologyShow(ShowOne):
         if seconds:
             found = measure_noise(Path(conf.host.root), topology.online, holders.threads, seconds)
             noise = {cpu: one.all_interruptions for cpu, one in found.items()}
-        # CPUs with the level shared are left out, because they are shared with work of the host like CPUs
-        # without a level.
+        # CPUs with the level ``shared`` are left out: work of the host runs on them in the same way as on
+        # CPUs without a level.
         levels = {cpu: level for cpu, level in holders.levels.items() if level != IsolationLevel.SHARED}
         return CpuConditions(levels, noise)
 
     def _device_lines(self) -> dict[int | None, list[str]]:
-        """Lines about the PCI devices that the host offers, by NUMA node; none without a daemon."""
+        """Lines about the PCI devices that the host offers, by NUMA node; empty if no daemon answers."""
         found: dict[int | None, list[str]] = {}
         try:
             rows = self.ask_daemon("device.list")
@@ -251,7 +251,7 @@ class ConfigCheck(ShowOne):
             check_owner(Path(conf.state_path), read_identity(Path(conf.host.root)))
         except IdentityError as error:
             self._refusals.append(str(error))
-        except OSError:  # a user without rights to the folder can check a configuration, too
+        except OSError:  # a user without rights to the state folder can check a configuration, too
             pass
         try:
             check_options(conf)
@@ -448,7 +448,7 @@ def _comparison_rows(answer: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def _set_by(origins: dict[str, str]) -> str:
-    """The source of an inventory: ``agent``, ``others``, or each field that others set, with its source."""
+    """The source of an inventory: ``agent``, ``others``, or a list of the fields that others set."""
     if not origins:
         return "others"
     if set(origins.values()) == {"agent"}:

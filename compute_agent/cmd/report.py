@@ -2,8 +2,8 @@
 
 The archive has the output of commands, the metrics, and the end of the log. A part that cannot be read has
 the reason as its text, because the host is perhaps broken. Texts that look like passwords or tokens are
-replaced in all parts. ``placement.cmd.report`` has the same functions again, because neither program imports
-the other.
+replaced in all parts. The module ``placement.cmd.report`` has the same functions, because neither program
+imports the other.
 """
 
 from __future__ import annotations
@@ -130,12 +130,12 @@ def list_versions() -> str:
 
 
 def run_program(command: Sequence[str], *, keeps_end: bool = False) -> str:
-    """The output of a program with its errors, and after a failure the exit status or the error.
+    """The output of a program with its errors. After a failure, the exit status or the error follows.
 
     :param keeps_end: whether to return the end of a long output instead of its beginning.
     """
     end = ""
-    # this is a file, because the output has no limit
+    # the output is written to a file, because its size has no limit
     with tempfile.TemporaryFile() as output:
         try:
             done = subprocess.run(

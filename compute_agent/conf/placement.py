@@ -49,12 +49,15 @@ def auth_opts(conf: cfg.ConfigOpts) -> list[Any] | None:
 
 @cache
 def plugin_names() -> frozenset[str]:
-    """The installed authentication plugins; cached, as the search takes most of a command's time."""
+    """The names of the installed authentication plugins.
+
+    The result is cached, because the search takes most of a command's time.
+    """
     return frozenset(entry.name for entry in entry_points(group="keystoneauth1.plugin"))
 
 
 def session_opts() -> list[Any]:
-    """The options of keystoneauth, with those of the authentication plugin ``password``."""
+    """The options of keystoneauth, including the options of the authentication plugin ``password``."""
     return [
         *loading.get_auth_common_conf_options(),
         *loading.get_auth_plugin_conf_options("password"),

@@ -211,8 +211,8 @@ QOS_CLASS_OPTS: Final = [
         "rank",
         help="Rank of the class. Guests of classes with a lower rank are throttled and evicted first. The"
         " class BE has rank 0, LS has rank 10, and LSR has rank 20. A class with another name needs this"
-        " option. Guests of classes with at most the rank of BE have the CPU weight of BE, which is a"
-        " hundredth of the normal weight.",
+        " option. If the rank of a class is not above the rank of BE, its guests have the CPU weight of BE,"
+        " which is a hundredth of the normal weight.",
     ),
     cfg.StrOpt(
         "llc_range",
@@ -222,12 +222,14 @@ QOS_CLASS_OPTS: Final = [
     ),
     cfg.StrOpt(
         "llc_code_range",
-        help="Part of the last-level cache for code only, in place of llc_range. The option needs separate"
-        " masks for code and data (mount option cdp), and overrides llc_range and llc_range_per_cache.",
+        help="Part of the last-level cache for code only. The option replaces llc_range. The option needs"
+        " separate masks for code and data (mount option cdp), and overrides llc_range and"
+        " llc_range_per_cache.",
     ),
     cfg.StrOpt(
         "llc_data_range",
-        help="Part of the last-level cache for data only. The conditions of llc_code_range apply.",
+        help="Part of the last-level cache for data only. The option has the same conditions as"
+        " llc_code_range.",
     ),
     cfg.StrOpt(
         "l2_range",
@@ -237,9 +239,9 @@ QOS_CLASS_OPTS: Final = [
     cfg.StrOpt("mb_percent", help="Maximum memory bandwidth of the class, in percent."),
     cfg.StrOpt(
         "mb_mbps",
-        help="Maximum memory bandwidth of the class on each domain, in MB/s (10^6 bytes a second), in place"
-        " of mb_percent. The option needs absolute values: AMD, or the mount option mba_MBps. Guests of the"
-        " class share the bandwidth.",
+        help="Maximum memory bandwidth of the class on each domain, in MB/s (10^6 bytes a second). The option"
+        " replaces mb_percent. The option works only if the kernel accepts absolute values: on AMD"
+        " processors, or with the mount option mba_MBps. Guests of the class share the bandwidth.",
     ),
     cfg.StrOpt(
         "llc_range_per_cache",
@@ -254,8 +256,7 @@ QOS_CLASS_OPTS: Final = [
     cfg.StrOpt(
         "mb_mbps_per_cache",
         help="The option mb_mbps for individual domains, each with the id of the domain, such as 0:4000,"
-        " 1:8000. The conditions of mb_mbps"
-        " apply.",
+        " 1:8000. The option has the same conditions as mb_mbps.",
     ),
     cfg.IntOpt(
         "memory_high",
@@ -291,17 +292,17 @@ QOS_CLASS_OPTS: Final = [
         max=1000,
         help="The kernel's oom_score_adj of guests. When memory runs out, the kernel kills guests with a"
         " higher value first. The kernel never kills guests with the value -1000. Default: 500 for BE and"
-        " all classes with at most its rank, 0 for LSR, else 100. Values below 0 need CAP_SYS_RESOURCE,"
-        " which the systemd unit does not grant.",
+        " classes with the same or a lower rank, 0 for LSR, and 100 for all other classes. Values below 0"
+        " need CAP_SYS_RESOURCE, which the systemd unit does not grant.",
     ),
     cfg.IntOpt(
         "cpu_weight",
         min=1,
         max=10_000,
-        help="CPU weight for each CPU that a guest holds (cpu.weight): VCPU, PCPU or reclaimed. Guests on the"
-        " same CPU share its time by their weights. Default: 1 for BE and all classes with at most its rank,"
-        " else 100. If the rank of a class is not above the rank of BE, its weight cannot be above the weight"
-        " of BE.",
+        help="CPU weight of a guest for each VCPU, PCPU or reclaimed CPU that the guest holds (cpu.weight)."
+        " Guests on the same CPU share its time by their weights. Default: 1 for BE and classes with the same"
+        " or a lower rank, and 100 for all other classes. If the rank of a class is not above the rank of BE,"
+        " the weight of the class cannot be above the weight of BE.",
     ),
     cfg.BoolOpt(
         "cpu_idle",
@@ -341,9 +342,9 @@ QOS_CLASS_OPTS: Final = [
             (CoreScope.GUEST.value, "only the guest itself"),
             (CoreScope.CLASS.value, "only guests of the class"),
         ],
-        help="Guests that may run on the other hardware thread of a core while a guest of the class runs"
-        " there (PR_SCHED_CORE, Linux 5.14). For 'guest' and 'class', the agent needs CAP_SYS_PTRACE."
-        " Default: none, so any guest or process may run there.",
+        help="Guests that are allowed to run on one hardware thread of a core while a guest of the class runs"
+        " on the other thread (PR_SCHED_CORE, Linux 5.14). For 'guest' and 'class', the agent needs"
+        " CAP_SYS_PTRACE. Default: none, which allows all guests and processes.",
     ),
     cfg.StrOpt(
         "cpu_class",
@@ -360,8 +361,8 @@ QOS_CLASS_OPTS: Final = [
 ]
 
 _SAMPLE_NAME: Final = "name"
-"""The name that the sample file gives to the section of each family, ``NAME``. The text is in lower case for
-comparisons.
+"""The name that the sample file gives to the section of each family, ``NAME``. This text is in lower case,
+because it is compared with names in lower case.
 """
 
 _TEMPLATES: Final = {
@@ -415,7 +416,7 @@ def register_sections(conf: cfg.ConfigOpts) -> None:
 def family_sections(conf: cfg.ConfigOpts, prefix: str) -> Iterator[tuple[str, Any]]:
     """The name and the options of each section of a family, sorted by name.
 
-    A section ``NAME`` without options, as the sample file has it, is left out.
+    A section ``NAME`` without options is left out, because it is from the sample file.
 
     :param prefix: the beginning of the names of the family, such as ``watermark:``.
     """

@@ -14,7 +14,7 @@ from oslo_config import cfg
 
 from compute_agent.conf import log_options
 
-# The agent's own options; those of the log are added below.
+# The agent's own options. restart_only_options() adds the options of the log.
 _DEFAULT: Final = "DEFAULT"
 
 _OWN: Final = (

@@ -32,7 +32,7 @@ class GuestTarget:
         cache.
     :ivar spare: the online CPUs on which the guest may run while all its own CPUs are offline.
     :ivar starting_mems: the NUMA nodes for the memory of a guest that is still starting. An empty set means
-        any node; the set is also empty once the guest runs.
+        any node. The set is also empty after the guest has started.
     """
 
     guest: Guest
@@ -140,8 +140,8 @@ class KernelController(Protocol):
     compare_rounds: int = 1
     """Number of rounds between two periodic comparisons by this controller.
 
-    The number is above 1 for settings that change only if another program writes them. Pins of threads also
-    change without such a write.
+    The number is above 1 for settings that change only if another program writes them. Pins of threads are
+    compared in each round, because new threads change them without a write.
     """
 
     refused: Mapping[str, Sequence[str]]
@@ -203,7 +203,7 @@ class KernelController(Protocol):
         ...
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The settings that this agent, or an earlier one, wrote into the kernel with this controller.
+        """The settings that this controller wrote into the kernel, in this agent or in an earlier one.
 
         Settings that the present configuration does not contain are included: an earlier agent perhaps had
         another configuration.

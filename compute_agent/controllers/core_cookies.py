@@ -75,7 +75,7 @@ class CoreCookieController(KernelController):
         self._count_drift = count_drift
         self._has_siblings = True
         self._own_problem = ""
-        #: The notes of guests, if all threads of the guest had their cookie at the last sync().
+        #: The notes of those guests of which all threads had their cookie at the last sync().
         self._settled: RunNotes = {}
         self.refused: Mapping[str, Sequence[str]] = {}
 
@@ -259,7 +259,10 @@ class CoreCookieController(KernelController):
         )
 
     def _group_guests(self, targets: Sequence[GuestTarget]) -> dict[str, str]:
-        """The group of each guest that the agent may change, by uuid; empty without core scheduling."""
+        """The group of each guest that the agent is allowed to change, by uuid of the guest.
+
+        The text of a group is empty if the guest has no core scheduling.
+        """
         return {target.guest.uuid: self.group_of(target.guest) for target in without_preserved(targets)}
 
     def group_of(self, guest: Guest) -> str:
@@ -309,7 +312,7 @@ class CoreCookieController(KernelController):
 
 @contextlib.contextmanager
 def _noted_refusal(uuid: str, failed: dict[str, str]) -> Iterator[None]:
-    """A context: if the kernel refuses a call in it, the refusal is recorded for the guest in ``failed``."""
+    """Record a refusal of the kernel within the context in ``failed``, for the guest with this uuid."""
     try:
         yield
     except CookieError as error:

@@ -4,9 +4,9 @@ Controller ``cpuset`` pins threads. Controller ``cpu`` sets a guest's weight on 
 others, and its quota.
 
 The weight follows the allocation, so that two guests that compete for the same CPUs get CPU time in
-proportion to the CPUs that they hold. Each VCPU and each PCPU counts as much as the kernel's default for a
-group. The default is 100 as ``cpu.weight`` of cgroup v2, and 1024 as ``cpu.shares`` of cgroup v1, which
-equals Nova's 1024 shares a VCPU. Guests with dedicated CPUs have a weight, too, because their emulator
+proportion to the CPUs that they hold. For each VCPU and each PCPU, a guest gets the default weight of a group
+in the kernel. The default is 100 as ``cpu.weight`` of cgroup v2, and 1024 as ``cpu.shares`` of cgroup v1,
+which equals Nova's 1024 shares a VCPU. Guests with dedicated CPUs have a weight, too, because their emulator
 threads compete on the shared CPUs. The weight of a best-effort guest, or of a guest of a lower class, is a
 hundredth of that weight. A guest with no CPU in its allocation gets the weight of one CPU.
 
@@ -68,7 +68,7 @@ class CpusetController(GuestController):
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """A text about threads on wrong CPUs or other pins in the definition; None if all agree."""
+        """A text about threads on wrong CPUs, or about wrong pins in the definition; None if all agree."""
         if target.assignment is None:
             return None
         settings = _target_settings(target, target.assignment)
@@ -118,7 +118,7 @@ class CpusetController(GuestController):
 
 
 def _unpinned_settings(guest: Guest, online: frozenset[int]) -> CpuSettings:
-    """Settings without the agent's pins: all online CPUs, or other programs' pins in the definition."""
+    """CPU settings without the agent's pins: all online CPUs, or the pins of other programs."""
     demanded = dict(guest.constraints.pins)
     vcpus = (demanded.get(number, online) for number in range(guest.settings.vcpus))
     return CpuSettings(tuple(vcpus), guest.constraints.emulator or online)
@@ -192,11 +192,11 @@ class CpuController(GuestController):
         found: list[str] = []
         try:
             found += self._driver.missing_limits(target.guest, wanted)
-            # The call is made for its error: it raises QuotaError if this guest cannot have a quota.
+            # Only the error of this call is needed: QuotaError shows that this guest cannot have a quota.
             if wanted.quota is not None:
                 self._driver.cpu_limits(target.guest, wanted)
         except GuestGoneError:
-            # A guest that has ended misses nothing.
+            # A guest that has ended needs no limits.
             return ()
         except QuotaError as error:
             self._uncapped.add(target.guest.uuid)
@@ -276,7 +276,10 @@ def cpu_weight(allocation: Allocation, per_cpu: int = _PER_CPU) -> int:
 
 
 def reclaimed_cores(allocation: Allocation, percent: int | None) -> float | None:
-    """The cap in cores of a guest with only reclaimed CPUs; None for other guests, or no ``percent``."""
+    """The cap, in cores, of a guest that has only reclaimed CPUs.
+
+    The result is None for other guests, and if ``percent`` is None.
+    """
     held = {name: sum(one.get(name, 0) for one in allocation.values()) for name in CPU_CLASSES}
     reclaimed = held.pop(RECLAIMED_VCPU, 0)
     # A guest that also holds ordinary CPUs may use these CPUs whenever they are free, so it gets no cap.

@@ -229,15 +229,16 @@ class CpuClassController(KernelController):
         for names in _by_folder(path for path in wanted if path in has):
             failed = self._write_folder({path: wanted[path].text for path in names}, has)
             errors = {path for path, (_, is_error) in failed.items() if is_error}
-            # Former content that reads back differently is not reported, because no class asks for it.
+            # If former content is written and then reads back differently, this is not reported, because no
+            # class asks for it.
             failures |= {
                 path: reason
                 for path, (reason, _) in failed.items()
                 if path in plan.settings or path in errors
             }
             back |= {path for path in names if path not in plan.settings and path not in errors}
-        # A saved value is forgotten only after it was written back; if that failed, the next sync() tries
-        # again.
+        # A saved value is dropped only after it was written back. If the write has failed, the next sync()
+        # tries again.
         if back:
             left = {path: text for path, text in former.values.items() if path not in back}
             self._store.keep_former_values(replace(former, values=left))
@@ -366,8 +367,8 @@ class CpuClassController(KernelController):
 
     def _power_layout(self) -> CpuPower:
         """The frequency domains and idle states of the host, read again when CPUs or drivers changed."""
-        # Two small files show whether anything changed. This check saves reading some thousand files of a
-        # large host.
+        # Two small files show whether CPUs or drivers have changed. So the some thousand files of a large
+        # host are rarely read.
         seen = tuple(map(self._files.read, (_ONLINE, _DRIVER)))
         if seen != self._seen:
             self._seen, self._power = seen, read_cpu_power(self._files.root)
@@ -470,7 +471,10 @@ def count_refusals(registry: CollectorRegistry, controllers: ControllersInForce)
 def _refusal_sentences(
     wanted: Mapping[str, FileSetting], failures: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Pairs of class and message for settings not in effect; one message for CPUs that fail alike."""
+    """Yield pairs of a class and a message about a setting that is not in effect.
+
+    CPUs with the same failure share a message.
+    """
     together: dict[tuple[str, str], set[int]] = defaultdict(set)
     for path, reason in failures.items():
         setting = wanted[path]

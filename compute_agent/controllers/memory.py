@@ -11,9 +11,10 @@ If libvirt's hook has announced a domain, the agent binds its memory as soon as 
 is PCI passthrough: QEMU maps the memory for the IOMMU before the first guest CPU runs. From then on, the
 kernel pins the pages, and no binding can move them (mm/gup.c, FOLL_LONGTERM).
 
-Controller ``memory_limit`` limits how much memory a guest gets, and decides which guests give way when memory
-runs out. ``memory.max`` of a process guest is its allocated memory plus ``[compute] memory_overhead``. The
-class of the guest gives the other values, amounts in percent of the memory that the guest holds:
+Controller ``memory_limit`` limits how much memory a guest gets, and decides which guests the kernel kills
+first when memory runs out. ``memory.max`` of a process guest is its allocated memory plus ``[compute]
+memory_overhead``. The class of the guest sets the other values. Amounts are in percent of the memory in the
+guest's allocation:
 
 - ``memory.high``: above it the kernel slows the guest down and reclaims its memory.
 - ``memory.low``: below it the kernel reclaims memory of other groups first.
@@ -142,7 +143,10 @@ class MemoryController(GuestController):
         return bool(nodes) and all(self._memory_types.get(node) is wanted for node in nodes)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """Guests with memory that the agent bound to NUMA nodes; empty where another program binds it."""
+        """The guests with memory that the agent has bound to NUMA nodes.
+
+        The result is empty if another program binds the memory of guests.
+        """
         if not self._binds_all:
             return iter(())
 
@@ -217,7 +221,7 @@ class MemoryLimitController(GuestController):
                 )
             pages = self._driver.huge_page_use(target.guest) if limits.huge_pages else {}
         except GuestGoneError:
-            # A guest that has ended misses nothing.
+            # A guest that has ended needs no limits.
             return
         for size, amount in limits.huge_pages or ():
             if pages.get(size, 0) > amount:
@@ -237,7 +241,7 @@ class MemoryLimitController(GuestController):
 
     def describe_drift(self, target: GuestTarget) -> str | None:
         """A text with the present limits if they differ from the wanted limits; None if they agree."""
-        # The full limits are compared first: they usually agree, and then the memory in use need not be read.
+        # The full limits are compared first. They usually agree, and then the used memory need not be read.
         if self._driver.memory_limits(target.guest, self._target_limits(target)) is None:
             return None
         wanted = self._wanted_limits(target)

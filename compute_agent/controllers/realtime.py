@@ -85,7 +85,7 @@ class RealtimeController(KernelController):
         :param store: keeps a note of each guest with a priority; the note is written before the priority is
             set.
         :param schedules: the kernel's interface for schedules.
-        :param count_drift: called for each thread that lost its schedule.
+        :param count_drift: called for each thread that has lost the schedule from the agent.
         """
         self._driver = driver
         self._priorities = priorities
@@ -285,8 +285,8 @@ class RealtimeController(KernelController):
         # move.
         if chosen and not has_names and not _is_bound(guest, place.held_cpus):
             chosen, reason = frozenset(), NOT_BOUND
-        # If QEMU's threads have no names, several guest CPUs perhaps share a CPU, so they get a schedule with
-        # time slices.
+        # If QEMU's threads have no names, several guest CPUs perhaps share a CPU. So these threads get a
+        # schedule with time slices.
         schedule = realtime_schedule(priority, in_turn=not has_names)
         changes = decide_schedules(present, chosen, schedule, noted)
         return GuestPlan(changes, (f"{OPTION}: {reason}",) if reason else (), members)

@@ -3,7 +3,8 @@
 If a controller fails, the next controllers still run.
 
 Before the driver reports the start of a guest, only the controllers of cache groups and of memory nodes run
-for it. The CPUs of the guest are set when it runs, because libvirt itself sets them during the start.
+for it. The CPUs of the guest are set only when the guest runs, because libvirt itself sets them during the
+start.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class ExpectedGuests:
         self._expected: dict[str, ExpectedGuest] = {}
 
     def add(self, guest: Guest, allocation: Allocation | None) -> None:
-        """Expect the start of a guest for the next minute."""
+        """Note that a guest is about to start. The start is expected within the next minute."""
         self._expected[guest.uuid] = ExpectedGuest(guest, allocation, self._now() + KEPT_SECONDS)
         # sync() makes the cache group of an expected guest, and has to run again.
         self._cache.synced = False
@@ -140,7 +141,7 @@ class GuestEnforcer:
         self._comparisons = 0
         self._controllers = controllers
         self.cache.controllers = frozenset(controller.name for controller in controllers)
-        # Controllers run even without guests, because sync() applies the classes of CPUs to the host.
+        # Controllers run even if there are no guests, because sync() applies the classes of CPUs to the host.
         self.cache.synced = False
         for entry in self.cache:
             self.cache.mark_pending(entry)
@@ -330,7 +331,7 @@ class GuestEnforcer:
             try:
                 difference = controller.describe_drift(target)
             except GuestGoneError:
-                # The queue has the event of its end.
+                # The queue contains the event of the guest's end.
                 return
             except (DriverError, OSError) as error:
                 # The next apply() compares again, and writes what differs.
@@ -371,7 +372,8 @@ class GuestEnforcer:
 
     def refresh_online(self, host_state: HostState) -> HostState:
         """The host state, updated with the CPUs that are online now."""
-        # The file is read only on hosts with a power manager, because this is called for each guest.
+        # The online CPUs are read only on hosts with a power manager, because this method is called for each
+        # guest.
         if self._read_online is None or not host_state.powered:
             return host_state
         return host_state.with_online(self._read_online())

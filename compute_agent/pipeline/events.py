@@ -119,7 +119,7 @@ class GuestStopped:
 class AllocationsRead:
     """The allocations of guests were read from Placement.
 
-    :ivar allocations: the allocation of each guest by uuid. While a guest migrates, this can be the
+    :ivar allocations: the allocation of each guest by uuid. While a guest migrates, its entry can be the
         allocation of the migration. An empty allocation means that the guest holds nothing any more.
     :ivar held: the allocations of all consumers on this host, with or without a guest, by consumer; None if
         these allocations have not changed.

@@ -58,7 +58,7 @@ class CachedGuest:
 
 @dataclass(frozen=True, slots=True)
 class UnclaimedHolding:
-    """The allocation on this host of a consumer without a guest on this host.
+    """An allocation on this host of a consumer that has no guest on this host.
 
     :ivar since: the time, in monotonic seconds, at which the agent first saw this allocation without a guest.
     """
@@ -168,7 +168,7 @@ class GuestCache:
         return (entry for entry in self if controller in entry.pending)
 
     def held_cpus(self) -> Mapping[str, frozenset[int]]:
-        """The dedicated CPUs that guests hold, by uuid; a new object after each change."""
+        """The dedicated CPUs that guests hold, by uuid. The result is a new object only after a change."""
         if self._holdings is None:
             # A guest in the cache replaces a lost guest with the same uuid.
             held = {uuid: _held_cpus(entry.assignment) for uuid, entry in self.lost.items()}
@@ -248,7 +248,7 @@ def view_guest(entry: CachedGuest, topology: HostTopology | None = None) -> Gues
 
 
 def renew_view(view: GuestView | None, entry: CachedGuest, topology: HostTopology) -> GuestView:
-    """A copy of a cached guest: ``view``, or a new copy if the guest has changed since.
+    """A copy of a cached guest: ``view``, or a new copy if the guest has changed since ``view`` was made.
 
     :param view: an earlier copy of the guest with the same topology; None if there is none.
     """

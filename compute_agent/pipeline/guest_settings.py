@@ -118,7 +118,7 @@ class ManualSettings:
         self._absent.pop(uuid, None)
 
     def absent_guests(self, present: Collection[str]) -> list[str]:
-        """The uuids of guests that have settings, but were not on this host for :data:`GONE_SECONDS`.
+        """The uuids of guests that have settings, and have been absent for at least :data:`GONE_SECONDS`.
 
         :param present: the uuids of the guests on this host.
         """

@@ -134,7 +134,7 @@ class HostState:
         :param use: the CPU use of guests in cores by hour of the week, by uuid.
         """
         lent = self._lent_cpus(holdings) if self.lends_cpus else {}
-        # The use of single CPUs is not known: the use of a guest is spread evenly over its CPUs.
+        # The use of single CPUs is not known. So the use of a guest is spread evenly over its CPUs.
         busy = {
             cpu: use_per_cpu(cores, len(held))
             for guest, cores in use.items()
@@ -248,7 +248,7 @@ def memory_nodes(host_state: HostState, guest: Guest, allocation: Allocation) ->
 
 
 def held_nodes(host_state: HostState, allocation: Allocation) -> frozenset[int]:
-    """The NUMA nodes of an allocation's memory; empty if the root provides it, from any of its nodes."""
+    """The NUMA nodes of an allocation's memory; empty if the memory is allocated from the root provider."""
     classes = (MEMORY, RECLAIMED_MEMORY)
     held = [
         zone

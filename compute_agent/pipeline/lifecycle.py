@@ -177,8 +177,8 @@ class GuestLifecycle:
         before = entry.guest
         if guest == before:
             return False
-        # The change is reported only for the same pid: with another pid, this is a new run of the guest and
-        # no change.
+        # The change is reported only if the pid is the same. With another pid, this is a new run of the
+        # guest, and no change of settings.
         if guest.pid == before.pid:
             self._classifier.report_change(before, guest)
         # Limits are removed now, because throttling ignores preserved guests from now on.
@@ -211,7 +211,7 @@ class GuestLifecycle:
                 self._classifier.forget_guest(uuid)
 
     def forget_ended(self, guest: Guest, ending: str = "") -> None:
-        """Remove an ended guest from the cache, and record its allocation as one without a guest.
+        """Remove an ended guest from the cache, and record its allocation as an allocation without a guest.
 
         :param ending: the exit status or signal as text; empty if unknown.
         """
@@ -245,7 +245,7 @@ class GuestLifecycle:
         """
         if (saved := self._saved) is None:
             return False
-        # This is read before the list, because a driver can list its guests in between.
+        # The awaited drivers are read before the guests, because a driver can list its guests in between.
         awaited = self._driver.awaited_drivers
         if awaited == self._awaited:
             return False
@@ -283,14 +283,14 @@ class GuestLifecycle:
         return True
 
     def _list_known(self, awaited: frozenset[str]) -> dict[str, Guest]:
-        """The running guests of all drivers except the awaited ones, by uuid."""
+        """The running guests of all drivers except the ``awaited`` drivers, by uuid."""
         listed = self._driver.listed_guests()
         return {guest.uuid: guest for guest in listed if guest.driver not in awaited}
 
     def _resume_guest(self, guest: Guest, old: SavedGuest) -> None:
         """Add a running guest to the cache, with the state that the previous run of the agent has saved."""
         uuid = guest.uuid
-        # Saved CPUs count only with a policy that pins guests.
+        # Saved CPUs are used only with a policy that pins guests.
         assignment = old.assignment if self._placer.host_state.places_guests else None
         limits = dict(self._limits.get(uuid, {}))
         owner = self._owners.get(uuid)

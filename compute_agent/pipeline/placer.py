@@ -100,7 +100,7 @@ class GuestPlacer:
     def _admit_to_pools(
         self, guest: Guest, request: GuestRequest, current: CpuAssignment | None
     ) -> PlacementRefusal | None:
-        """The refusal of a guest that a pool in its allocation does not admit; None if all pools admit it."""
+        """The refusal of a guest by a pool in its allocation; None if all pools admit the guest."""
         if self.host_state.pools_only and (outside := refuse_outside(request.demands)) is not None:
             return outside
         wanted = {demand.pool: demand.cpus for demand in request.demands if demand.pool}
@@ -143,7 +143,7 @@ class GuestPlacer:
         self._cache.assign_cpus(entry, decision)
 
     def place_all(self) -> None:
-        """Place all guests after a change of the host, with all controllers pending."""
+        """Place all guests after a change of the host, and mark all controllers as pending."""
         for entry in self._cache:
             self._cache.mark_pending(entry)
             self.take_up(entry)
@@ -218,7 +218,7 @@ class GuestPlacer:
             self._log_strays()
             return
         # A guest that gets CPUs can leave other CPUs that a refused guest can use, so passes are repeated.
-        # Each one places at least one refused guest, so there are at most as many passes as guests.
+        # Each pass places at least one refused guest, so there are at most as many passes as guests.
         for _ in range(len(self._cache) + 1):
             present = self.host_state, self._cache.held_cpus()
             if present == self._synced:
@@ -228,11 +228,14 @@ class GuestPlacer:
                     self.place_guest(entry)
             self._keep_apart()
             self._log_strays()
-            # The held CPUs from before this pass: if the pass has changed them, another pass follows.
+            # ``present`` has the held CPUs from before this pass. If the pass has changed them, another pass
+            # follows.
             self._synced = present
 
     def plan_move(self, entry: CachedGuest) -> CpuAssignment | PlacementRefusal | None:
-        """The assignment or refusal of a guest outside of the current CPU sets; None if it is inside."""
+        """The new assignment or the refusal of a guest on CPUs outside of the CPU sets; None for other
+        guests.
+        """
         if not entry.stray:
             return None
         supply, request = self._supply_and_request(entry)
@@ -267,15 +270,15 @@ class GuestPlacer:
         return frozenset().union(*(demand.cpus for demand in demands))
 
     def _keep_apart(self) -> None:
-        """Move the floating guest CPUs of all guests away from dedicated CPUs that other guests hold now."""
+        """Move floating guest CPUs away from dedicated CPUs that other guests hold now."""
         sets, reachable = self.host_state.cpu_sets, self.host_state.reachable_cpus
         held = frozenset[int]().union(*self._cache.held_cpus().values())
         floated_on = (
             sets.shared | sets.emulator | (sets.dedicated if self.host_state.lends_cpus else frozenset())
         )
         before, self._contested = self._contested, (self.host_state, held & floated_on)
-        # Usually no guest holds a CPU on which others float, neither before nor after the event. Then all
-        # guests keep their CPUs, and need not be placed again.
+        # Usually no guest holds a CPU on which other guests float, neither before nor after the event. Then
+        # all guests keep their CPUs, and are not placed again.
         idle = self._contested == before and not self._contested[1]
         for entry in self._cache:
             assignment = entry.assignment
@@ -326,8 +329,9 @@ class GuestPlacer:
         # A guest with PCPU in its allocation keeps the dedicated CPUs that it has.
         current = entry.assignment if request.pcpu else None
         place = keep_dedicated(supply, request, current) if current is not None else None
-        # On a host without shared CPUs and holders, a guest that was never placed keeps the pins of another
-        # program: a reshape at the start of the agent reads the zones of guests from these pins.
+        # If the host has no shared CPUs, and no guest holds CPUs, a guest that was never placed keeps the
+        # pins of another program. A reshape at the start of the agent reads the zones of guests from these
+        # pins.
         undisturbed = entry.assignment is None and not supply.cpu_sets.shared and not self._cache.held_cpus()
         place = place or (None if undisturbed else confine_guest(supply, request))
         self._cache.assign_cpus(entry, place)
@@ -348,7 +352,7 @@ class GuestPlacer:
             )
 
     def _leave_in_place(self, entry: CachedGuest, reason: str) -> None:
-        """Leave a guest where it is, and record why its definition's demands cannot be met."""
+        """Leave a guest where it is, and record why the demands of its definition cannot be met."""
         reason += "; it is left where it is"
         before, entry.refusal = entry.refusal, reason
         if before != reason:

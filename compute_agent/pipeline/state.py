@@ -154,7 +154,8 @@ class StateFile:
 
     @property
     def former_watermarks(self) -> Any:
-        """A former release's state of watermarks, as JSON values; None without one."""
+        """The state of watermarks that a former release has written, as JSON values; None if there is none.
+        """
         return self._state.former_watermarks
 
     def drop_former_watermarks(self) -> None:
@@ -237,8 +238,8 @@ def dump(state: AgentState) -> bytes:
             "holders": {uuid: asdict(holder) for uuid, holder in sorted(state.history.holders.items())},
         },
     }
-    # The part is left out once the state file of throttling has it, because an older release that runs again
-    # would act on it.
+    # The part ``qos`` is left out once the state file of throttling has it. Otherwise an older release that
+    # runs again would act on it.
     if state.former_watermarks is not None:
         data["qos"] = state.former_watermarks
     # The text has no indentation, because json uses a slow encoder in Python for indented texts. Each start
@@ -308,7 +309,8 @@ def _nova_root(content: Any) -> NovaRoot | None:
 def _former_values(content: Any) -> FormerValues:
     """Parse former values.
 
-    :raises ValueError: a path is not in the folder of CPUs. The agent will write to these paths.
+    :raises ValueError: a path is not in the folder of CPUs. Such paths are refused, because the agent will
+        write to the paths of former values.
     """
     if content is None:
         return FormerValues()

@@ -77,8 +77,8 @@ class GuestOverview:
         """Set the metrics that count guests, such as guests without an allocation."""
         metrics, entries = self._metrics, list(self._cache)
         metrics.guests.set(len(entries))
-        # An empty allocation is an answer of Placement. Guests without an answer (None) are counted below as
-        # unknown.
+        # An empty allocation is an answer of Placement. The allocation None means that there was no answer.
+        # The next lines count such guests as unknown.
         metrics.unallocated_guests.set(sum(entry.allocation == {} for entry in entries))
         metrics.unknown_guests.set(sum(entry.allocation is None for entry in entries))
         metrics.migrating_guests.set(sum(entry.migration is not None for entry in entries))
@@ -149,7 +149,7 @@ class GuestPipeline:
 
         :param save: writes the state to disk: the guests, the allocations of consumers without a guest, and
             the guests of migrations by consumer. The function can raise OSError.
-        :param read_online: reads the CPUs that are online now; None means that they do not change.
+        :param read_online: reads the CPUs that are online now; None means that the online CPUs do not change.
         :param manual: the settings by hand and by the fleet; None means that these settings do not outlive
             the process.
         """
@@ -195,7 +195,8 @@ class GuestPipeline:
     def submit(self, event: Event) -> Future[Any]:
         """Queue an event; return a future with the worker's answer or error."""
         future: Future[Any] = Future()
-        # The event is queued first: the worker could otherwise wake, find an empty queue, and sleep again.
+        # The event is queued before wake(): the worker could otherwise wake, find an empty queue, and sleep
+        # again.
         self._queue.put((event, future, time.monotonic()))
         self._thread.wake()
         return future
@@ -205,7 +206,7 @@ class GuestPipeline:
         with self._lock:
             topology = self.host_state.topology
             before, known = self._views
-            # Rounds of the watermarks call this each second, and guests change only in events.
+            # Rounds of the watermarks call this method each second, and guests change only in events.
             if self._has_views and before is topology:
                 return list(known.values())
             known = known if before is topology else {}
@@ -331,7 +332,7 @@ class GuestPipeline:
         try:
             with self._lock:
                 answer = self.handle_event(event)
-                # The lock is needed, because the gauges count entries of the cache.
+                # The lock is held here, because the gauges count entries of the cache.
                 self.update_gauges()
             LOG.debug("Handling event %s took %.1f ms", name, 1000 * (time.monotonic() - started))
         # These errors are answers to a request, and the sender of the event reports them.
@@ -450,8 +451,8 @@ class GuestPipeline:
             self._enforcer.apply_to(entry, self.host_state)
             driver.release(guest)
         except Exception:
-            # The program of the guest has not begun, so its removal loses no work. A guest that stayed held
-            # after an unexpected error would keep its CPUs and never run.
+            # The program of the guest has not begun, so its removal loses no work. If the guest stayed
+            # stopped after an unexpected error, it would keep its CPUs and never run.
             self._cache.discard(guest.uuid)
             driver.discard(guest)
             raise
