@@ -18,8 +18,8 @@ Order of calls
     controllers write the chosen CPUs to the kernel. The reporting loop compares the inventories with
     Placement.
 
-Imports point one way, from the commands down to ``model``, which imports no other package. CONTRIBUTING.md
-has the table, and ``pyproject.toml`` the contract.
+Imports go in one direction: from the commands down to ``model``, which imports no other package.
+CONTRIBUTING.md has the table, and ``pyproject.toml`` the contract.
 """
 
 from importlib.metadata import PackageNotFoundError, version

@@ -131,7 +131,7 @@ def open_own(path: Path, flags: int, mode: int = 0o600) -> int:
 
 
 def check_own(path: Path) -> None:
-    """Make the checks of open_own() for a file that a library will open.
+    """Check a file that a library will open, in the same way as open_own().
 
     An absent file does not count as an error.
 
@@ -189,7 +189,7 @@ def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException as error:
-        # The first error is the one to report.
+        # The first error is reported, not an error of this removal.
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         if isinstance(error, OSError) and error.filename is None:

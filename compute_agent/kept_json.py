@@ -114,7 +114,7 @@ def load_state(
 
 
 class KeptFile(Generic[T]):
-    """A JSON file with data for a module's next start; only one thread may use the object."""
+    """A JSON file with data for the next start of the agent; only one thread may use the object."""
 
     def __init__(self, path: Path, parse: Callable[[bytes], T], subject: str) -> None:
         """Begin without reading the file; load() reads it.
@@ -163,7 +163,8 @@ class KeptFile(Generic[T]):
 
     def save(self, content: bytes, now: float) -> None:
         """Write the content. A failure, such as a full disk, is logged once and not raised."""
-        # The time is set also before a write that fails: a full disk is tried again at the usual interval.
+        # The time is set before the write. So after a failure, such as a full disk, the next attempt comes at
+        # the usual interval.
         self._saved = now
         try:
             write_durably(self._path, content)

@@ -59,7 +59,7 @@ class WakeSignal:
     def wait(self, seconds: float | None) -> None:
         """Wait until woken, at most ``seconds`` (None: no limit). Only the thread of the task calls it."""
         self._event.wait(seconds)
-        # The event is cleared before the round, not after it: a change during the round is for the next
+        # The event is cleared before the round, not after it. So a change during the round starts another
         # round.
         self._event.clear()
 
@@ -112,7 +112,7 @@ class PeriodicTask:
         :param pause: takes the seconds that a round took, and returns the seconds until the next round. None
             means that the thread waits until it is woken.
         :param failed: called while an exception of a round is handled. The argument is whether the exception
-            differs from that of the last round.
+            differs from the exception of the last round.
         :param is_needed: tells whether the task has work. Without work the thread ends, and start() starts it
             again later.
         :param begin: called when the thread starts. Neither ``begin`` nor ``rest`` may call methods of the
@@ -211,7 +211,7 @@ def run_aside(role: ThreadSpec, work: Callable[[], T], suffix: str = "") -> Futu
         try:
             found.set_result(work())
         except BaseException as error:
-            found.set_exception(error)  # SystemExit, too: the waiting thread has to learn of every end
+            found.set_exception(error)  # the waiting thread also has to learn of SystemExit
 
     start_thread(role, run, suffix)
     return found

@@ -5,7 +5,7 @@ the setting. Tenants make images. A property of an image counts if ``[guests] im
 property.
 
 If flavor and image have different thread policies, the rule of Nova applies
-(``get_cpu_thread_policy_constraint`` of ``nova.virt.hardware``). The policy of the image counts only if the
+(``get_cpu_thread_policy_constraint`` of ``nova.virt.hardware``). The policy of the image applies only if the
 flavor has no policy. If the flavor has another policy than ``prefer``, a different policy of the image is a
 problem.
 """
@@ -213,7 +213,8 @@ def _flavor_values(found: _SourceFindings, policy: ClassificationPolicy, facts: 
     values: dict[str, Any] = {}
     for key, text in facts.identity.extra_specs.items():
         if key in _NOVA_SPECS:
-            # An extra spec compute_agent:SETTING takes precedence over Nova's, in any order of the two.
+            # An extra spec compute_agent:SETTING takes precedence over an extra spec of Nova, in any order of
+            # the two.
             values = {**found.read_value(f"flavor: {key}", _NOVA_SPECS[key], text), **values}
         elif key.startswith(NAMESPACE):
             setting, shown = key.removeprefix(NAMESPACE), printable_text(key[:_MAX_SHOWN])

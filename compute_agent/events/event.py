@@ -21,8 +21,8 @@ _MAX_ID: Final = 1 << 53
 class EventKind(enum.StrEnum):
     """The kinds of decisions. Actions of watermarks have the same names as in options and metrics.
 
-    Some kinds are no decisions of the agent but changes that it noticed, such as ``OOM_KILL``, ``LEAVE`` and
-    ``CPU_OFFLINE``.
+    Some kinds are not decisions of the agent, but changes that the agent has noticed, such as ``OOM_KILL``,
+    ``LEAVE`` and ``CPU_OFFLINE``.
     """
 
     START = "start"
@@ -221,5 +221,5 @@ class EventRecorder:
             reason=printable_text(reason),
         )
         self._keep(event)
-        # The record names the code that decided, which is two calls above this method.
+        # With this stack level, the log names the code that has decided. It is two calls above this method.
         log(message, *args, extra={FIELDS: event}, stacklevel=3)

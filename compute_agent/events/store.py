@@ -37,7 +37,7 @@ class EventStore:
         self._size = self._count = self._last = 0
 
     def append(self, events: Iterable[AgentEvent]) -> int:
-        """Give numbers to events and write them; they are on disk when this returns.
+        """Give numbers to events and write them. The events are on disk when the method returns.
 
         :returns: the number of events that were written. If an error ends the writes, only the returned
             number of ``events``, from the beginning, are stored.
@@ -93,7 +93,8 @@ class EventStore:
         self._descriptor = open_own(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o640)
         content = _read_content(self.path)
         self._size, self._count = len(content), content.count(b"\n")
-        # A crash has cut the last line short. A newline ends it, so that the next event is a line of its own.
+        # A crash has cut the last line short. A newline ends this line, so that the next event is a line of
+        # its own.
         if content and not content.endswith(b"\n"):
             _write(self._descriptor, b"\n")
             self._size += 1

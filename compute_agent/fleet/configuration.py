@@ -66,7 +66,7 @@ class FleetSettings:
         return self._read(kept.KEPT)
 
     def refused_revision(self) -> FleetRevision | None:
-        """The last revision that was offered and refused; None if there is none to read."""
+        """The last revision that was offered and refused; None if no such revision can be read."""
         try:
             return self._read(kept.OFFERED)
         except FleetError:

@@ -3,7 +3,7 @@
 Modules
     - ``guest``: a guest with its identity, demands, allocation and assignment of CPUs
     - ``guest_settings``: the settings of a guest, such as its class and priority, and their sources
-    - ``cpuset``: sets of CPUs as text, the purposes of a host's CPUs, classes and pools of CPUs
+    - ``cpuset``: sets of CPUs as text, the CPU sets of a host, classes and pools of CPUs
     - ``resource``: resource classes, block I/O, shares of memory, and controls of throttling
     - ``messages``: errors that cross folders, and how messages show names and foreign text
 

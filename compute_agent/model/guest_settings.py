@@ -88,9 +88,9 @@ class IsolationLevel(enum.StrEnum):
     SHARED = "shared"
     """Interrupts, workqueues and watchdogs of the host may run on the CPUs."""
     QUIET = "quiet"
-    """Interrupts, other work of the kernel and processes of the host run elsewhere, where possible."""
+    """Interrupts, other work of the kernel and processes of the host run on other CPUs, if they can move."""
     ALONE = "alone"
-    """The level ``quiet``, with the CPUs in a cpuset partition of the kernel in addition."""
+    """As ``quiet``, and the CPUs also form a cpuset partition of the kernel."""
 
     @property
     def is_quiet(self) -> bool:
@@ -108,7 +108,8 @@ class GuestSettings:
 
     :ivar vcpus: the number of guest CPUs.
     :ivar qos_class: name of the guest's QoS class.
-    :ivar priority: within a class, guests of a lower priority are throttled and evicted first.
+    :ivar priority: among guests of the same class, guests with a lower priority are throttled and evicted
+        first.
     :ivar resctrl: annotation with shares of cache and memory bandwidth; empty means the shares of the class.
     :ivar blockio_class: name of the class of block I/O; empty if the guest has no such class.
     :ivar memory_type: the type of memory that the guest gets.
@@ -194,7 +195,7 @@ def _read_annotation(text: str) -> str:
 
 
 def _read_priority(text: str) -> int:
-    # The pattern comes first, because int() accepts digits of all scripts, and thousands of them.
+    # The pattern is checked first, because int() accepts digits of all scripts, and thousands of digits.
     if not _NUMBER.match(text) or abs(int(text)) > MAX_PRIORITY:
         raise ValueError(f"a whole number within {MAX_PRIORITY} of 0")
     return int(text)

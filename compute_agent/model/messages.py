@@ -9,7 +9,7 @@ from uuid import UUID
 
 
 class ConfigError(Exception):
-    """The agent refuses a configuration. The text names the options and CPUs concerned."""
+    """The agent refuses a configuration. The text names the options and CPUs that are wrong."""
 
 
 class DriverError(Exception):

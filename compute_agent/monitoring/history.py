@@ -162,7 +162,7 @@ def plot_samples(samples: Sequence[StoredSample], span: TimeSpan) -> str:
     rate_unit, rate = _choose_unit((one.total or one.local for one in samples), _RATES)
     size_unit, size = _choose_unit((one.occupancy for one in samples), _SIZES)
     bandwidth, occupancy = [], []
-    # COLOURS has more entries than MAX_CACHES, and zip() leaves out those without a cache.
+    # COLOURS has more entries than MAX_CACHES, and zip() leaves out colours without a cache.
     for cache, colour in zip(own, COLOURS, strict=False):
         of_cache = [one for one in samples if one.cache_id == cache]
         name = f"L3 {cache}"

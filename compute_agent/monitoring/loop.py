@@ -208,13 +208,14 @@ class MonitorLoop:
 
     def monitor_with(self, monitor: CacheMonitor | None) -> None:
         """Use another monitor (of another mount) from the next round on; None stops the measurement."""
-        # Only the thread replaces the monitor, because a round under way needs the old one until its end.
+        # Only the thread replaces the monitor, because a round that is under way needs the old monitor until
+        # its end.
         self._next_monitor = monitor
         self._thread.wake()
 
     def newest_reading(self) -> MonitorReading | None:
         """The newest reading, after a wait of at most ten seconds; None while monitoring is off or fails."""
-        # the attributes are read once: a reload can remove the monitor
+        # the attributes are read only once, because a reload can remove the monitor in between
         interval, monitor = self.settings.interval, self.monitor
         if monitor is None or interval <= 0:
             return None
@@ -228,8 +229,8 @@ class MonitorLoop:
         if reading is None:
             return None
         age = time.monotonic() - reading.time
-        # ``time`` is the begin of the round. The newest reading is therefore always older than the length of
-        # its round.
+        # The time of a reading is the begin of its round. The newest reading is therefore always older than
+        # the length of its round.
         return reading if age <= max(STALE_ROUNDS * interval, STALE_SECONDS) + self.round_seconds else None
 
     def _have_round(self) -> None:
@@ -258,7 +259,7 @@ class MonitorLoop:
         except Exception as error:  # a driver can raise anything; the targets of the last round stay in use
             self._report_trouble("The guests to monitor cannot be listed", error)
         if self._targets is None:
-            return  # measuring an empty list instead would remove the groups of running guests
+            return  # a measurement of an empty list would remove the groups of running guests
         try:
             reading = self.monitor.measure_targets(self._targets, now)
             self._report_trouble("Caches cannot be measured", None)
@@ -344,7 +345,7 @@ class MonitorLoop:
             self._flush_due = now + FLUSH_SECONDS
 
     def _report_trouble(self, what: str, error: Exception | None) -> None:
-        """Log a failure when it begins and when it ends, not in each round."""
+        """Log a failure only when it begins and when it ends, and not in each round."""
         reason = "" if error is None else f"{type(error).__name__}: {error}"
         if reason and reason != self._troubles.get(what):
             # Other errors than OSError are defects of the code, for which the log has the stack.

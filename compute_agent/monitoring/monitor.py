@@ -128,8 +128,8 @@ class CacheMonitor:
 
     def _add_up(self, use: TargetUse, of_guests: Sequence[TargetUse]) -> TargetUse:
         """The use of a class that shares its control group with other classes: the sum over its guests."""
-        # The key is the guest with the begin of its monitoring, because the totals of a guest begin at 0
-        # again when it returns.
+        # The key contains the begin of the guest's monitoring, because the totals of a guest begin at 0 again
+        # when the guest returns.
         total = self._sums[use.target.key]
         total.add({(guest.target.guest, guest.begun): guest.bytes_moved for guest in of_guests})
         groups = [group for guest in of_guests for group in guest.groups]
@@ -179,7 +179,7 @@ class CacheMonitor:
 
 
 def _add_sample(meter: TargetMeter, group: str, samples: Mapping[str, CounterSample]) -> GroupCounters | None:
-    """Add the counters of a group to a meter; return them with their rates, or None if none were read."""
+    """Add the counters of a group to a meter; return them with their rates, or None without counters."""
     sample = samples.get(group)
     return None if sample is None else meter.add_sample(group, sample)
 
@@ -315,19 +315,25 @@ class MonitoringGroups:
         except ResctrlError as error:
             if error.errno == errno.ENOENT:
                 return False
-            # EINVAL: the guest was moved to another control group. EAGAIN: it makes threads faster than they
-            # are moved.
+            # EINVAL: the guest was moved to another control group. EAGAIN: the guest makes threads faster
+            # than they are moved.
             LOG.debug("Not all threads of guest %s are monitored: %s", target.guest, error)
         except OSError as error:
             LOG.debug("The threads of guest %s cannot be listed: %s", target.guest, error)
         return True
 
     def _movable_threads(self, target: MonitorTarget) -> frozenset[int]:
-        """The guest's threads in its control group. Only these can be moved into its monitoring group."""
+        """The guest's threads in its control group.
+
+        Only these threads can be moved into its monitoring group.
+        """
         return frozenset(target.threads()) & groups.read_tasks(self._files, target.group)
 
     def _assign_counters(self, groups: Iterable[str]) -> None:
-        """Assign counters in the order of ``groups``: first control groups, which measure the whole host."""
+        """Assign counters to groups in their order.
+
+        Control groups come first, because they measure the whole host.
+        """
         order = tuple(dict.fromkeys(groups))
         held = {group: monitoring.read_assigned_counters(self._files, group) for group in order}
         for step in monitoring.plan_assignments(monitoring.read_available_counters(self._files), held, order):

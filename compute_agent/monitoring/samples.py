@@ -218,8 +218,8 @@ class SampleStore:
         connection = self._connection
         with _write_transaction(connection):
             rows = list(self._rows(connection, self._pending))
-            # OR REPLACE: after the clock was set back, two samples can have the same time. The later sample
-            # counts.
+            # OR REPLACE is needed, because two samples can have the same time after the clock was set back.
+            # The later sample counts.
             connection.executemany("INSERT OR REPLACE INTO samples VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
             if _forget_before(connection, time - self.retention):
                 self._targets.clear()

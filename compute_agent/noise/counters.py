@@ -49,7 +49,7 @@ class ThreadCounters:
     """Interruptions of a thread since its start.
 
     :ivar cpu: the CPU that the thread last ran on.
-    :ivar involuntary: the number of times that the kernel ran another thread although this one could
+    :ivar involuntary: the number of times that the kernel ran another thread, although this thread could
         continue.
     :ivar delay_ns: nanoseconds in which the thread waited for its CPU. None means that the kernel does not
         count this time.

@@ -233,8 +233,9 @@ class GuestPlacer:
             self._synced = present
 
     def plan_move(self, entry: CachedGuest) -> CpuAssignment | PlacementRefusal | None:
-        """The new assignment or the refusal of a guest on CPUs outside of the CPU sets; None for other
-        guests.
+        """The new assignment or the refusal of a guest on CPUs outside of the CPU sets.
+
+        The result is None for a guest inside of the sets.
         """
         if not entry.stray:
             return None

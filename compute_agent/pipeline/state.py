@@ -154,8 +154,7 @@ class StateFile:
 
     @property
     def former_watermarks(self) -> Any:
-        """The state of watermarks that a former release has written, as JSON values; None if there is none.
-        """
+        """The state of watermarks that a former release has written, as JSON values; None without one."""
         return self._state.former_watermarks
 
     def drop_former_watermarks(self) -> None:

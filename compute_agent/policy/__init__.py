@@ -2,8 +2,8 @@
 
 Nouns
     A *dedicated* CPU is offered as PCPU, and belongs to one guest. *Shared* CPUs are offered as VCPU. Guests
-    *float* on shared CPUs: they run on any of them. The *supply* describes the CPUs of the host: the purpose
-    of each CPU, and which guests hold dedicated CPUs.
+    *float* on shared CPUs: they run on any of them. The *supply* describes the CPUs of the host: which CPUs
+    are dedicated or shared, and which guests hold dedicated CPUs.
 
     A *request* describes the needs of one guest: the number of its guest CPUs, a *demand* for each provider
     of its allocation, a thread policy and an emulator policy. A demand has amounts of PCPU and VCPU, and the
@@ -19,7 +19,8 @@ An example
     A processor has two L3 caches of two cores with two threads each: CPUs 0-3 and 4-7, with the cores 0-1,
     2-3, 4-5 and 6-7. All are dedicated, and a guest holds CPU 0. ``topology-aware`` gives the next guest
 
-    - with one PCPU: CPU 1. Another guest uses a thread of that core already, so whole cores stay free.
+    - with one PCPU: CPU 1. Another guest already uses the other thread of this core, so whole cores stay
+      free.
     - with two PCPU: CPUs 2 and 3, a whole core under the cache that is in use, so that the other cache stays
       free.
     - with three PCPU: CPUs 2, 3 and 1, under one cache, without breaking a whole core.

@@ -59,7 +59,7 @@ class FreeCores:
 
 
 class CpuLayout(NamedTuple):
-    """The piece and the NUMA node with memory of each usable CPU."""
+    """For each usable CPU, its piece and its NUMA node, if the node has memory."""
 
     piece_of: Mapping[int, CpuPiece]
     memory_node_of: Mapping[int, int]
@@ -67,7 +67,7 @@ class CpuLayout(NamedTuple):
 
 
 def free_cores(topology: HostTopology, free: CpuSet) -> list[FreeCores]:
-    """The free CPUs by piece, in the order of the pieces."""
+    """The free CPUs as a list with an item for each piece, in the order of the pieces."""
     pieces = set(map(_known_layout(topology).piece_of.__getitem__, free))
     if len(pieces) == 1:  # the zone of a guest is often one piece, and no intersection is needed then
         return [_free_cores(pieces.pop(), free)]
@@ -152,8 +152,8 @@ class ProviderDemand:
     """The CPUs that an allocation takes from one provider.
 
     :ivar zone: the name of the provider's zone (host, NUMA node or cache) for messages.
-    :ivar cpus: the online CPUs of the zone. On a host with pools, only the CPUs of ``pool``; if ``pool`` is
-        empty, the CPUs that belong to no pool.
+    :ivar cpus: the online CPUs of the zone. On a host with pools, these are only the CPUs of ``pool``. If
+        ``pool`` is empty, these are the CPUs that belong to no pool.
     :ivar pcpu: the amount of PCPU that the allocation takes from the provider.
     :ivar vcpu: the amount of VCPU that the allocation takes from the provider.
     :ivar pool: the name of the pool to which the provider belongs; empty if it belongs to no pool.
@@ -219,8 +219,8 @@ class GuestRequest:
     def used_pcpu(self) -> int:
         """The number of dedicated CPUs on which threads of the guest run.
 
-        Each guest CPU that does not float uses one, and so do the emulator threads with emulator policy
-        isolate. Siblings that thread policy isolate keeps empty do not count.
+        Each guest CPU that does not float uses one dedicated CPU. With emulator policy isolate, the emulator
+        threads use one more. Siblings that thread policy isolate keeps empty do not count.
         """
         on_shared = sum([demand.vcpu for demand in self.demands])
         emulator = int(self.has_emulator_cpu)
@@ -247,9 +247,9 @@ The penalty exceeds the load of all siblings of a core together. The load of one
 
 @dataclass(frozen=True, slots=True)
 class CpuSupply:
-    """The CPUs of the host, their purposes, and the guests that hold them.
+    """The CPUs of the host, what they are used for, and the guests that hold them.
 
-    :ivar cpu_sets: the purpose of each CPU: dedicated, shared, or of a pool.
+    :ivar cpu_sets: which CPUs are dedicated, which are shared, and which belong to pools.
     :ivar holdings: the dedicated CPUs that guests hold, by uuid.
     """
 
@@ -257,7 +257,10 @@ class CpuSupply:
     cpu_sets: CpuSets
     holdings: Mapping[str, CpuSet] = field(default_factory=dict)
     lent: Mapping[str, CpuSet] = field(default_factory=dict)
-    """Free dedicated CPUs on which guests can float, by pool. The empty name stands for guests of no pool."""
+    """Free dedicated CPUs on which guests can float, by pool.
+
+    The empty name stands for guests outside of pools.
+    """
     use: Mapping[str, LoadProfile] = field(default_factory=dict)
     """The measured CPU use of guests in cores by hour of the week, by uuid of the guest."""
     busy: Mapping[int, LoadProfile] = field(default_factory=dict)
@@ -290,7 +293,7 @@ class CpuSupply:
         return bool(self.set_apart) and (cpu in self.set_apart) != request.alone
 
     def sibling_load(self, request: GuestRequest, cpu: int) -> float:
-        """How much others use siblings of a CPU while the guest is busy, added up; 0 if not measured."""
+        """How much other guests use the siblings of a CPU while the guest is busy; 0 if not measured."""
         if not self.busy:
             return 0.0
         siblings = self.topology.threads_of(cpu) - self.holdings.get(request.guest, frozenset()) - {cpu}
@@ -504,7 +507,7 @@ def in_place(fresh: CpuAssignment, current: CpuAssignment, request: GuestRequest
     if frozenset().union(*pinned) != frozenset().union(*were_pinned):
         return fresh
     floating = [cpus for cpus in fresh.vcpu_cpus if not cpus <= own]
-    # Any of these sets will do, because all floating guest CPUs have the same host CPUs.
+    # The first of these sets is used, because all floating guest CPUs have the same host CPUs.
     vcpu_cpus = tuple(cpus if cpus <= own else floating[0] for cpus in current.vcpu_cpus)
     return replace(fresh, vcpu_cpus=vcpu_cpus)
 
@@ -537,7 +540,7 @@ def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) 
         if len(inside) > demand.pcpu and not demand.around:
             return False
         inside = frozenset(sorted(inside)[: demand.pcpu])
-        # Zones list only usable CPUs. An offline CPU of the guest counts for a CPU that is missing.
+        # Zones list only usable CPUs. An offline CPU of the guest takes the place of a missing CPU.
         missing += [demand.around] * (demand.pcpu - len(inside))
         remaining -= inside
     # A usable CPU outside of ``cpus`` but within ``around`` was moved to another pool by the options.
@@ -553,8 +556,8 @@ def floating_cpus(supply: CpuSupply, request: GuestRequest) -> CpuSet:
     """The CPUs on which guest CPUs without a dedicated CPU float.
 
     These CPUs are the shared CPUs of the zones from which the guest has VCPU. A guest without an allocation
-    floats on all shared CPUs outside of pools. If there are shared CPUs, lent CPUs are added. A guest with
-    ``near_only`` gets only those CPUs that are on the nodes of its devices, if these nodes have any of them.
+    floats on all shared CPUs outside of pools. If there are shared CPUs, lent CPUs are added. If some of the
+    found CPUs are on the nodes of the guest's devices, a guest with ``near_only`` gets only these CPUs.
     """
     found = _floating_anywhere(supply, request)
     return (near_cpus(supply, request, found) if request.near_only else found) or found

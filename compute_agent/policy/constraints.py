@@ -243,7 +243,7 @@ def _give_out(
         used = frozenset(chosen.dedicated) - chosen.withheld
         if (given := give_out([(used, len(used))], floating, slots)) is not None:
             return given, chosen.withheld
-    if request.thread_policy is ThreadPolicy.ISOLATE:  # the flow does not know cores, and could break some
+    if request.thread_policy is ThreadPolicy.ISOLATE:  # the flow does not know cores, and could break cores
         return None, frozenset()
     zones = [(supply.free(request, demand), demand.pcpu) for demand in request.demands if demand.pcpu]
     return give_out(zones, floating, slots), frozenset()

@@ -69,8 +69,8 @@ def read_back(
     others = sorted(dedicated.difference(of_vcpus))
     isolated = request.thread_policy is ThreadPolicy.ISOLATE
     siblings = supply.topology.siblings_of(dedicated) & sets.dedicated - taken if isolated else frozenset()
-    # dict.fromkeys() removes repetitions. CPUs of guest CPUs come first, because build_assignment() takes the
-    # last used CPU for that of the emulator threads.
+    # dict.fromkeys() removes repetitions. CPUs of guest CPUs come first, because build_assignment() gives the
+    # last used CPU to the emulator threads.
     in_order = tuple(dict.fromkeys((*of_vcpus, *others, *sorted(siblings))))
     found = build_assignment(supply, request, in_order, floating=seen - dedicated, withheld=siblings)
     if not isinstance(found, CpuAssignment):
@@ -83,7 +83,7 @@ def read_back(
 
 
 def _vcpu_positions(request: GuestRequest, vcpu_cpus: Mapping[int, CpuSet]) -> tuple[CpuSet, ...]:
-    """The host CPUs of each guest CPU, in the order of guest CPUs; empty unless known for all guest CPUs."""
+    """The host CPUs of each guest CPU, in their order; empty if those of any guest CPU are unknown."""
     if vcpu_cpus.keys() != set(range(request.vcpus)) or not all(vcpu_cpus.values()):
         return ()
     return tuple(vcpu_cpus[number] for number in range(request.vcpus))
@@ -93,9 +93,9 @@ def _own_cpus(request: GuestRequest, seen: CpuSet, positions: tuple[CpuSet, ...]
     """The CPUs that probably belong to a guest, on a host where guests can float on dedicated CPUs.
 
     A CPU belongs to the guest if exactly one guest CPU is pinned to it. With emulator policy isolate, a
-    single further CPU belongs to the emulator threads. If the CPU of each guest CPU is not known, the agent
-    counts. All CPUs belong to the guest if there is at most one for each guest CPU, plus one with emulator
-    policy isolate. If there are more CPUs, none of them belongs to the guest.
+    single further CPU belongs to the emulator threads. If the CPUs of the single guest CPUs are not known,
+    the agent counts CPUs. All CPUs belong to the guest if there is at most one for each guest CPU, plus one
+    with emulator policy isolate. If there are more CPUs, none of them belongs to the guest.
     """
     alone = request.emulator_policy is EmulatorPolicy.ISOLATE
     if not positions:
@@ -154,7 +154,7 @@ BUSY_SIBLINGS: Final = 4.0
 """Cost of a shared core if CPU use is measured, multiplied by the part of the time in which both guests are
 busy.
 """
-# Above MEMORY_MOVED, so that a guest leaves such CPUs even if its memory has to follow.
+# The cost is above MEMORY_MOVED, so that a guest leaves such CPUs even if its memory has to follow.
 OUTSIDE: Final = 4.0
 """Cost of each CPU of a guest that is no longer in ``cpu_dedicated_set``."""
 MEMORY_MOVED: Final = 2.0
@@ -162,8 +162,8 @@ MEMORY_MOVED: Final = 2.0
 half of this value.
 """
 
-# With the whole gain as the limit, guests with equal peaks would stay together; benchmarks/policies.md has
-# the numbers.
+# If the whole minimum gain were needed, guests with equal peaks would stay together. benchmarks/policies.md
+# has the numbers.
 LEARNT_GAIN: Final = 1 / 16
 """The part of the minimum gain that is enough for a move if the load profiles of all guests are known."""
 RECENT_LOSS: Final = 0.5
@@ -309,7 +309,8 @@ def _shared_cores(topology: HostTopology, supply: CpuSupply, request: GuestReque
             continue
         for core in cores:
             if theirs := core & held:
-                # Any CPU of the guest serves, because ``busy`` spreads a guest's use evenly over its CPUs.
+                # Each CPU of the guest gives the same result, because ``busy`` spreads a guest's use evenly
+                # over its CPUs.
                 load = supply.busy.get(min(theirs))
                 if mine is None or load is None:
                     cost += CORE_SHARED

@@ -119,7 +119,7 @@ class GroupFacts:
     :ivar ways: by L3 cache id, the number of the group's ways, and the number of these ways that another
         group can also fill.
     :ivar bandwidth: the percent of bandwidth by L3 cache id.
-    :ivar slack: the percent by which the kernel can round bandwidth.
+    :ivar slack: the percent by which the kernel's rounding can change a bandwidth.
     :ivar outside: the ids of the guest's threads that are in other groups.
     """
 
@@ -330,7 +330,7 @@ class _GuestJudge:
                 has = cpuset.format(guest.emulator)
                 yield f"emulator threads may use {has} in place of {cpuset.format(promise.emulator_cpus)}"
             astray = {tid: cpus for tid, cpus in guest.helpers.items() if not cpus <= promise.emulator_cpus}
-            # Where another program places guests, _cpu_limits() reports its helpers.
+            # If another program places the guest, _cpu_limits() reports the helpers of the guest.
             if astray and promise.emulator_cpus & online and not promise.given:
                 tid, cpus = min(astray.items())
                 threads = _counted_things(astray, "helper thread")
@@ -462,7 +462,7 @@ class _GuestJudge:
 
     def _judge_realtime(self, promised: str) -> PromiseVerdict:
         guest, held = self._guest, self._promise.held
-        # A thread on other CPUs as well breaks the promise of CPUs.
+        # A thread that may also run on other CPUs is left out here: it breaks the promise of CPUs.
         threads = {tid: one for tid, one in guest.schedules.items() if guest.threads.get(tid, held) <= held}
         usual = [tid for tid, one in threads.items() if not one.is_realtime]
         foreign = {one.priority for one in threads.values() if one.is_realtime} - {self._promise.priority}

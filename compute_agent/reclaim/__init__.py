@@ -19,8 +19,8 @@ An example
     - The hourly peaks of the last day are 7 cores on average, with a deviation of 1. If the largest guest
       used all of its 8 CPUs in 1 % of the hours, this use alone would have a deviation of 0.8. Both
       deviations together are 1.28, so mean and 4 sigma are 12.1.
-    - In 85 % of the hours the system stays below 0.4 cores, and four guests below 2, 2, 3 and 1.6. The sum
-      with a margin of 5 % is 9.45.
+    - In 85 % of the hours the system stays below 0.4 cores, and four guests stay below 2, 2, 3 and 1.6 cores.
+      The sum of these numbers with a margin of 5 % is 9.45.
 
     The largest term is 12.1. A guest with 4 CPUs started ten minutes ago. The new guest has no history, so
     all of its CPUs count. All other guests and the system need at most 16.1 cores and leave 15.9: 15 CPUs are

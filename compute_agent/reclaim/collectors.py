@@ -61,14 +61,14 @@ class CapacityCollector(Protocol):
 
     @property
     def resource_classes(self) -> Collection[str]:
-        """The resource classes that the collector reports. Each call has to return the same.
+        """The resource classes that the collector reports. Each call has to return the same classes.
 
         As long as the collector reports no amount of a class, nothing of this class is offered.
         """
         ...
 
     def collect(self) -> Iterable[ClassMeasurement]:
-        """Measure the present amounts. The agent calls this once a minute in a thread of its own.
+        """Measure the present amounts. The agent calls this method once a minute in a separate thread.
 
         The call can take long, and is allowed to raise any error.
         """

@@ -162,7 +162,7 @@ def parse_swapped(text: str) -> int:
 
 
 def parse_node_use(text: str) -> float:
-    """The MiB that a node or the machine needs: all except free memory and inactive files.
+    """The MiB that a NUMA node or the whole host needs: all memory except free memory and inactive files.
 
     :param text: the content of the meminfo file.
     :raises ValueError: the amounts contradict each other.

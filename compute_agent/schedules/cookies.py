@@ -1,8 +1,8 @@
 """Decides the wanted cookies of guests, as a pure function of present cookies and notes.
 
 If a guest of a group has a note and a cookie, all threads of the group get the cookie of this guest's main
-thread. If several guests have a note and a cookie, the first decides. If no guest of a group has a cookie,
-the agent first creates a cookie. A guest that comes from another group loses its old cookie.
+thread. If several guests have a note and a cookie, the first of them decides. If no guest of a group has a
+cookie, the agent first creates a cookie. A guest that comes from another group loses its old cookie.
 
 A guest that leaves its group has no cookie afterwards, like most guests. If the guest shared a cookie of
 another program before, it gets this cookie back from a guest that still has it.
@@ -84,8 +84,8 @@ def decide_cookies(guests: Iterable[CookieGuest], notes: RunNotes) -> CookiePlan
                 kept[guest.uuid] = note
                 grants.append(_grant_to(guest, None if source is None else source.main, cookie))
         elif guest.group and note is None and has and all(users[cookie] == 1 for cookie in has):
-            # All threads of the guest have a cookie, and no other guest has these cookies. So the guest
-            # already shares a core with no other guest.
+            # All threads of the guest have a cookie, and no other guest has these cookies. So these cookies
+            # already keep all other guests off the guest's cores.
             foreign.add(guest.uuid)
         elif guest.group:
             if note is None:

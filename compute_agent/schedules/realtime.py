@@ -22,8 +22,9 @@ from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import CpuAssignment
 
 MAX_PRIORITY: Final = 49
-"""The highest priority of guest CPUs. The kernel's interrupt threads have 50, and a busy guest must not block
-them."""
+"""The highest priority of guest CPUs. The kernel's interrupt threads have priority 50, and a busy guest must
+not block them.
+"""
 
 NONE_HELD: Final = "it is for dedicated CPUs, and the guest holds none"
 NO_ROOM: Final = (
@@ -172,7 +173,7 @@ def read_throttle(root: Path) -> str:
 
     The result is empty if there is no such limit. Linux 6.12 and later have the fair server, with which a
     busy realtime thread gives way only to threads that starve. A dedicated CPU has no such threads. Some
-    distributions have the fair server in older kernels. Only its file in debugfs shows this.
+    distributions have the fair server in older kernels. Only the server's file in debugfs shows this.
     """
     folder = root / "proc/sys/kernel"
     runtime, period = (

@@ -1,8 +1,8 @@
 """Metrics of each guest for Prometheus: its use, its limits and its allocation, read at each scrape.
 
 Counters come from the guest's cgroup: ``cpu.stat``, ``*.pressure``, ``memory.stat`` and ``io.stat``
-(Documentation/admin-guide/cgroup-v2.rst). A guest without a cgroup of its own has only CPU time and memory.
-from its processes (proc(5)). A value that the kernel does not report has no series.
+(Documentation/admin-guide/cgroup-v2.rst). For a guest without a cgroup of its own, only CPU time and memory
+are known, from its processes (proc(5)). A value that the kernel does not report has no series.
 
 The label ``guest`` of a series is the uuid of the guest. ``compute_agent_guest_info`` has name, class,
 project and flavor for joins, so that a guest that gets another class keeps its other series.
@@ -137,10 +137,10 @@ class GuestMetrics(Collector):
         if most is None or len(guests) <= most:
             return guests
         with self._lock:
-            # Guests are not chosen at each scrape. With two servers of Prometheus, the CPU use would then be
-            # that of the seconds between their scrapes.
+            # Guests are not chosen at each scrape. With two servers of Prometheus, the choice would then
+            # depend on the few seconds between two scrapes.
             if now >= self._next_choice:
-                # All CPU time of a guest counts if the guest was not there at the last choice.
+                # If the guest was not there at the last choice, all of its CPU time counts.
                 grown = {guest: counted.get(guest, 0.0) - self._counted.get(guest, 0.0) for guest in guests}
                 # Idle guests are ordered by uuid, so that each choice takes the same guests.
                 ranked = sorted(grown, key=lambda guest: (-grown[guest], guest))

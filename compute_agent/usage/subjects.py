@@ -156,8 +156,8 @@ class SubjectFactory:
 def _build_known(inputs: _SubjectInputs, last: tuple[_SubjectInputs, MeasuredGuest] | None) -> MeasuredGuest:
     """Build the subject of a guest; ``last`` are its earlier inputs with the earlier subject."""
     view = inputs.view
-    # The start of another run is read again. An unknown start counts as 0, which matters only between guests
-    # of equal rank and priority.
+    # The start time of a new run of the guest is read again. An unknown start counts as 0, which matters only
+    # between guests of equal rank and priority.
     if last is not None and last[0].view.guest.pid == view.guest.pid:
         started = last[1].facts.started
     else:
@@ -265,7 +265,7 @@ class CacheControlAllotments:
     def _compute_allotments(
         self, view: GuestView, allocation: Allocation
     ) -> dict[ThrottleControl, GuestAllotment]:
-        # The demand comes from the function that the controller uses, so that there is one rule.
+        # The demand comes from the function that the controller also uses, so that both follow the same rule.
         target = GuestTarget(view.guest, view.assignment, frozenset(), allocation)
         (demand,) = cache_demands((target,), self._zones(), self._host, self._present).cache_demands
         wish = demand.share.overlaid_on(self._classes.get(demand.qos_class, ShareSpec()))
