@@ -21,8 +21,8 @@ class AuditCommand(AgentLister):
     """Compare the guests of this host with their allocations in Placement.
 
     The findings are guests without an allocation or without CPUs, and allocations without a guest. Guests
-    that use other amounts, kinds of CPUs or PCI devices than they have allocated are findings, too, and so
-    are guests on CPUs of other guests or outside the CPU sets. Emulator threads on dedicated CPUs are a
+    that use other amounts, kinds of CPUs or PCI devices than they have allocated are findings, too. So are
+    guests on CPUs of other guests, or on CPUs outside the CPU sets. Emulator threads on dedicated CPUs are a
     finding if the agent cannot move these threads.
 
     Two kinds of rows do not count as findings: guests that migrate, and emulator threads on dedicated CPUs

@@ -41,9 +41,9 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--isolation",
         choices=ISOLATION_LEVELS,
-        help="whether interrupts and other work of the host run on the guest's dedicated CPUs: shared allows"
-        " them there, quiet moves them to other CPUs, and alone also makes the CPUs a cpuset partition;"
-        " default: the option isolation of the guest's QoS class",
+        help="isolation of the guest's dedicated CPUs. With shared, interrupts and other work of the host run"
+        " there, too. With quiet, this work moves to other CPUs. With alone, the CPUs also form a cpuset"
+        " partition. Default: the option isolation of the guest's QoS class",
     )
     parser.add_argument(
         "--spread",

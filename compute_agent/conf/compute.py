@@ -71,7 +71,7 @@ DEFAULT_OPTS: Final = [
         "vcpu_pin_set",
         deprecated_for_removal=True,
         deprecated_reason="cpu_dedicated_set and cpu_shared_set separate pinned from floating guests.",
-        help="CPUs that the agent offers both as VCPU and as PCPU. If cpu_shared_set is also set, the agent"
+        help="CPUs that the agent offers as VCPU and also as PCPU. If cpu_shared_set is also set, the agent"
         " offers the CPUs of vcpu_pin_set only as VCPU, and emulator threads run on the CPUs of"
         " cpu_shared_set. The option cannot be combined with cpu_dedicated_set.",
     ),

@@ -18,9 +18,9 @@ OPTS: Final = [
         default=0,
         min=0,
         help="Number of CPUs of cpu_dedicated_set in the pool, as an alternative to the option cpus. The"
-        " agent chooses CPUs in the first NUMA node that has enough CPUs outside other pools, both for"
-        " dedicated_cpus and for shared_cpus. The agent takes whole cores where possible. Within the node, it"
-        " starts with the highest CPU numbers.",
+        " agent chooses CPUs in the first NUMA node that has enough CPUs for dedicated_cpus and for"
+        " shared_cpus. CPUs of other pools do not count. The agent takes whole cores where possible. Within"
+        " the node, it starts with the highest CPU numbers.",
     ),
     cfg.IntOpt(
         "shared_cpus",
@@ -40,8 +40,8 @@ OPTS: Final = [
         min=1,
         help="Maximum number of CPUs on which the guests of the pool run that have no dedicated CPUs"
         " (floating guests). If max_cpus is above the number of shared CPUs in the pool, floating guests also"
-        " run on dedicated CPUs that no guest holds, in the zones of the pool (NUMA nodes or caches)."
-        " Default: the number of shared CPUs of the pool.",
+        " run on dedicated CPUs that no guest holds. These CPUs are in the zones of the pool (NUMA nodes or"
+        " caches). Default: the number of shared CPUs of the pool.",
     ),
     cfg.ListOpt(
         "guest_classes",

@@ -93,7 +93,7 @@ OPTS: Final = [
         "order",
         default=100,
         help="Number that orders the rules. If several rules match a guest, only the rule with the lowest"
-        " number applies. If several of them have this number, the rule whose name comes first applies.",
+        " number applies. If several of these rules have this number, the first of them by name applies.",
     ),
     *_MATCHES,
     cfg.StrOpt(

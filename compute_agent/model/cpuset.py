@@ -107,7 +107,7 @@ def format_mask(cpus: Iterable[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CpuSets:
-    """What each usable CPU is used for. CPUs that are in no set belong to the host.
+    """The sets of usable CPUs, by their use. CPUs that are in no set belong to the host.
 
     :ivar dedicated: CPUs that the agent offers as PCPU. None of them is in ``shared``, except with the legacy
         option ``vcpu_pin_set`` alone.

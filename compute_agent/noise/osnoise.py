@@ -108,7 +108,7 @@ def read_kept(path: Path) -> str | None:
 
 
 class OsNoiseTracer:
-    """Runs the tracer of the host whose files are below a root folder.
+    """Runs the tracer of the host with the files below a root folder.
 
     Only one process at a time can run the tracer.
     """

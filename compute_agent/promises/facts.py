@@ -34,7 +34,7 @@ decides its node.
 
 
 class TaskReader:
-    """Reads the threads of the host that has its /proc below a root folder."""
+    """Reads the threads of the host with the /proc below a root folder."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
