@@ -448,7 +448,7 @@ def _comparison_rows(answer: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def _set_by(origins: dict[str, str]) -> str:
-    """The source of an inventory: ``agent``, ``others``, or a list of the fields that others set."""
+    """The source of an inventory: ``agent``, ``others``, or the fields of others, with sources."""
     if not origins:
         return "others"
     if set(origins.values()) == {"agent"}:

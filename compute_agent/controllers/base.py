@@ -141,7 +141,7 @@ class KernelController(Protocol):
     """Number of rounds between two periodic comparisons by this controller.
 
     The number is above 1 for settings that change only if another program writes them. Pins of threads are
-    compared in each round, because new threads change them without a write.
+    compared in each round, because they also change without such a write.
     """
 
     refused: Mapping[str, Sequence[str]]

@@ -100,8 +100,8 @@ class UsageSnapshot:
     def with_usage(self, guest: str, usage: Mapping[MetricSeries, float]) -> UsageSnapshot:
         """The expected snapshot if a guest's use of some metrics changed to ``usage``."""
         before = self.guests[guest]
-        # The host's usage changes by the difference. The part of the usage that belongs to no guest stays as
-        # measured.
+        # The usage of the host changes by the difference of the guest's usage. The part of the usage that
+        # belongs to no guest stays as measured.
         host = dict(self.host)
         for series, amount in usage.items():
             if series in host:
