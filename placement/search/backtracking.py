@@ -75,7 +75,7 @@ def complete_assignments(
     settled = rules.traits_settled(options)
     if settled is False:
         return
-    # no rule relates the needs to each other, so every combination of options is a way
+    # no rule relates the needs to each other, so every combination of options is an assignment
     if rules.independent and settled and kinds is None:
         yield from product(*options)
     elif (small := count_ways(options, SMALL) <= SMALL) or fits_at_all(
@@ -100,9 +100,9 @@ def _distinct_first(
     The first pass yields one assignment of each set that differs only in units of pools. The second pass
     yields one assignment of each set of equivalent assignments.
 
-    The third pass yields one assignment for each distinct set of amounts, and the last pass all other
-    assignments. The search rests between these passes, so that the caller first gets one assignment from each
-    other tree.
+    The third pass yields one assignment for each way to distribute the amounts over providers. The last pass
+    yields all other assignments. The search rests between these passes, so that the caller first gets one
+    assignment from each other tree.
     """
     # the first pass needs pools, the second pass needs equal providers, and the third pass equal needs
     passes: list[Iterator[Sequence[Provider] | None]] = []
@@ -249,7 +249,7 @@ def pairwise_assignments(
 def pairs_fit(
     rules: RequestRules, options: Sequence[Sequence[int]], lineages: Sequence[Sequence[int]]
 ) -> bool | None:
-    """Return whether there is an assignment, found only by positions; None if this would not be correct.
+    """Return whether there is an assignment, found only by positions; None if this check cannot decide.
 
     :param options: for each need the positions of its options, which are not empty.
     :param lineages: for each position of the tree, the positions of the provider and its ancestors. Positions
@@ -308,8 +308,9 @@ def count_ways(options: Sequence[Sequence[object]], limit: int) -> int:
 def _order_needs(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> list[int]:
     """Return the indexes of the needs in the order in which the search chooses providers for them.
 
-    Needs with an option that has a trait required by the unsuffixed group come first, then needs with few
-    options. Among needs for much of a class, the need for the largest share of the free amount comes first.
+    Needs of the unsuffixed group come first if one of their options has a trait that the group requires. Then
+    come needs with few options. Of needs with equally many options, those for the largest share of a
+    contested class come first. The share refers to the sum of all needs for the class.
     """
     rules.budget.spend(len(rules.unsuffixed_traits) * sum(map(len, options)))
 
@@ -350,7 +351,7 @@ def _run_through(
     equal_before = _equal_before(kinds, order)
     tried = [0] * len(order)  # by depth, number of options tried for the need
     found = 0
-    found_before = [0] * len(order)  # by depth, number of results when the search entered it
+    found_before = [0] * len(order)  # by depth, number of results when the search reached the depth
     skipped = [False] * len(order)  # by depth, whether an assignment was left out as already visited
     kinds_tried: list[set[int]] = [set() for _ in order]  # by depth, kinds of tried providers without a need
     proves = False  # whether each step first checks that the remaining needs can be served

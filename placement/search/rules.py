@@ -131,7 +131,10 @@ def _list_volumes(
 
 
 def _max_sum(amounts: Sequence[int], volumes: Collection[int], budget: SearchBudget) -> int:
-    """Return an upper bound of the sum of whole amounts that fit; bits of an integer are possible sums."""
+    """Return an upper bound of the sum of those amounts that fit into the volumes undivided.
+
+    Each bit of the integer ``sums`` stands for a possible sum.
+    """
     budget.spend(len(amounts) + len(volumes))
     # amounts are divided by their greatest common divisor, so that large amounts, such as memory in MB, take
     # few bits
@@ -209,7 +212,7 @@ class RequestRules:
         self.by_lineage = bool(request.same_subtrees) or not request.nested
         #: whether a candidate may combine several providers of a tree
         self.nested = request.nested
-        #: the traits that the providers of the group without a suffix have together
+        #: the traits that the providers of the group without a suffix must have together
         self.unsuffixed_traits = next((group.required for group in request.groups if group.suffix == ""), ())
         # all needs of the group without a suffix have the same conditions in ``together``
         together = next((need.together for need in needs if need.unsuffixed), ())
@@ -231,7 +234,8 @@ class RequestRules:
         self.names = [tuple([name for name, _ in need.resources]) for need in needs]
         self.asked = [tuple([amount for _, amount in need.resources]) for need in needs]
         bounds = snapshot.portion_bounds
-        #: for each need, the ranks of its resources that some providers of the class may be unable to give
+        #: for each need, its resources of which some providers perhaps cannot give the amount, each with its
+        #: rank
         self.doubtful = [
             [
                 (rank, (name, amount))
@@ -248,10 +252,11 @@ class RequestRules:
         ]
         #: for each need, its amounts by class, as candidates have them
         self.amounts: list[Mapping[str, int]] = [dict(need.resources) for need in needs]
-        #: for each need, the index of the first need with the same terms, which the same providers can serve
+        #: for each need, the index of the first need with the same amounts and conditions, which the same
+        #: providers can serve
         first: dict[Hashable, int] = {}
         self.first_alike = [first.setdefault(need.serving_terms, index) for index, need in enumerate(needs)]
-        #: the indexes of the needs of which no earlier need has the same terms
+        #: the indexes of the needs without an earlier need of the same amounts and conditions
         self.distinct = sorted(set(self.first_alike))
         #: whether several groups with a suffix have the same options
         self.any_alike = any(
@@ -387,7 +392,7 @@ class NeedAssignment:
         )
 
     def _subtree_in_reach(self, rule: Sequence[int], index: int, provider: Provider) -> bool:
-        """Return whether one provider of the rule may be the root of a subtree with all other providers."""
+        """Return whether one provider of the rule can be the root of a subtree with all other providers."""
         above = self._lineage_of(provider)
         open_ones, chosen = [], [provider.id]
         for other in rule:

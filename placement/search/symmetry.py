@@ -30,7 +30,7 @@ MAX_REMEMBERED: Final = 100_000
 
 
 def never_pooled(traits: frozenset[str]) -> bool:
-    """Return whether traits exclude a provider from pools: NUMA nodes differ, and others use sharing ones."""
+    """Return whether these traits, of NUMA nodes and of sharing providers, exclude a provider from pools."""
     return not traits.isdisjoint((ZONE, SHARES))
 
 
@@ -118,7 +118,8 @@ class AssignmentKinds:
         a unit left can serve the next need, and each need takes one unit. So whether the remaining needs can
         be served depends on the number of units taken, not on the devices.
         """
-        # without classes that add up, free amounts do not distinguish kinds, and pools would join nothing
+        # if no provider may give a class to several needs, free amounts do not distinguish kinds, and pools
+        # would join nothing
         if not self._rules.adding_up:
             return None
         members: dict[int, list[Provider]] = {}
@@ -173,7 +174,10 @@ class AssignmentKinds:
         )
 
     def _provider_signature(self, provider: Provider, serves: Sequence[int]) -> Hashable:
-        """Return a key; equal ones can be swapped: leaves of one parent, or neither parents nor children."""
+        """Return a key of a provider; providers with equal keys can be swapped.
+
+        Such providers are leaves below the same parent, or have neither a parent nor children.
+        """
         rules = self._rules
         # this is a key with the provider's own id, so that this provider is equal to no other
         if provider.id in self._parents or (self._pooled and not self._gives_units(provider, serves)):
