@@ -209,8 +209,7 @@ class CandidateSearch:
         return possible_roots(self._snapshot, self._request, self._needs, self._sharing)
 
     def by_root(self, batch: int) -> Iterator[Source]:
-        """Yield each tree that can have candidates, with these candidates in batches of at most this size.
-        """
+        """Yield each tree that can have candidates, with these candidates in batches of at most this size."""
         roots: Iterable[int] = self.possible_roots()
         # roots are drawn without replacement, so that each root comes once
         if self._rng is not None:
@@ -353,8 +352,7 @@ class CandidateSearch:
         return False
 
     def _is_repeated(self, shared: Iterable[Provider]) -> bool:
-        """Return whether an earlier tree had a candidate of only these sharing providers; remember these.
-        """
+        """Return whether an earlier tree had a candidate of only these sharing providers; remember these."""
         provider_ids = tuple([each.id for each in shared])
         repeated = provider_ids in self._alone
         self._alone.add(provider_ids)

@@ -543,8 +543,7 @@ class MemberOf(_AggregateCondition):
         return not any(map(aggregates.isdisjoint, self.sets))
 
     def alternative_checks(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
-        """Return two checks, of the provider and of its root; one of these checks has to pass for all sets.
-        """
+        """Return two checks, of the provider and of its root; one of them has to pass for all sets."""
         own = partial(replace(self, or_root=False).met_by, snapshot=snapshot)
         if not self.or_root:
             return (own,)

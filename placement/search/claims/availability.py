@@ -42,9 +42,11 @@ from placement.store.time_skyline import SkylinesByClass, SkylinesByProvider, wh
 
 # a small first step suffices if some host is free soon, and then few breakpoints are read
 _STEPS: Final = (0.0, 1 / 4096, 1 / 1024, 1 / 256, 1 / 64, 1 / 16, 1 / 4, 1.0)
-"""Shares of the possible starts; the search tests one share after the other."""
+"""Shares of the time from the first to the last possible start; each step of the search tests the starts up
+to one of these shares.
+"""
 _ANY_AMOUNT: Final = -(2**62)
-"""An amount below every free amount, so that a need for it excludes no provider by its usage."""
+"""An amount below every free amount, so that a need for this amount excludes no provider because of usage."""
 _CONSIDERED: Final = 64
 """Number of hosts with room at the same start that the search compares, to yield the tightest fit first."""
 _PLACED_AT_ONCE: Final = 8
@@ -201,7 +203,7 @@ def place_in_window(
     rng: random.Random,
     ways: Sequence[HostTimes],
 ) -> list[PlacedClaim]:
-    """Return the claim placed in a window, on one of the tightest of some hosts; empty if no host has room.
+    """Return the claim placed in a window, on a host with a tight fit; empty if no host has room.
 
     The claim must have no order, no group and no alternates, so that any host is good enough. The fallback of
     the claim is used only if its request has no place on any host.
@@ -225,7 +227,7 @@ def place_in_window(
 
 
 def _tight_hosts(times: HostTimes, roots: Iterable[int], start: float) -> Iterator[Sequence[int]]:
-    """Yield hosts that may have room from a start on, the tightest fit of each group first."""
+    """Yield hosts that possibly have room from a start on, in small groups sorted by tightness."""
     rest = iter(roots)
     while some := list(islice(rest, _CONSIDERED)):
         tight = sorted(
@@ -254,7 +256,7 @@ def allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBu
 def free_until(
     snapshot: ModelSnapshot, skylines: Skylines, choices: Iterable[HostChoice], start: float
 ) -> float:
-    """Return until when choices that are possible at a start stay possible together; maybe infinity."""
+    """Return the time until which choices that are possible at a start stay possible, maybe infinity."""
     ends = [math.inf]
     for (provider_id, name), total in taken_amounts(choices).items():
         if (skyline := skylines.get(provider_id, NO_SKYLINES).get(name)) is not None:
@@ -280,9 +282,9 @@ class _WindowTest:
         self._span = span
         self._budget = budget
         self._pools = sorted(snapshot.by_trait.get(SHARES, ()))
-        # equal questions get equal answers
+        # the seed is fixed, so that equal questions get equal answers
         self._rng = random.Random(0)
-        #: the states of hosts without a place
+        #: the states of hosts on which the claim has no place
         self._failed: set[Hashable] = set()
         self._read_tree = tree_reader(
             chain.from_iterable(all_conditions(each, needs_of(each)) for each in wanted.all_requests)
@@ -316,7 +318,10 @@ class _WindowTest:
         return whole_milliseconds(min(ends, default=math.inf))
 
     def _state_of(self, root: int, window: TimeWindow) -> Hashable:
-        """Return a key of all that decides a fit on a host in a window; None if other hosts matter, too."""
+        """Return a key of everything that decides whether the claim fits on a host in a window.
+
+        The result is None if other hosts matter, too.
+        """
         if self._pools or self._wanted.topology is not None:
             return None
         tree = self._snapshot.whole_trees()[root]

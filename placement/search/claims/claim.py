@@ -263,7 +263,8 @@ class ClaimScenario:
         # the argument is copied to a list, because the code below reads it several times, and it may be a
         # generator
         wanted = list(wanted)
-        # the consumers of these claims are left out: a consumer is no other member for itself
+        # the consumers of these claims are left out: a consumer does not count as another member of its own
+        # group
         moving = {each.consumer for each in wanted}
         groups = {name: members_by_host(each, moving) for name, each in members.items()}
         # distances are computed from attributes of all hosts, and most claims do not need them

@@ -1,4 +1,4 @@
-"""Finds starts of windows that sums per host do not exclude, so that few windows need a full search.
+"""Finds starts of windows that the sums of a host's amounts do not exclude, so that few windows are tested.
 
 The placement of claims tests these starts (:mod:`placement.search.claims.availability`).
 """
@@ -30,7 +30,7 @@ class ClassNeed:
 
 
 class HostTimes:
-    """Finds starts with enough free by a host's sums; classes of sharing providers exclude no start."""
+    """Finds starts at which the sums of a host suffice; classes of sharing providers exclude no start."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class HostTimes:
         return start
 
     def tight_end(self, root: int, start: float) -> float:
-        """Return the time until which the request fits from a start on, if each provider is checked alone."""
+        """Return the time until which the request fits, by classes that only one provider of the host has."""
         limits = self._limits_of(root)
         if limits is None:
             return math.inf

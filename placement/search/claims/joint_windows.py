@@ -68,7 +68,7 @@ def find_joint(
     """
     hosts = _JointHosts.from_claims(snapshot, skylines, wanted, span, budget)
     ends = _EndsAhead(snapshot, skylines, hosts.roots, span.begin)
-    # equal questions get equal answers
+    # the seed is fixed, so that equal questions get equal answers
     rng = random.Random(0)
     start = span.begin
     while start <= span.last:
@@ -123,7 +123,11 @@ class _EndsAhead:
 
 @dataclass(slots=True)
 class _ClaimHosts:
-    """The hosts of ``count`` equal claims; before their times, only hosts in ``ready`` may have room."""
+    """The possible hosts of equal claims, which together need at least ``count`` hosts.
+
+    ``ready`` has the hosts that possibly have room now, each with a start before which it has no room.
+    ``waiting`` has the other hosts, as pairs of such a start and the root.
+    """
 
     times: Sequence[HostTimes]
     count: int
@@ -132,7 +136,10 @@ class _ClaimHosts:
     waiting: list[tuple[float, int]] = field(default_factory=list)
 
     def possible_at(self, start: float) -> Iterator[int]:
-        """Yield the roots of hosts that sums do not exclude at a start; starts must not decrease."""
+        """Yield the roots of hosts that sums do not exclude at a start.
+
+        From call to call, the start must not decrease.
+        """
         while self.waiting and self.waiting[0][0] <= start:
             known, root = heapq.heappop(self.waiting)
             self.ready[root] = known
@@ -201,7 +208,8 @@ class _JointHosts:
             roots.update(allowed)
             times = times_by_way(snapshot, skylines, each, span.duration, budget)
             is_apart = each.group is not None and each.group.policy is GroupPolicy.ANTI_AFFINITY
-            # the hosts of claims that take from sharing providers alone are these providers
+            # a claim that takes all amounts from sharing providers counts only on the hosts of these
+            # providers
             count = counts[key] if is_apart and not has_pools else 1
             by_claim.append(_ClaimHosts(times, count, dict.fromkeys(allowed, -math.inf), span.last))
         return cls(snapshot, skylines, wanted, by_claim, frozenset(roots))

@@ -68,8 +68,8 @@ class StaySpan:
         if min_duration is None:
             ahead = check_window(window, now)
             return cls(ahead.starts_at, ahead.ends_at, ahead.ends_at)
-        # a claim without an end time would exclude all later windows from its amounts; whole seconds are
-        # shown exactly
+        # the end time is limited, because a claim without an end time would exclude all later windows from
+        # its amounts. The limit is a whole second, which answers show exactly
         last = min(window.ends_at, math.floor(now + MAX_AHEAD))
         if now + min_duration > last:
             raise InvalidRequest(
@@ -219,7 +219,7 @@ class _HostStays:
             if self._times.first_start(root, begin, begin) > begin:
                 continue
             bound = self._times.latest_end(root, begin)
-            # no stay is longer than until the last end time, so not every host has to be read
+            # no stay is longer than one until the last end time, so the remaining hosts need not be read
             if bound >= last and (placed := self._place_at(root, last)):
                 return placed, last
             heapq.heappush(bounds, (-min(bound, last), number, root))

@@ -58,7 +58,7 @@ def has_place(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -
 def looser_topologies(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget
 ) -> Iterator[TopologyPolicy]:
-    """Yield the least strict topology policy if the claim fits only with that policy."""
+    """Yield the least strict topology policy, if the claim fits with that policy."""
     # only the least strict policy is tried: if it gives the claim no place, no other policy does
     most = TopologyPolicy.BEST_EFFORT
     if wanted.topology is not most and has_place(world, replace(wanted, topology=most), budget):

@@ -143,7 +143,7 @@ class ScoreUpperBounds:
         sums = self._snapshot.sums_of(name)
         if not self._is_shared(name):
             shares = [
-                # the same formula as in share(), inlined because it runs for ten thousand hosts
+                # the same formula as in used_share(), inlined because it runs for ten thousand hosts
                 part if capacity and (part := (used + amount) / capacity) < 1 else 1.0
                 for used, capacity in map(sums.__getitem__, self._roots)
             ]
@@ -254,7 +254,7 @@ def _pool_sums(pools: Iterable[Provider], name: str) -> Sequence[tuple[int, int]
 def _beside_pools(
     own: tuple[int, int], pools: Sequence[tuple[int, int]], amount: int, *, is_apart: bool
 ) -> tuple[float, float]:
-    """Bound a class's used share at a host with its sharing providers, one of them unless ``is_apart``."""
+    """Return bounds of a class's used share at a host with a sharing provider, or several if ``is_apart``."""
     used, capacity = own
     found = [used_share(used, capacity, amount)] if capacity > 0 else []
     if not is_apart:

@@ -273,7 +273,7 @@ class _ChoiceTaking:
 
 
 def pack_score(taking: _TakenAmounts) -> float:
-    """Return the used share after the claim: the mean over its classes, at the host and sharing providers."""
+    """Return the mean used share of the claim's classes after the claim, sharing providers included."""
     return mean_share([*taking.used_shares()])
 
 
@@ -284,7 +284,7 @@ def spread_score(taking: _TakenAmounts) -> float:
 
 def zones_score(taking: _TakenAmounts) -> float:
     """Return 1 divided by the number of the choice's NUMA nodes; other providers do not count."""
-    # no zone scores like one zone, because in both cases nothing crosses zones
+    # a choice without zones has the score of one zone, because in both cases nothing crosses zones
     return 1 / (taking.zone_count() or 1)
 
 

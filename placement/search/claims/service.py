@@ -95,8 +95,8 @@ class ClaimService:
         end = thread_time() + self._context.search_seconds
         at_once = not dry_run and reservation is None and all(map(_takes_any_place, wanted))
         makes_room, was_repeated = not dry_run and _is_booking(wanted), False
-        # attempt 0 uses a recent snapshot; its failure only shows that the snapshot was outdated, so it is no
-        # retry
+        # attempt 0 uses a recent snapshot; its failure only shows that the snapshot was outdated, so the next
+        # attempt does not count as a retry
         for attempt in range(0 if at_once else 1, self._context.retries + 2):
             placed = self._place_at_once(wanted, end - thread_time()) if at_once else None
             if at_once and placed is None:
@@ -186,8 +186,8 @@ class ClaimService:
     ) -> list[PlacedClaim]:
         """Write the claims, and the moves that make room, in one transaction, or raise LostRace."""
         claims = _consumer_claims(placed)
-        # the transaction checks all providers of a choice, because a provider without amounts may have lost a
-        # required trait
+        # the transaction checks all providers of a choice, because a provider that gives no amounts may have
+        # lost a required trait
         chosen = {provider.uuid: provider for each in placed for provider in each.choice.providers}
         moves = () if moved is None else moved.moves
         if moved is not None:
@@ -334,13 +334,14 @@ class ClaimService:
     def _make_room(
         self, wanted: Sequence[WantedClaim], seconds: float
     ) -> tuple[list[PlacedClaim], MovedPlaces | None]:
-        """Return places for which windows move or preemptible claims end, and the moves; empty if none."""
-        # a booking has a time
+        """Return places for which windows move or preemptible claims end, with the moves; perhaps no places.
+        """
+        # a booking always has a time
         (one, *others), span, end = wanted, self._span_ahead(wanted), thread_time() + seconds
         if span is None:
             return [], None
-        # a move takes nothing away, so moves come first; they leave time for the other search. They make room
-        # on one host, which rarely suffices for several claims
+        # moves are tried first, because a move takes nothing away from any consumer. This search uses half of
+        # the time. Moves make room on one host only, which rarely suffices for several claims
         if not others:
             concerned = possible_providers(self._context.model, wanted)
             moved = place_by_moves(self._context, one, concerned, span, seconds / 2)
@@ -514,8 +515,8 @@ class ClaimService:
 
 def _takes_any_place(wanted: WantedClaim) -> bool:
     """Return whether any host will do: a new consumer without order, group, topology, fallback, window."""
-    # these need the current state: the members of the group, the best host, the proof that the first request
-    # has no place, or the schedule
+    # a claim with one of these fields depends on the current state: on the members of the group, the best
+    # host, the proof that the first request has no place, or the schedule
     depends = wanted.order or wanted.group or wanted.topology or wanted.fallback or wanted.window
     return wanted.generation is None and not depends
 
@@ -549,7 +550,7 @@ def _consumer_claim(placed: Sequence[PlacedClaim]) -> ConsumerClaim:
         resources,
         wanted.generation,
         wanted.owner,
-        # each part is a portion by itself
+        # each placed claim respects min_unit, max_unit and step_size by itself; the sums need not
         in_any_portions=bool(others),
         window=wanted.window,
         on_end=wanted.end_action,

@@ -233,8 +233,8 @@ class _SplitSearch:
         self._needs = {
             name: need for need in needs_of(request) if need.unsuffixed for name, _ in need.resources
         }
-        #: traits that the group without a suffix requires; some provider of the split or of the rest has to
-        #: have each of them
+        #: traits that the group without a suffix requires; each trait has to be at some provider of the split
+        #: or of the rest
         self._required = next(group.required for group in request.groups if group.suffix == "")
         #: whether the best split depends on the choice for the other resources, which may have traits of the
         #: group or take amounts of the split classes

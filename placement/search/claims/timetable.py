@@ -139,7 +139,8 @@ class WindowTimetable:
             with self._model.fresh_view() as view:
                 read, providers = self._read, view.snapshot.providers
                 changed = read.changed_in(view)
-                # windows of a provider end before it is deleted, so no change of it shows their end
+                # windows of a provider end before the provider is deleted, so no change of a provider shows
+                # their end
                 known = read.skylines.keys()
                 # the comparison is quick, and mostly no provider is deleted
                 gone = set() if read.is_from(view) or known <= providers.keys() else known - providers.keys()
@@ -151,7 +152,7 @@ class WindowTimetable:
                     yield TimedView(view, left, found)
                     return
                 target = _ReadSkylines(view.reread, view.bucket_counters())
-            # one thread reads for all others, outside of the turn, so that no other request waits
+            # one thread reads for all others. It has no view meanwhile, so that no other request waits
             while not self._refreshing.acquire(timeout=_WAIT):
                 check_awaited()
                 _check_time(end)

@@ -73,7 +73,7 @@ def hosts_without_windows(
     budget: SearchBudget,
     rng: random.Random,
 ) -> list[int]:
-    """Return the roots of some hosts that may have room for a claim if all timed amounts were gone."""
+    """Return the roots of some hosts that would possibly have room for a claim without any timed amounts."""
     ways = times_by_way(snapshot, skylines, wanted, window.duration_seconds, budget)
     roots = sorted(allowed_roots(snapshot, wanted, budget))
     rng.shuffle(roots)
@@ -154,7 +154,7 @@ class WindowMover:
     def _new_host(
         self, tree: HostTree, amounts: Sequence[TimedAmount], taken: Counter[tuple[int, str]]
     ) -> tuple[HostTree, WindowMove] | None:
-        """Return the host for a window of a tree, with the move; count its amounts in ``taken``."""
+        """Return a new host for a window of a tree, with the move; add the window's amounts to ``taken``."""
         positions = {each.uuid: at for at, each in enumerate(tree.members)}
         for target in self._alike_hosts(tree):
             wanted = [(target.members[positions[each.provider]], each) for each in amounts]
@@ -230,7 +230,7 @@ def place_by_moves(
         roots = {each.uuid: root for root in hosts for each in trees[root].members}
     if not hosts:
         return None
-    # outside of the view, so that no other request waits for the database
+    # the database is read outside of the view, so that no other request waits for the database
     with context.database.read() as conn:
         schedule = read_schedule(conn, of_providers=roots)
         pending = {each.consumer for each in schedule.amounts if not each.has_begun}

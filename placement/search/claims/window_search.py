@@ -167,7 +167,7 @@ class WindowSearch:
         :param ways: the host times of a single claim.
         """
         budget = self._context.make_budget(view, self._context.reason_seconds)
-        # timed amounts leave the most room when none of them is used; without a place in time, the windows
+        # the claims have the most room without any timed amounts. If this test takes too long, the windows
         # remain as the likely reason
         with suppress(BudgetExhausted):
             unplaced = self._never_placed(view.snapshot, skylines, wanted, ways, budget, explain=explain)
@@ -208,7 +208,7 @@ class WindowSearch:
             # few hosts are read for a single claim
             if place_in_window(snapshot, skylines, wanted[0], NEVER, budget, self._context.rng, ways):
                 return False
-            # the usage of all hosts without timed amounts costs more than the search
+            # computing the usage of all hosts without timed amounts costs more than the search
             if not explain:
                 return True
         world = ClaimScenario.from_members(during_window(snapshot, skylines, NEVER), {}, wanted)

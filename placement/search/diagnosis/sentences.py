@@ -106,7 +106,7 @@ _OF_ONE: Final = {"have": "has", "lack": "lacks", "are": "is", "give": "gives"}
 
 def _count_predicate(count: int, predicate: str) -> str:
     """Return a predicate with the number of its hosts as subject, such as "3 lack CUSTOM_A"."""
-    # the table of singular verbs, because predicates are written in the plural
+    # predicates are written in the plural, so the table has the singular of their verbs
     verb, rest = predicate.split(" ", 1)
     return f"{_format_number(count)} {_OF_ONE.get(verb, verb) if count == 1 else verb} {rest}"
 
@@ -150,7 +150,7 @@ def _too_little_free(reason: UnmetReason) -> str:
 
 _WORDS: Final[dict[str, ConditionWords]] = {
     "resource_class": ConditionWords("have {names}", "have no {names}"),
-    "capacity": ConditionWords("have {amount} {names} free"),  # the lack names NUMA nodes, in _reason_text
+    "capacity": ConditionWords("have {amount} {names} free"),  # _too_little_free() writes the lack
     "min_unit": ConditionWords(
         "give as little as {amount} {names}", "give no less than {found} {names} at once"
     ),

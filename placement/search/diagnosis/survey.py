@@ -156,7 +156,7 @@ def survey_hosts(
 
 
 class _PartSurvey:
-    """The results of one part at the trees of a kin, by the demands for which these have too little free."""
+    """The results of one part at the trees of a kin, by the demands for which a tree has too little free."""
 
     __slots__ = ("amounts", "known", "number", "pick", "results")
 
@@ -231,8 +231,8 @@ class _HostSurveyor:
                 for first, providers in result.counts:
                     passing[part.number][first] += providers * result.trees
         for counts in passing:
-            # ``left`` has the number of providers that fail each check; this turns it into the number that
-            # remain
+            # ``counts`` has for each check the number of providers that fail it first; the loop computes the
+            # numbers of providers that remain
             left, total = [], sum(counts)
             for count in counts[:-1]:
                 total -= count
