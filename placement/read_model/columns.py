@@ -226,7 +226,7 @@ def _frame_columns(
 def _in_id_order(providers: Sequence[Provider], pause: Callable[[], None]) -> Sequence[Provider]:
     """Return the providers in ascending order of their ids.
 
-    Only one pause precedes a sort of all ids, which takes little time, because most ids are in order.
+    All ids are sorted without a pause, which takes little time, because most ids are already in order.
     """
     by_id: dict[int, Provider] = {}
     for some in _pausing_chunks(providers, pause):
@@ -397,7 +397,8 @@ def _family_ids(
     # a negative index would count from the end of the list without an error
     if any(any(map(gt, steps_of(name), here)) for name in steps):
         raise DamagedFile("a provider has a parent or a root that does not exist")
-    # iterators instead of lists of positions, because a million integers would take time and memory
+    # the code uses iterators instead of lists of positions, because a million integers would take time and
+    # memory
     roots = list(map(ids.__getitem__, map(sub, here, steps_of("root"))))
     above = list(map(ids.__getitem__, map(sub, here, steps_of("parent"))))
     # a provider without a parent is above itself; circles of parents are found when trees are made

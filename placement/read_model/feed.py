@@ -1,9 +1,9 @@
 """Keeps a worker's :class:`~placement.read_model.snapshot.ModelSnapshot` equal to the database.
 
-Before each answer, a worker reads the version of the database: the sum of all change counters, and their
-history. Counters only grow, so the same version means that nothing has changed. If the version differs, the
-worker finds the buckets with changed counters, and reads the providers with newer stamps. The worker reads
-all of this in one snapshot of the database.
+Before each answer, a worker reads the version of the database: the sum of all change counters, and the
+history of the database. Counters only grow, so the same version means that nothing has changed. If the
+version differs, the worker finds the buckets with changed counters, and reads the providers with newer
+stamps. The worker reads all of this in one snapshot of the database.
 
 This comparison finds every change as long as the database continues one history. A database restored from a
 backup begins another history, and so does a standby server that took over without the latest changes. In
@@ -68,7 +68,7 @@ class ReadGate:
         self.long_requests = threading.BoundedSemaphore(long_requests)
         #: this lock is held by the request that may update the model
         self.first = threading.RLock()
-        #: this lock is held by the one request that runs at the moment, among all requests that have yielded
+        #: among the requests that have yielded, the one that runs at the moment holds this lock
         self.later = threading.Lock()
         #: this lock is held while numbers of pins are changed
         self.counting = threading.Lock()
@@ -159,7 +159,8 @@ class ModelView:
     def __init__(self, state: ModelState, turn: ReadTurn, reread: int) -> None:
         self.snapshot = state.snapshot
         self.names = state.names
-        #: number of times that the whole model was read again; counters of other numbers mean nothing
+        #: number of times that the whole model was read again; counters of views with another number cannot
+        #: be compared
         self.reread = reread
         self._turn = turn
         self._stamps: Mapping[int, Mapping[int, int]] = state.stamps
@@ -380,7 +381,7 @@ class ReadModel:
             self._writer.start_if_due()
 
     def _take_preloaded(self, file: ModelFile, history: str) -> None:
-        """Start with the model that the parent process has read, if it leads to the database's state."""
+        """Start with the model that the parent process has read, if later changes can be applied to it."""
         preloaded = find_preloaded(file.path)
         if preloaded is None:
             return

@@ -54,7 +54,7 @@ class Inventory:
     """The amount that may be allocated in total, whether it is used or not."""
 
     def __post_init__(self) -> None:
-        # the only way to set a field of a frozen dataclass
+        # this call is the only way to set a field of a frozen dataclass
         object.__setattr__(self, "capacity", capacity(self.total, self.reserved, self.allocation_ratio))
 
     def is_portion(self, amount: int) -> bool:
@@ -89,7 +89,7 @@ class Provider:
     parent_id: int | None
     root_id: int
     updated_at: float
-    # mappings by class name, because searches look up one class at many providers
+    # these are mappings by class name, because searches look up one class at many providers
     inventories: Mapping[str, Inventory]
     used: Mapping[str, int]
     traits: frozenset[str]

@@ -160,7 +160,7 @@ class SharedValues:
         return len(self._kept) + len(self._inventories)
 
     def shared_inventories(self, found: tuple[Any, ...]) -> dict[str, Inventory]:
-        """Return shared inventories by class, from the name of each class followed by its inventory."""
+        """Return shared inventories by class; ``found`` has each class name, followed by its inventory."""
         if not found:
             return NOTHING
         by_name = dict(zip(found[::2], map(self, found[1::2]), strict=True))
@@ -179,7 +179,7 @@ class BucketFingerprint(NamedTuple):
 
 def fingerprint_summand(change_seq: int) -> int:
     """Return the number that a ``change_seq`` adds to the sum in a :class:`BucketFingerprint`."""
-    # the low bits suffice, because steps are random
+    # the low bits suffice, because change counters grow by random steps
     return change_seq & _SUMMED_BITS
 
 
@@ -265,7 +265,7 @@ def read_some(
     conn: sa.Connection, rows: Sequence[ProviderVersion], names: NameTable, shared: SharedValues
 ) -> Iterator[tuple[ProviderVersion, Provider]]:
     """Read the providers with these rows; yield each provider together with its row."""
-    # a query for each table and chunk instead of a join, which would repeat rows for each combination
+    # each table and chunk has a query of its own, because a join would repeat rows for each combination
     for start in range(0, len(rows), _CHUNK):
         chunk = rows[start : start + _CHUNK]
         batch, ids = StatementBatch(conn), [row.id for row in chunk]
@@ -322,7 +322,7 @@ _next_expiries: Final = [
 
 
 def read_next_expiry(conn: sa.Connection) -> float:
-    """Return the database's time of the next expiry or start of a window; infinite if there is none."""
+    """Return the database's time of the next expiry or start of a window; infinite without either."""
     batch = StatementBatch(conn)
     # all statements are queued before an answer is read, so that they are sent together
     answers = [batch.add(each, {}) for each in _next_expiries]
@@ -356,7 +356,7 @@ def _assemble_providers(
     for provider_id, class_id, written_at, *values in parts["inventories"]:
         owned_times[provider_id] = (*owned_times.get(provider_id, ()), written_at)
         before = owned_inventories.get(provider_id, ())
-        # tuples, because lists would need more memory for a few inventories
+        # the inventories are tuples, because lists would need more memory for a few inventories
         owned_inventories[provider_id] = (*before, names.class_of[class_id], shared(Inventory(*values)))
     used = sum_up(parts["used"], names)
     owned_traits: dict[int, list[str]] = {}

@@ -27,7 +27,8 @@ Where = tuple[tuple[str, ...], bool]
 class TreeLayout(NamedTuple):
     """The part of a tree that a request concerns, in an order that does not depend on other providers.
 
-    The part consists of the root, all providers with any of some resource classes, and their ancestors.
+    The part consists of the root, all providers with any of the requested resource classes, and their
+    ancestors.
 
     The root comes first, and the other providers follow branch by branch.
 
@@ -117,7 +118,9 @@ _MAX_AGGREGATES: Final = 1024
 When there are more, the cache is emptied.
 """
 _MAX_KEPT: Final = 16
-"""Maximum number of combinations of classes that each frame caches, and of free amounts of each structure."""
+"""Maximum number of combinations of classes that each frame caches, and of tuples of free amounts that each
+structure caches.
+"""
 _MAX_LAYOUTS: Final = 4
 """Maximum number of layouts that each frame caches, which suffices because most requests repeat."""
 
@@ -171,7 +174,8 @@ class PortionBounds(NamedTuple):
 class TreePart(NamedTuple):
     """Some providers of a tree and some of its sharing providers, which stand for the whole in a search.
 
-    Unlike trees have equal parts, because places count only the part, and numbers stand for branches.
+    Unlike trees can have equal parts, because a place is an index within the part, and numbers stand for
+    branches.
     """
 
     positions: tuple[int, ...]
@@ -239,8 +243,8 @@ class TreeFrame:
         if found is None:
             names, whole = where
             found = arrange_tree(self.lineages, self.having, names, whole=whole)
-            # full: all layouts are dropped, because tracking their use would cost more than making a layout
-            # again
+            # if the cache is full, all layouts are dropped, because tracking their use would cost more than
+            # making a layout again
             if len(self._layouts) >= _MAX_LAYOUTS:
                 self._layouts.clear()
             self._layouts[where] = found
@@ -317,7 +321,8 @@ class TreeStructure:
                 at_once = min(here, portions.max_unit)
                 if at_once > most.get(name, -1):
                     most[name] = at_once
-            # full: all entries are dropped; empty hosts, which profit most, soon share one object again
+            # if the cache is full, all entries are dropped; empty hosts, which profit most, soon share one
+            # object again
             if len(self._with_most) >= _MAX_KEPT:
                 self._with_most.clear()
             found = self._with_most[free] = free, most
@@ -446,7 +451,7 @@ class HostTree(ProviderSet):
     """
 
     __slots__ = (
-        # allows weak dictionaries, which keep counts as long as the tree exists
+        # this slot allows weak dictionaries, which keep counts for a tree as long as the tree exists
         "__weakref__",
         "aggregates",
         "all_aggregates",
@@ -486,7 +491,7 @@ class HostTree(ProviderSet):
         return ProviderSet((*self.members, *shared), self.kind.shape, self.uuids + uuids)
 
     def when_empty(self, shared: Sequence[Provider]) -> ProviderSet:
-        """Return the provider set of the unused tree, with the capacities of the largest like tree."""
+        """Return the provider set of the unused tree, with the largest capacities of its structure."""
         capacities = self.kind.shape.capacities
         inventories: list[dict[str, Inventory]] = [{} for _ in self.members]
         for slot, (at, name) in enumerate(self.kind.shape.slots):
@@ -539,7 +544,7 @@ class TreeClasses:
     """All frames, structures and classes of current trees."""
 
     def __init__(self) -> None:
-        # the references are weak, so that the structure disappears with its last tree
+        # the references are weak, so that a frame, structure or class disappears with its last tree
         self._frames: WeakValueDictionary[Hashable, TreeFrame] = WeakValueDictionary()
         self._shapes: WeakValueDictionary[Hashable, TreeStructure] = WeakValueDictionary()
         self._kinds: WeakValueDictionary[Hashable, TreeClass] = WeakValueDictionary()

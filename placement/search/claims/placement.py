@@ -251,8 +251,7 @@ def _all_choices(
     *,
     distinct_only: bool = False,
 ) -> Iterator[HostChoice]:
-    """Yield all choices of a claim (one of equal devices if ``distinct_only``), then those of its fallback.
-    """
+    """Yield all choices of a claim, then those of its fallback; one of equal devices if ``distinct_only``."""
     for request in wanted.all_requests:
         yield from _choices_as_asked(
             world, replace(wanted, request=request), budget, rng, distinct_only=distinct_only

@@ -334,8 +334,7 @@ class ClaimService:
     def _make_room(
         self, wanted: Sequence[WantedClaim], seconds: float
     ) -> tuple[list[PlacedClaim], MovedPlaces | None]:
-        """Return places for which windows move or preemptible claims end, with the moves; perhaps no places.
-        """
+        """Return places for which windows move or preemptible claims end, and the moves; perhaps no place."""
         # a booking always has a time
         (one, *others), span, end = wanted, self._span_ahead(wanted), thread_time() + seconds
         if span is None:
