@@ -160,7 +160,7 @@ class ModelSnapshot:
         return new
 
     def merge_layers(self) -> None:
-        """Use plain dictionaries again, unless a pinned snapshot still needs their content before a copy."""
+        """Use plain dictionaries again, unless a pinned snapshot still needs their unchanged content."""
         if any(each.pin_count for each in self._beside):
             return
         self._beside, self._shares_members = [], False

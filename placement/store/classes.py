@@ -83,7 +83,7 @@ def make_standard_names(tx: WriteTransaction, additional: Iterable[str]) -> None
     wanted = list(dict.fromkeys((*os_resource_classes.STANDARDS, *additional)))
     for table, standard in ((resource_classes, wanted), (traits, os_traits.get_traits())):
         present = set(tx.conn.execute(sa.select(table.c.name)).scalars())
-        # the function returns without a lock in the common case, when no name is missing
+        # in the common case no name is missing, and no lock is taken
         missing = [name for name in standard if name not in present]
         if missing:
             tx.lock_names()

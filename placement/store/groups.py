@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class GroupPolicy(StrEnum):
-    """Whether members of a group must run on the same or other hosts; a soft policy excludes no host."""
+    """How a policy restricts the hosts of the members of a group; a soft policy is only a preference."""
 
     AFFINITY = "affinity"
     ANTI_AFFINITY = "anti-affinity"
@@ -57,7 +57,8 @@ class ConsumerGroup:
         if self.policy in (GroupPolicy.AFFINITY, GroupPolicy.SOFT_AFFINITY):
             # the share of members on this host: 1 if all members are on this host
             return here / max(1, size)
-        # 1 / (1 + n) instead of 0 or 1, so that hosts with many members still have different scores
+        # the score is 1 / (1 + n) instead of 0 or 1, so that hosts with many members still have different
+        # scores
         return 1 / (1 + here)
 
 

@@ -50,7 +50,7 @@ from placement.store.time_schedule import TimeSchedule, read_schedule
 # an agent or a guest needs some time to stop in good order
 MIN_NOTICE: Final = 300.0
 """Minimum number of seconds from the booking of a window to the end of a claim that makes room for it."""
-# the price of a booking is limited in a cloud full of preemptible claims
+# the number limits the work of one booking in a cloud full of preemptible claims
 _MAX_CLAIMS: Final = 1000
 """Maximum number of preemptible claims that one booking considers, the newest claims first."""
 

@@ -98,7 +98,7 @@ class CapacityReservation:
     @property
     def has_begun(self) -> bool:
         """Return whether the window had already begun when it was read from the database."""
-        # the clock decides, even if no request has made the planned amounts allocations yet
+        # the clock decides, even if no request has turned the planned amounts into allocations yet
         return self.starts_at is None or not self.is_pending or self.starts_at <= self.now
 
     def refuse_time(self, window: TimeWindow | None) -> None:

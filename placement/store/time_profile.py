@@ -39,8 +39,8 @@ Returns of claims
 
 Invariants
     - At each instant, amounts without an end and timed amounts together are at most the capacity, unless an
-      operator reduces the capacity or books a maintenance. Any other write never increases the excess over
-      the capacity, neither at any instant nor of the peak.
+      operator reduces the capacity or books a maintenance. No other write increases the excess over the
+      capacity, neither at any instant nor of the peak.
     - A transaction that changes timed amounts also writes the holds of their providers.
     - An amount that has ended, but still has its allocation, counts as begun, but not for the peak. So the
       hold is never too small, even if the service removes the allocation late.
@@ -58,7 +58,7 @@ from typing import Final
 
 from placement.exceptions import Conflict, InvalidRequest
 
-# a limit, so that an error in a date does not hold room for centuries
+# the time is limited, so that an error in a date does not hold room for centuries
 MAX_AHEAD: Final = 366 * 86_400.0
 """Maximum number of seconds from now to the start of a window."""
 # requests need some time from the client to the service, and the clocks of clients differ
@@ -126,7 +126,7 @@ class TimeWindow:
 class WindowMargins:
     """Seconds before and after the usable time of a window, in which its amounts are also reserved."""
 
-    # whole numbers, so that sums with times are exact
+    # these are whole numbers, so that sums with times are exact
     lead: int = 0
     cleaning: int = 0
 
@@ -166,7 +166,7 @@ class TimedAmount:
     @property
     def starts_at(self) -> float:
         """The start of the window; minus infinity for an amount with an allocation, which has begun."""
-        # the clock of a server that takes over may be behind
+        # the start does not count, because the clock of a server that takes over may be behind
         return -math.inf if self.has_begun else self.window.starts_at
 
 
@@ -189,12 +189,14 @@ def largest_sum(amounts: Iterable[TimedAmount], window: TimeWindow) -> int:
 def first_growth(
     before: Iterable[TimedAmount], after: Iterable[TimedAmount], limit: int, window: TimeWindow
 ) -> float:
-    """Return the first instant of a window at which a write increases an excess over a limit, or its end.
+    """Return the first instant of a window at which a write increases an excess over a limit.
+
+    The result is the end of the window if there is no such instant.
 
     :param before: the amounts before a write, of which the sum may exceed the limit at some instants.
     :param after: the amounts after the write.
     """
-    # at each instant in order: the change of the sum before, and the change of the sum after
+    # for each instant: the change of the sum of amounts before the write, and the change of the sum after it
     steps: dict[float, list[int]] = {}
     for position, amounts in enumerate((before, after)):
         for each in amounts:
@@ -284,7 +286,7 @@ def returned_amounts(rows: TimedRows) -> list[TimedAmount]:
             if each.window.ends_at < end:
                 found.append(_return_of(promise, each.used, each.window.ends_at))
         if rest > 0:
-            # such a window has begun, even if the clock is behind
+            # a window with claims has begun, even if the clock is behind
             found.append(_return_of(promise, rest, AT_ONCE))
     return found
 

@@ -69,7 +69,7 @@ def _amounts_query(
     def amounts(held: sa.Table, owners: sa.FromClause, ends: sa.Table, *more: Any) -> sa.Select[Any]:
         is_reservation = ends is reservations
         starts_at = reservations.c.starts_at if is_reservation else sa.null()
-        # the window of a promise, or that from which a claim has taken its amounts
+        # this is the window of a promise, or the window from which a claim has taken its amounts
         window_id = consumers.c.id if is_reservation else claim_expiries.c.window_id
         return (
             sa.select(

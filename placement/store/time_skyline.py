@@ -52,7 +52,7 @@ class TimeSkyline:
 
     @classmethod
     def total_of(cls, parts: "Iterable[tuple[TimeSkyline, int, int]]") -> "TimeSkyline":
-        """Return the sum of skylines, each between two bounds, relative to the sum without timed amounts."""
+        """Return the sum of skylines, each kept within two bounds, minus its value without timed amounts."""
         changes: dict[float, int] = {}
         for skyline, lowest, highest in parts:
             levels: Iterable[int] = skyline.sums
@@ -68,7 +68,7 @@ class TimeSkyline:
     @classmethod
     def from_changes(cls, changes: Mapping[float, int], counted: int = 0) -> "TimeSkyline":
         """Return the skyline of a sum, given the changes of the sum by time."""
-        # back-to-back windows of equal amounts change nothing
+        # where two windows of equal amounts adjoin, the sum does not change
         times = [time for time in sorted(changes) if changes[time]]
         sums = accumulate(map(changes.__getitem__, times))
         return cls(array("d", times), array("q", sums), counted)
