@@ -7,10 +7,10 @@ stamps. The worker reads all of this in one snapshot of the database.
 
 This comparison finds every change as long as the database continues one history. A database restored from a
 backup begins another history, and so does a standby server that took over without the latest changes. In
-another history, counters may be below their known values, or other changes may have raised them again. Most
-database servers show an identity, which identifies the history (:mod:`placement.db.position`). In addition,
-counters grow by random numbers (:mod:`placement.db.buckets`), so that stamps and sums differ in another
-history. After a contradiction, the worker reads all content again.
+another history, counters may be below their known values, or other changes may have raised them to these
+values again. Most database servers show an identity, which identifies the history
+(:mod:`placement.db.position`). In addition, counters grow by random numbers (:mod:`placement.db.buckets`), so
+that stamps and sums differ in another history. After a contradiction, the worker reads all content again.
 
 Only one request at a time uses the model. A long request yields between slices of its work, so that other
 requests can run.
@@ -52,7 +52,7 @@ from placement.read_model.snapshot import ModelSnapshot
 _YIELD_SECONDS: Final = 0.0002
 """Seconds that a long request sleeps when it yields, so that another thread runs."""
 LONG_REQUESTS: Final = 2
-"""Maximum number of simultaneous long requests if the caller does not know the number of threads."""
+"""Maximum number of simultaneous long requests, for callers that do not know the number of threads."""
 
 
 class ReadGate:
@@ -154,7 +154,7 @@ _PAUSE: Final = 1.0
 
 
 class ModelView:
-    """The providers and names, as they were when a request arrived."""
+    """The providers, and the names of resource classes and traits, as they were when a request arrived."""
 
     def __init__(self, state: ModelState, turn: ReadTurn, reread: int) -> None:
         self.snapshot = state.snapshot
@@ -299,7 +299,8 @@ class ReadModel:
         """Release expired allocations; return whether the model may have changed."""
         # fresh_view() calls this only if the function exists
         assert self._give_back_expired is not None
-        # this attempt does not wait: one thread releases the allocations for all threads
+        # one thread releases the allocations for all threads: a thread that has waited here mostly finds
+        # nothing left to release
         with self._expiring:
             if self._state is None or now < self._state.next_expiry:
                 return True
@@ -318,7 +319,7 @@ class ReadModel:
 
     @contextmanager
     def pinned_snapshot(self) -> Iterator[tuple[ModelSnapshot, int]]:
-        """Return the snapshot of the last request, and the number of updates so far.
+        """Return the snapshot as it was for the last request, and the number of updates so far.
 
         The snapshot is pinned until the context ends. The caller needs no turn, so other requests do not
         wait, and the caller does not count as a long request.

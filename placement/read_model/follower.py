@@ -167,7 +167,7 @@ def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
     # the epoch comes first, because after an import or a repair the other counters prove nothing
     if moved.pop(buckets.EPOCH, None) is not None:
         return FullReread("the database has a new epoch")
-    # a bucket is missing or has a smaller counter, so the database was restored
+    # if a bucket is missing or has a smaller counter, the database was restored
     if state.counters.keys() - now.keys() or any(
         new[0] < state.counters.get(bucket, 0) for bucket, new in moved.items()
     ):

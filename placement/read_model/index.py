@@ -38,7 +38,7 @@ class SumsByClass:
         return new
 
     def merge_layers(self) -> None:
-        """Use plain dictionaries again; no original of this copy may be in use any more."""
+        """Use plain dictionaries again; no object from which this one was copied may still be in use."""
         for name, column in self._by_class.items():
             self._by_class[name] = as_one_layer(column)
 

@@ -26,7 +26,7 @@ INTERVAL: Final = 300.0
 # worker no longer shares the memory of these objects with others
 PRECEDENCE: Final = 60.0
 """Seconds for which other workers leave a due write to the worker that has written the present file."""
-# the share is small, because the writer competes with requests for the interpreter
+# the writer works only for a small share of the time, because it competes with requests for the interpreter
 _SHARE: Final = 4
 """Seconds that the thread of the writer sleeps for each second of its work."""
 _MAX_SIZE: Final = 1 << 30

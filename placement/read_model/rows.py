@@ -98,7 +98,7 @@ _attributes: Final = sa.select(
 )
 _aggregates: Final = sa.select(provider_aggregates.c.provider_id, provider_aggregates.c.aggregate)
 
-# the keys are those of _statements_of_some(), so that one function can assemble all providers or some
+# the keys are those of ``_of_some``, so that one function can assemble all providers or some
 _all: Final = {
     "inventories": _inventories,
     "used": _used,
@@ -236,11 +236,11 @@ def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuck
 # statements are cached by the padded number of buckets: 1, 2, 4 and so on up to 64 are seven statements
 @lru_cache
 def _stamped_statements(count: int) -> tuple[PreparedStatement, PreparedStatement, PreparedStatement]:
-    """Return statements for this number of buckets: new stamps, their usage, and the fingerprints."""
+    """Return statements for this number of buckets: changed providers, their usage, and fingerprints."""
     chosen = bind_parameters("bucket", count, sa.Integer)
     pairs = zip(chosen, bind_parameters("counter", count, sa.BigInteger), strict=True)
     stamped = sa.or_(*(sa.and_(_rp.bucket == bucket, _rp.change_seq > counter) for bucket, counter in pairs))
-    # sums over all providers of a bucket, to prove that the model also has the unchanged providers
+    # the sums include all providers of a bucket, and so prove that the model also has the unchanged providers
     total = sa.func.sum(_rp.change_seq.bitwise_and(_SUMMED_BITS))
     return (
         PreparedStatement(_providers.where(stamped)),

@@ -54,7 +54,7 @@ class ModelSnapshot:
     def __init__(self, providers: Iterable[Provider] = (), patterns: Sequence[int] | None = None) -> None:
         self.providers: MutableMapping[int, Provider] = {}
         self.by_uuid: dict[str, int] = {}
-        #: computed on demand, because few requests name a provider
+        #: provider ids by name, computed on demand, because few requests name a provider
         self._by_name: dict[str, int] | None = None
         # members are ids, so that replacing a provider does not change this index
         self.trees = FamilyIndex()

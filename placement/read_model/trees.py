@@ -126,7 +126,7 @@ _MAX_LAYOUTS: Final = 4
 
 
 _MAX_PARTS: Final = 4
-"""Maximum number of parts that each frame caches; the next requests mostly have the same options."""
+"""Maximum number of parts that each frame caches; successive requests mostly have the same options."""
 
 _MAX_CHOSEN: Final = 64
 """Maximum number of positions in a part that a frame caches."""

@@ -17,9 +17,9 @@ for each tree of each request. A journal of changes, which the planner uses, wou
 every choice. The two loops are generators, so that they search for a candidate only when the caller asks for
 it.
 
-:mod:`placement.search.compiled_request` uses this module for candidates, and explanations ask it whether
-positions fit. Tests compare it with brute force. The module knows providers and rules, but neither patterns
-nor caches.
+:mod:`placement.search.compiled_request` uses this module for candidates, and explanations use it to check
+whether positions fit. Tests compare it with brute force. The module knows providers and rules, but neither
+patterns nor caches.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ SMALL: Final = 256
 # all rules
 SMALL_IN_PAIRS: Final = 4096
 """Largest number of assignments for which :func:`pairwise_assignments` is used."""
-# most of these assignments are left out, as equivalent ones or by a rule, and quick proofs come first
+# most of these assignments are left out, because they are equivalent to others or break a rule, and quick
+# proofs come first
 SMALL_BY_KINDS: Final = 32_768
-"""The same maximum as :data:`SMALL`, for a search that leaves out equivalent assignments."""
+"""The same maximum as :data:`SMALL_IN_PAIRS`, for a search that leaves out equivalent assignments."""
 _CHOICES_BEFORE_REST: Final = 256
 """Number of choices without a result after which a search first rests, so that other trees are searched. Each
 rest doubles this number.
@@ -141,7 +142,8 @@ def _distinct_first(
             return
         yield None
         if pools is None and number == 0:
-            # in trees with pools, the second pass also yields ways that are not equivalent
+            # the search rests once more here, because without pools all further ways are equivalent to
+            # earlier ones. In trees with pools, the second pass also yields ways that are not equivalent
             yield None
     for chosen in run():
         if chosen is None or tuple([provider.id for provider in chosen]) not in yielded:
@@ -184,7 +186,7 @@ def pairwise_assignments(
     The result is only correct if each rule compares two needs at a time (``rules.pairwise``).
 
     :param order: the indexes of the needs in the order of the search; by default an order by their rules.
-    :param visited: see :func:`_run_through`, as ``kinds``.
+    :param visited: see :func:`_run_through`, which also explains ``kinds``.
     """
     # needs of one same_subtree rule follow one another, so that an incompatible pair is found before other
     # needs are tried
@@ -196,7 +198,8 @@ def pairwise_assignments(
         for at, index in enumerate(order)
     ]
     distinct = [rules.isolate and not rules.needs[index].unsuffixed for index in order]
-    # a stack of iterators instead of recursion, which would be slow for requests with hundreds of groups
+    # the code uses a stack of iterators instead of recursion, which would be slow for requests with hundreds
+    # of groups
     chosen = [-1] * len(order)
     taken: set[int] = set()
     left: list[Iterator[int]] = [iter(options[order[0]])]
@@ -295,7 +298,7 @@ def _mates_together(rules: RequestRules, options: Sequence[Sequence[int]]) -> li
 
 
 def count_ways(options: Sequence[Sequence[object]], limit: int) -> int:
-    """Return in how many ways each need can get one of its options; exact only up to the limit."""
+    """Return the number of ways to give each need one of its options; exact only up to the limit."""
     found = 1
     for each in options:
         found *= len(each)

@@ -306,7 +306,7 @@ class CandidateSearch:
 
     def _without_usage(self, provider: Provider) -> Provider:
         """Return a copy of the sharing provider with no usage."""
-        # the same object is kept if possible, because its id is a part of the keys of plans
+        # the same object is kept if possible, because its id is a part of the keys of compiled requests
         if not provider.used:
             return provider
         if provider.id not in self._known_unused:

@@ -293,7 +293,8 @@ class CompiledRequest:
 
     def _is_wide(self, options: Sequence[Sequence[int]]) -> bool:
         """Return whether there are at least ``_WIDE`` assignments, and some of them may be equivalent."""
-        # there are many equivalent ways only with needs of equal terms, or with a need of many options
+        # there are many equivalent ways only with needs of equal amounts and conditions, or with a need of
+        # many options
         return (self._rules.any_alike or max(map(len, options)) >= _WIDE) and count_ways(
             options, _WIDE - 1
         ) >= _WIDE
@@ -316,7 +317,7 @@ class CompiledRequest:
         pooled: bool = False,
         parts: Sequence[int] = (),
     ) -> AssignmentKinds | None:
-        """Return the kinds of equal needs and equal providers; None without equal ones and without pools."""
+        """Return the kinds of equal needs and providers; None if there are neither equal ones nor pools."""
         members = provider_set.members
         self._rules.budget.spend(sum(map(len, options)))
         providers = [[members[at] for at in found] for found in options]
@@ -518,7 +519,7 @@ def options_of(
     shape = tree.shape
     found: list[NeedOptions] = []
     for index, like in enumerate(rules.first_alike):
-        # an earlier need with the same terms has the same options
+        # an earlier need with the same amounts and conditions has the same options
         if like < index:
             found.append(found[like])
             continue

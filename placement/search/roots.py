@@ -50,7 +50,7 @@ class SharingProviders:
         #: whether sharing providers alone could serve all needs
         self.suffice = bool(self.providers)
         if self.providers and needs is not None:
-            # the keys are the terms of needs, so that equal needs are looked up once
+            # the keys are the amounts and conditions of needs, so that equal needs are looked up once
             serving = [
                 self._find_serving(need) for need in {need.serving_terms: need for need in needs}.values()
             ]
@@ -102,8 +102,8 @@ class SharingProviders:
             roots = self._snapshot.roots_having(self._snapshot.by_aggregate, aggregate).ids
             self.budget.spend(1 + len(roots) // 16)
             for root in roots:
-                # the tuples are sorted, so that callers can use them as keys: hosts with equal tuples have
-                # the same sharing providers
+                # all tuples have the aggregates in the same order, so that callers can use the tuples as
+                # keys: hosts with equal tuples have the same sharing providers
                 found[root] = (*found.get(root, ()), aggregate)
         return found
 

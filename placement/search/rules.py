@@ -235,7 +235,7 @@ class RequestRules:
         self.asked = [tuple([amount for _, amount in need.resources]) for need in needs]
         bounds = snapshot.portion_bounds
         #: for each need, its resources of which some providers perhaps cannot give the amount, each with its
-        #: rank
+        #: rank in the need
         self.doubtful = [
             [
                 (rank, (name, amount))

@@ -198,7 +198,7 @@ class AssignmentKinds:
             self._parts.get(provider.id),
             tuple(serves),
             tuple([not provider.traits.isdisjoint(traits) for traits in self._rules.unsuffixed_traits]),
-            # orders of claims count NUMA nodes
+            # a claim can prefer choices with few NUMA nodes, so NUMA nodes differ from other providers
             never_pooled(provider.traits),
         )
 

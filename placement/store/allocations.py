@@ -136,7 +136,7 @@ def write_claims(
         holds.insert_promises(tx, timed_write.promises, locked)
     _update_consumers(tx, [*claims, *planned], locked.consumers, lasting)
     # clients rely on this: the generation of a provider grows when a consumer releases all allocations, but
-    # not when it moves away
+    # not when the consumer moves away
     emptied = {claim.consumer for claim in claims if not claim.takes_anything} - lasting
     left = {each.provider_id for each in locked.holdings if each.consumer in emptied}
     raised = left.union(supplies[uuid].provider_id for uuid in touched & supplies.keys())
@@ -400,7 +400,7 @@ def of_provider(conn: sa.Connection, provider: str) -> list[Allocation]:
 _NOBODY: Final = "0"
 """A text in place of a consumer's id, if the consumer does not exist."""
 _ANOTHER_WAY: Final = "-1"
-"""A text in place of a consumer's id, if the release concerns a hold, so that the rows must be read first."""
+"""A text in place of a consumer's id, if the release changes holds, so that the rows must be read first."""
 _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.released'")
 """The setting of the transaction that stores the id of the consumer to release."""
 

@@ -317,7 +317,8 @@ def commit_claims(
     if not (joining or reservation or expiring or is_timed) and is_worthwhile(tx, claims, chosen):
         write(tx, claims, chosen)
         return {}
-    # described_seq by provider id, which also differs for a provider that was deleted and created again
+    # the described_seq of each provider by id, which also differs for a provider that was deleted and created
+    # again
     described = {provider.id: provider.described_seq for provider in chosen.values()}
     names = {each.group.name for each in joining}
     others = [*preempted] if reservation is None else [reservation]

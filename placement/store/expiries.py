@@ -163,7 +163,7 @@ _TIMES: Final = StatementFamily(
 
 
 class ClaimExpiry(NamedTuple):
-    """The expiry of a claim (in seconds since 1970, and from now), and the generation of its consumer.
+    """The expiry of a claim (as seconds since 1970, and as seconds from now), and its consumer's generation.
 
     If ``is_final`` is true, the claim cannot be confirmed: its amounts are released ``cleaning_time`` seconds
     after its end. A preemptible claim has ``kept_until``.
@@ -332,9 +332,11 @@ _ENDING: Final = (
 def confirm_claim(
     tx: WriteTransaction, consumer: str, generation: int, seconds: float | None
 ) -> float | None:
-    """Make an expiring claim permanent, or change its expiry; return the new expiry.
+    """Make an expiring claim permanent, or change its expiry; return the new expiry time.
 
-    The new expiry is a number of seconds from now. The generation of the consumer increases by one.
+    The result is None for a permanent claim. The generation of the consumer increases by one.
+
+    :param seconds: seconds from now until the new expiry; None makes the claim permanent.
 
     :raises NotFound: no claim of this consumer expires, or the claim has expired already.
     :raises Conflict: the claim has a fixed end time.

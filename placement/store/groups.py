@@ -88,7 +88,7 @@ def hosts_of(taken: Iterable[tuple[int, bool]]) -> frozenset[int]:
     :param taken: for each provider of the consumer's allocations, the id of the root, and whether it is a
         sharing provider.
     """
-    # the members are a list, because they are read twice and the argument may be a generator
+    # the argument is copied to a tuple, because it is read twice and may be a generator
     taken = tuple(taken)
     return frozenset(root for root, shares in taken if not shares) or frozenset(root for root, _ in taken)
 

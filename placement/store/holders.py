@@ -89,7 +89,7 @@ class HeldAmount:
 def held_beside(
     conn: sa.Connection, provider_ids: Collection[int], limit: int
 ) -> tuple[list[HeldAmount], bool]:
-    """Return all allocations of the consumers of these providers, also those of other providers.
+    """Return all allocations of the consumers of these providers, also allocations of other providers.
 
     :param limit: the maximum number of amounts that are read.
     :returns: the amounts, consumer by consumer, and whether all consumers are included. The amounts of an

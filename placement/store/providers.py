@@ -122,7 +122,8 @@ def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str
         root = roots.scalars[0]
     else:
         root = uuid
-    # only later attempts ask: the first attempt relies on unique constraints, which do not tell the reason
+    # only later attempts look for a taken uuid or name: the first attempt relies on unique constraints, which
+    # do not tell the reason
     if not tx.optimistic:
         _refuse_taken(tx, uuid, name)
     insert(tx, uuid, name, parent)

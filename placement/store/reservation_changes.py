@@ -1,4 +1,4 @@
-"""Writes of reservations: bookings, changes of their end and amounts, and deletions."""
+"""Writes reservations: books them, changes their ends and amounts, and deletes them."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from placement.store.claims import ConsumerClaim, claimed_amounts
 from placement.store.consumers import ANY_GENERATION
 from placement.store.time_profile import AT_ONCE, EndAction, TimeWindow, WindowMargins, iso_time
 
-# the type of reservations: they are consumers, so that usages and allocations show them
+# reservations are consumers of this type, so that usages and allocations show them
 TYPE: Final = RESERVATION
 
 

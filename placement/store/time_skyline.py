@@ -80,7 +80,7 @@ class TimeSkyline:
         return max(0, max(self.sums[begin : bisect_left(self.times, window.ends_at, begin)], default=0))
 
     def largest_integral(self, now: float, period: float) -> float:
-        """Return the largest integral of the sum over a future period; all amounts have an end."""
+        """Return the largest integral of the sum over any future period; all amounts must have an end."""
         # the integral from now until each breakpoint
         instants, integrals = [max(each, now) for each in self.times], [0.0]
         for (begin, end), level in zip(pairwise(instants), self.sums, strict=False):

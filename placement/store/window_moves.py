@@ -1,4 +1,4 @@
-"""Moves of windows that have not begun from one host to another."""
+"""Moves windows that have not begun from one host to another."""
 
 from __future__ import annotations
 

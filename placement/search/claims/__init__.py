@@ -24,7 +24,7 @@ Modules
     - ``degradation`` finds those amounts of reservations that their providers can no longer give.
     - ``availability`` finds the earliest windows in which a claim fits; ``host_times`` excludes impossible
       starts by sums of amounts, which ``host_rooms`` keeps for later searches. ``timetable`` caches the
-      amounts over time of all providers.
+      amounts of all providers over time.
     - ``joint_windows`` finds the earliest windows in which several claims fit at the same time.
       ``window_search`` returns windows of one or several claims, or the reason why there are none.
     - ``longest_stay`` places preemptible claims on the hosts where they may run longest.

@@ -104,8 +104,9 @@ def skylines_in(snapshot: ModelSnapshot, by_uuid: SkylinesByProvider) -> Skyline
 def during_window(snapshot: ModelSnapshot, skylines: Skylines, window: TimeWindow) -> ModelSnapshot:
     """Return a copy of the snapshot with the usage that a claim for a window has to count.
 
-    :param skylines: skylines of the timed amounts of all consumers, except consumers that claim again. The
-        original snapshot must not change while the result is used.
+    The original snapshot must not change while the result is used.
+
+    :param skylines: skylines of the timed amounts of all consumers, except consumers that claim again.
     """
     return snapshot.with_usage(
         {each: usage_during(snapshot.providers[each], here, window) for each, here in skylines.items()}
@@ -123,7 +124,7 @@ def usage_during(provider: Provider, here: SkylinesByClass, window: TimeWindow) 
 def times_by_way(
     snapshot: ModelSnapshot, skylines: Skylines, wanted: WantedClaim, duration: float, budget: SearchBudget
 ) -> list[HostTimes]:
-    """Return objects that find possible starts of windows: for the request of a claim, then its fallback.
+    """Return objects that find possible starts of windows: one for a claim's request, one for its fallback.
 
     The returned objects remember the free amounts of hosts, so searches for the same claim should share these
     objects.
@@ -291,9 +292,9 @@ class _WindowTest:
         )
 
     def find_window(self, root: int, start: float) -> FreeWindow | None:
-        """Return the free window on a host that begins at ``start``; None if the claim does not fit then."""
+        """Return the free window that begins at ``start`` on a host; None if the claim does not fit then."""
         window = self._span.window_at(start)
-        # most searches have no failures
+        # most searches have no failures, and need no states
         if self._failed and self._state_of(root, window) in self._failed:
             return None
         here = snapshot_during(self._snapshot, (root,), self._skylines, window)

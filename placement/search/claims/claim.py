@@ -112,7 +112,7 @@ class ChoiceScore:
 
 @dataclass(frozen=True, slots=True)
 class HostChoice:
-    """A candidate at a host: its root, amounts by provider, providers by suffix, and a score if ordered."""
+    """A candidate at a host: its root, amounts by provider, providers by suffix, and perhaps its score."""
 
     root: Provider
     resources: tuple[tuple[Provider, Mapping[str, int]], ...]
@@ -132,12 +132,12 @@ class HostChoice:
 
     @property
     def hosts(self) -> frozenset[int]:
-        """The roots of all trees from which the choice takes amounts: the hosts for group policies."""
+        """The roots of all trees from which the choice takes amounts; group policies count them as hosts."""
         return hosts_of((provider.root_id, SHARES in provider.traits) for provider, _ in self.resources)
 
     @property
     def providers(self) -> Iterator[Provider]:
-        """All providers with inventories or traits on which the choice depends; one may occur twice."""
+        """All providers with inventories or traits on which the choice depends, some perhaps twice."""
         # the root is included even if it gives no amount, because the transaction has to check its traits
         yield self.root
         for provider, _ in self.resources:
@@ -206,8 +206,8 @@ def within_reservation(
         if provider is not None and each.resource_class in provider.inventories:
             amounts.setdefault(provider.id, {})[each.resource_class] = each.used
     roots = {snapshot.providers[provider_id].root_id for provider_id in amounts}
-    # amounts from sharing providers have to be reserved, too, although these belong to no host of the
-    # reservation
+    # amounts from sharing providers have to be reserved, too, although these providers belong to no host of
+    # the reservation
     concerned = {member for root in roots for member in snapshot.trees[root]} | snapshot.by_trait.get(
         SHARES, set()
     )

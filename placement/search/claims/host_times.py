@@ -49,7 +49,7 @@ class HostTimes:
         self._needs = [
             (each, rooms_of(skylines, each.resource_class)) for each in _class_needs(wanted, shared)
         ]
-        #: the limits of hosts, by root; None if no time suffices
+        #: the limits of hosts, by root; None for a host on which the request fits at no time
         self._limits: dict[int, _HostLimits | None] = {}
 
     def possible_roots(self, roots: Iterable[int]) -> Iterator[int]:
@@ -68,7 +68,7 @@ class HostTimes:
             return math.inf
         singles, others = limits
         start, before = after, -math.inf
-        # each class may move the start past the end of an amount, and then all classes are read again
+        # each class may move the start past the end of an amount, and then all classes are tested again
         while before < start <= until:
             before = start
             for skyline, most in singles:
@@ -178,6 +178,6 @@ class _ClassLimit:
 
 
 _HostLimits = tuple[list[tuple[TimeSkyline, int]], list[_ClassLimit]]
-"""The limits of a host: for each class of one provider, its skyline and the largest sum that leaves enough
-free for the request; and the limits of classes that several providers have.
+"""The limits of a host. For each class that one provider has, there is its skyline and the largest sum that
+leaves enough free for the request. Then follow the limits of classes that several providers have.
 """

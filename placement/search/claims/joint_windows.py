@@ -117,7 +117,10 @@ class _EndsAhead:
         self._ends = heapq.merge(*(one.falls_after(begin) for each in here for one in each.values()))
 
     def first_after(self, time: float) -> float:
-        """Return the first end after ``time``, in whole milliseconds, or infinity; ``time`` only grows."""
+        """Return the first end after ``time``, in whole milliseconds, or infinity.
+
+        From call to call, ``time`` must not decrease.
+        """
         return whole_milliseconds(next((each for each in self._ends if each > time), math.inf))
 
 

@@ -36,7 +36,7 @@ from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_
 from placement.store.groups import Members
 from placement.store.time_profile import AT_ONCE, MAX_AHEAD, TimeWindow, check_window, iso_time
 
-# the length of a stay is a preference, so it may not cost much more than a place
+# a longer stay is only a preference, so the search for it must not cost much more than the search for a place
 _MAX_SEARCHED: Final = 64
 """Maximum number of hosts that the search tests for a longer stay after it has found one stay."""
 
@@ -122,7 +122,7 @@ def place_until_last(ends: Sequence[float], place: PlaceUntil, found: Stay | Non
     :raises BudgetExhausted: the budget is spent, and no places are known.
     """
     low, high = 0, len(ends)
-    # mostly the last end is possible
+    # the last end is tried first, because it is mostly possible
     middle = high - 1
     while low < high:
         try:

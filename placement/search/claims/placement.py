@@ -29,7 +29,7 @@ from placement.search.conditions import all_conditions, needs_of
 from placement.search.equivalence import tree_reader
 from placement.store.groups import GroupPolicy
 
-# alternates are optional, so the search for them may not take longer than the search for the choice
+# alternates are optional, so the search for them must not take longer than the search for the choice
 _MAX_TRIED: Final = 10_000
 """Maximum number of choices that are examined to find alternative choices."""
 
@@ -116,7 +116,7 @@ def _count_places(
         for found in _find_choices(world, each, budget, rng):
             root = _root_id(found)
             places[root] = limit - present.get(root, 0)
-            # enough places: no more hosts need to be found
+            # with enough places, no more hosts need to be found
             if sum(places.values()) >= len(members):
                 return len(members)
     return sum(places.values())

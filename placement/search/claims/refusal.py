@@ -109,7 +109,7 @@ def claim_refusal(
     found = [_try_relaxations(world, *both, budget) for both in zip(ways, found, strict=True)]
     # in this snapshot avoided sharing providers only look full, so the explanation has to call them avoided
     found = [_mark_avoided(world.snapshot, each, explanation) for explanation in found]
-    # the claim excludes all hosts, so there is no host that a search could explain
+    # if the claim excludes all hosts, there is no host that a search could explain
     if left_out and not left:
         said = f"no host may be chosen: {_count_hosts(left_out)}"
     else:
@@ -170,7 +170,7 @@ def explain_topology(
 def _count_fitting(
     world: ClaimScenario, wanted: WantedClaim, hosts: int, budget: SearchBudget
 ) -> TopologyFit:
-    """Return on how many of all ``hosts`` the claim fits, or bounds if the budget is spent."""
+    """Return the number of hosts on which the claim fits, or bounds of it if the budget is spent."""
     fitting, left = 0, hosts
     with suppress(BudgetExhausted):  # hosts that were not tried may have a place
         roots, at = choices_at_hosts(world, wanted, budget, random.Random(0))
@@ -197,7 +197,7 @@ def _explain_split(
         list[TopologyPolicy](),
         list(explanation.incomplete),
     )
-    # some hosts were not tried, so the two bounds differ
+    # if the two bounds differ, some hosts were not tried
     if fit.fitting < fit.at_most:
         incomplete.append("topology")
     # no change is needed if the request has a place
@@ -310,7 +310,7 @@ def _count_hosts(left_out: Mapping[str, int]) -> str:
 def _no_candidate(wanted: Sequence[WantedClaim], unplaced: UnplacedClaim) -> str:
     each = wanted[unplaced.number]
     if each.owner.consumer_type == reservations.TYPE:
-        # a search for windows has no consumer
+        # a claim of a search for windows has no consumer
         whole = "reservation" if each.consumer else "request"
         if len(wanted) == 1:
             return f"There is no candidate for the {whole}"

@@ -146,7 +146,7 @@ class ClaimService:
             return view.reread, view.bucket_counters()
 
     def _describe_windows(self, wanted: Sequence[WantedClaim], members: Members) -> str:
-        """Return a sentence with windows that prevent claims without an end; empty if there are none."""
+        """Return a sentence with windows that prevent claims without an end time; empty if there are none."""
         possible = possible_providers(self._context.model, wanted)
         with self._context.database.read() as conn:
             providers = planned_providers(conn, wanted_classes(wanted), possible, MAX_EXPLAINED)
@@ -450,7 +450,8 @@ class ClaimService:
         """
         found, held = self._find_reserved(reservation, wanted, may_be_window=False)
         if found is not None and found.starts_at is not None:
-            # a claim from the window may have ended without a release, and a window may begin just now
+            # a fresh view releases claims from the window that have ended, and lets a window begin that is
+            # due
             with self._context.model.fresh_view():
                 pass
             found, held = self._find_reserved(reservation, wanted)
@@ -513,7 +514,7 @@ class ClaimService:
 
 
 def _takes_any_place(wanted: WantedClaim) -> bool:
-    """Return whether any host will do: a new consumer without order, group, topology, fallback, window."""
+    """Return whether any host will do for a new consumer: no order, group, topology, fallback or window."""
     # a claim with one of these fields depends on the current state: on the members of the group, the best
     # host, the proof that the first request has no place, or the schedule
     depends = wanted.order or wanted.group or wanted.topology or wanted.fallback or wanted.window

@@ -144,7 +144,8 @@ class WindowTimetable:
                 known = read.skylines.keys()
                 # the comparison is quick, and mostly no provider is deleted
                 gone = set() if read.is_from(view) or known <= providers.keys() else known - providers.keys()
-                # a view with few changes since a read suffices: in a busy cloud each view has some
+                # a view with few changes since a read suffices, because in a busy cloud each view has some
+                # changes
                 if not changed or (has_read and len(changed) <= _FEW) or attempt == _ATTEMPTS:
                     found = {each.uuid: read.skylines.get(each.id, NO_SKYLINES) for each in changed}
                     # a copy of the skylines of a large cloud takes a millisecond
@@ -161,7 +162,7 @@ class WindowTimetable:
                 if has_read:
                     for some in _whole_buckets(changed):
                         check_awaited()
-                        # each request makes at least one step, and the steps are kept
+                        # each request makes at least one step, and the results of all steps are kept
                         if self._read is not read:
                             _check_time(end)
                         found = self._read_skylines([each.uuid for each in some])

@@ -130,7 +130,7 @@ def _of_sizes(
     *,
     even: bool = False,
 ) -> Ranked | None:
-    """Return the splits over the nearest zones, for the first of these numbers of zones that has a split."""
+    """Return the splits over the nearest zones, for the first number in ``sizes`` that has a split."""
     for size in sizes:
         if not all(_may_hold(amount, name, zones, size) for name, amount in asked.items()):
             continue

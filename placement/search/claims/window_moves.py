@@ -106,7 +106,7 @@ class WindowMover:
         self._rng = rng
 
     def find_moves(self, roots: Sequence[int], wanted: WantedClaim, window: TimeWindow) -> MovedPlaces | None:
-        """Return the place of a claim at one of some hosts, with the moves that make room, or None."""
+        """Return the place of a claim at one of these hosts, with the moves that make room, or None."""
         for root in (each for each in roots if each in self._snapshot.trees):
             tree = self._snapshot.whole_trees()[root]
             own = {each.uuid for each in tree.members}

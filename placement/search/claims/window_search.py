@@ -40,9 +40,10 @@ from placement.store.time_skyline import whole_milliseconds
 
 @dataclass(frozen=True, slots=True)
 class WantedTime:
-    """The ``duration`` of a wanted window, in seconds, and the earliest and the latest possible start.
+    """The ``duration`` of a wanted window, in seconds, and the times between which it has to lie.
 
-    If a bound is None, the earliest start is now, or the latest start is the latest that the service allows.
+    Without ``not_before``, the window may begin now. Without ``deadline``, it may begin as late as the
+    service allows.
     """
 
     duration: float

@@ -77,7 +77,7 @@ class UnmetReason:
     """A condition, and the hosts for which it is the first failed one. Examples begin with the nearest miss.
 
     - ``names_nothing_known``: the condition names a tree without providers, or aggregates without providers.
-    - ``places``: the positions of the closest providers in the trees of these hosts. The field is set if the
+    - ``places``: the locations of the closest providers in the trees of these hosts. The field is set if the
       condition is about an amount.
     - ``steps``: the step sizes of the closest providers.
     - ``is_avoided``: the closest provider of the nearest miss is one that the claim has to avoid.
@@ -96,7 +96,7 @@ class UnmetReason:
 class LargestAmount:
     """The largest amount of a resource class that fits if nothing else in the request changes.
 
-    The result is None if no amount fits.
+    ``fits`` is None if no amount fits.
     """
 
     clause: RequestClause

@@ -361,7 +361,7 @@ class RelaxationSearch:
             inventory = provider.inventories[name]
             at_once = available_amount(provider, name)
             highest = at_once if most is None else min(at_once, most)
-            # the largest multiple of the step
+            # the amount has to be a multiple of the step
             highest -= highest % inventory.step_size
             lowest = smallest_amount(inventory.min_unit, inventory.step_size)
             if highest >= lowest:

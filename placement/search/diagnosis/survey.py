@@ -1,4 +1,4 @@
-"""Finds the first check that each host fails, and the clauses without which it passes all checks."""
+"""Finds the first check that each host fails, and the clauses without which the host passes all checks."""
 
 from collections.abc import Container, Hashable, Iterable
 from dataclasses import dataclass, field
@@ -164,7 +164,8 @@ class _PartSurvey:
         demands = [demand for _, each in results.giving for demand in each.demands]
         self.number = number
         self.results = results
-        #: picks the free amounts that the demands concern; ``amounts`` has the demanded amounts
+        #: a function that picks the free amounts that the demands concern; ``amounts`` has the demanded
+        #: amounts
         self.pick = slot_picker([slot for slot, *_ in demands])
         self.amounts = tuple([amount for _, amount, *_ in demands])
         # groups of trees mostly differ in the free amounts of other parts, so they share results
@@ -282,7 +283,8 @@ class _HostSurveyor:
         furthest = -1
         nearest: list[int] = []
         counts: list[tuple[int, int]] = []
-        #: the clauses that providers fail, each pair once, as most providers fail the same
+        #: the clauses that providers fail; each pair occurs once, because most providers fail the same
+        #: clauses
         failing: set[tuple[frozenset[Bits], Bits]] = set()
         for each, positions, own in bare:
             first = each.first
@@ -401,7 +403,7 @@ class _HostSurveyor:
 
     def _lacking_together(self, alike: LikeTrees) -> Iterable[frozenset[Bits]]:
         """Yield alternative sets of clauses to leave out, for each check on a group together."""
-        # an early return for the common case, a group without a suffix that requires no traits
+        # the method returns early in the common case, a group without a suffix that requires no traits
         if not self._found.together:
             return
         classes = {name for part in self._unsuffixed for name, _ in part.need.resources}
