@@ -121,8 +121,8 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
         run.
     """
     columns = _TypedColumns()
-    # the key is the identity, because equal values are one object, and hashing it for each provider would
-    # take longer
+    # the key is the identity, because equal values are one object, and hashing this object for each provider
+    # would take longer
     distinct = {name: _NumberedValues(id) for name in _SETS}
     times, classes, words, inventories = (
         _NumberedValues(),

@@ -48,8 +48,8 @@ class Inventory:
     max_unit: int
     step_size: int
     allocation_ratio: float
-    # the capacity is computed once, because each search reads it, and not compared, because the other fields
-    # determine it
+    # the capacity is computed once, because each search reads it. It is not compared, because the other
+    # fields determine it
     capacity: int = field(init=False, compare=False)
     """The amount that may be allocated in total, whether it is used or not."""
 

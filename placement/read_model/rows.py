@@ -314,7 +314,7 @@ _next_expiries: Final = [
     PreparedStatement(sa.select(time).where(*conditions).order_by(time).limit(1))
     for time, *conditions in (
         (reservations.c.expires_at, _is_reservation),
-        # the next start of a pending window
+        # this is the next start of a pending window
         (reservations.c.starts_at, _is_reservation, _is_pending, reservations.c.starts_at.is_not(None)),
         (claim_expiries.c.expires_at, _is_present),
     )

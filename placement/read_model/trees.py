@@ -522,7 +522,8 @@ class _EqualObjects:
         self.all_aggregates = first.union(*others) if others else first
         #: the capacity of each slot
         self.capacities = [members[at].inventories[name].capacity for at, name in kind.shape.slots]
-        #: for an unused tree: free amounts by slot, and the largest amount at once by class
+        #: for an unused tree: free amounts by slot, and by class the largest amount that one provider can
+        #: give
         self.unused = kind.shape.with_most(tuple(self.capacities))
 
     def free(self, members: Sequence[Provider]) -> tuple[tuple[int, ...], Mapping[str, int]]:

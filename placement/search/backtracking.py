@@ -125,8 +125,8 @@ def _distinct_first(
         for chosen in ways:
             if chosen is None:
                 # these passes only decide the order: the complete search at the end of this function finds
-                # all ways that they have missed. Proving that a pass has no more ways would cost more than an
-                # answer
+                # all ways that they have missed. Proving that a pass has no more ways would take more time
+                # than finding an answer
                 if yielded:
                     break
                 yield None
@@ -356,7 +356,7 @@ def _run_through(
     found = 0
     found_before = [0] * len(order)  # by depth, number of results when the search reached the depth
     skipped = [False] * len(order)  # by depth, whether an assignment was left out as already visited
-    kinds_tried: list[set[int]] = [set() for _ in order]  # by depth, kinds of tried providers without a need
+    kinds_tried: list[set[int]] = [set() for _ in order]  # by depth, kinds of tried providers that served no need
     proves = False  # whether each step first checks that the remaining needs can be served
     # whether some need ran out of options; without such a failure, a rest only means that there are many
     # needs

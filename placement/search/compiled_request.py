@@ -359,7 +359,8 @@ class CompiledRequest:
     def _contested_amounts(self, free: tuple[int, ...]) -> list[list[int]] | None:
         """Return for each contested class the free amount at each option.
 
-        An amount is at most the sum of all needs. The result is None if too little of a class is free.
+        Each amount is limited to the sum that all needs ask for. The result is None if too little of a class
+        is free.
         """
         found: list[list[int]] = []
         if not self._rules.adding_up:

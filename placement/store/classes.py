@@ -45,7 +45,8 @@ def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
     # it any more
     inserted = tx.conn.execute(sa.insert(resource_classes).values(name=new, updated_at=tx.now))
     (new_id,) = inserted.inserted_primary_key or (None,)
-    # these rows move before the old row of the class is deleted, because foreign keys protect it
+    # rows that refer to the class move to the new id before the old row of the class is deleted, because
+    # foreign keys protect the old row
     for table in _USERS:
         tx.conn.execute(
             sa.update(table).where(table.c.resource_class_id == class_id).values(resource_class_id=new_id)

@@ -337,7 +337,6 @@ def confirm_claim(
     The result is None for a permanent claim. The generation of the consumer increases by one.
 
     :param seconds: seconds from now until the new expiry; None makes the claim permanent.
-
     :raises NotFound: no claim of this consumer expires, or the claim has expired already.
     :raises Conflict: the claim has a fixed end time.
     """

@@ -52,7 +52,7 @@ class ConsumerGroup:
             has 0 members.
         :param size: the number of other members; a member on several hosts counts once.
         """
-        # max() is needed, because a member on several hosts is beside the members on all of them
+        # max() is needed, because a member on several hosts is beside the members on all these hosts
         here = max((present.get(host, 0) for host in hosts), default=0)
         if self.policy in (GroupPolicy.AFFINITY, GroupPolicy.SOFT_AFFINITY):
             # the share of members on this host: 1 if all members are on this host

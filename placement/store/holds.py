@@ -6,7 +6,7 @@ A provider has at most one hold, which is a consumer of the type ``WINDOW_HOLD``
 determines the uuid of the hold. Each write of timed amounts also writes a claim for the provider's hold. This
 claim replaces the old amounts of the hold by the new amounts. So the usual check of capacity also covers
 windows. If all timed amounts of a provider have begun, and no claim gives amounts back to a window, the hold
-of the provider has no amounts. Then it disappears like each consumer without allocations.
+of the provider has no amounts. Then the hold disappears like each consumer without allocations.
 
 A transaction reads or writes the hold of a provider only while it has locked the provider's bucket. So the
 transaction locks the row of the hold after the bucket, and no deadlock is possible; the transaction locks the

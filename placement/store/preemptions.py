@@ -178,7 +178,7 @@ _preemptible: Final = (
 )
 _of_classes: Final = resource_classes.c.name.in_(sa.bindparam("names", expanding=True))
 _NEWEST: Final = (
-    # the limit counts claims, of which each may have many amounts
+    # the limit counts claims, because a claim may have many amounts
     sa.select(consumers.c.uuid, claim_expiries.c.booked_at)
     .distinct()
     .select_from(_preemptible)

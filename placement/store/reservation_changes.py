@@ -325,7 +325,7 @@ def _write_again(
     window: TimeWindow | None,
     kept: Mapping[str, Mapping[str, int]] | None,
 ) -> None:
-    """Write the amounts of a reservation again, for another time window, or only a part of the amounts."""
+    """Write the amounts of a reservation again: for another time window, or only those to keep."""
     locked = claimants.lock_consumers(tx, [row.uuid])
     tx.lock(locked.providers)
     if kept is not None:

@@ -304,7 +304,7 @@ def divided_claims(
     The claims last until the end of the cleaning time that the reservation requires.
 
     :param groups: the names of the groups that the consumers join.
-    :returns: None if the reservation has too little of an amount.
+    :returns: None if the reservation has too little of some resource class.
     :raises Conflict: no reservation with this uuid serves the claims.
     """
     row, found = locked.consumers.get(reservation), find_reservation(tx.conn, reservation)

@@ -13,8 +13,9 @@ Invariants
     - The cost of a page is bounded by its limit, and by the number of bookings with times in its interval,
       which indexes find.
 
-A claim is deleted from the tables when its amounts are released, and a new claim of its consumer replaces it.
-If the claim has already ended, :func:`note_ended` keeps the data for its events for :data:`MAX_AGE` seconds.
+A claim is deleted from the tables when its amounts are released, or when a new claim of its consumer replaces
+it. If the claim has already ended, :func:`note_ended` keeps the data for its events for :data:`MAX_AGE`
+seconds.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class TimeSkyline:
             at = bisect_right(instants, instant) - 1
             return 0.0 if at < 0 else integrals[at] + self.sums[at] * (instant - instants[at])
 
-        # the integral of a moving period is linear while no border of it meets a breakpoint
+        # the integral of a moving period is linear while no border of the period meets a breakpoint
         starts = {max(now, each) for instant in instants for each in (instant, instant - period)}
         return max((integral_until(each + period) - integral_until(each) for each in starts), default=0.0)
 

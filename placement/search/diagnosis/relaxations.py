@@ -154,7 +154,7 @@ class RelaxationSearch:
         return minimal_sets(found)
 
     def _find_ways(self, bits: Bits) -> Iterator[Mapping[RequestClause, int]]:
-        """Yield each possible change of exactly these clauses so that the request fits, as a dict of amounts.
+        """Yield the ways to change exactly these clauses so that the request fits, each as a dict of amounts.
 
         A clause without an amount can only be left out. Only the smallest amounts of each class are tried,
         because larger amounts do not fit if these do not.
