@@ -356,7 +356,7 @@ def _run_through(
     found = 0
     found_before = [0] * len(order)  # by depth, number of results when the search reached the depth
     skipped = [False] * len(order)  # by depth, whether an assignment was left out as already visited
-    kinds_tried: list[set[int]] = [set() for _ in order]  # by depth, kinds of tried providers that served no need
+    kinds_tried: list[set[int]] = [set() for _ in order]  # by depth, kinds of tried providers without a need
     proves = False  # whether each step first checks that the remaining needs can be served
     # whether some need ran out of options; without such a failure, a rest only means that there are many
     # needs

@@ -218,7 +218,7 @@ def _change_locked(
         # a booking that has chosen a move checks this again under the lock of the consumer
         tx.conn.execute(query.values(is_movable=change.is_movable))
     written = _read_written(tx, uuid)
-    # an earlier end is possible even if the limits are lower than before
+    # a change to an earlier end is allowed even if the limits are lower than before
     if written.reservation.expires_at > found.expires_at:
         _check_limits(tx, written.reservation, limits)
     return written

@@ -109,7 +109,7 @@ def _timed_claims(
     :raises ConcurrentUpdate: the windows have changed since they were looked up.
     """
     found = _with_windows(tx, claims, ends, locked) if locked.timed else [*claims]
-    # the write would remove the allocations of a consumer without a claim
+    # a locked consumer without a claim would lose its allocations by the write
     if locked.consumers.keys() - {each.consumer for each in found}:
         raise ConcurrentUpdate(_CHANGED)
     return found

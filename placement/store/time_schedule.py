@@ -38,7 +38,8 @@ from placement.store.time_profile import (
     wrong_holds,
 )
 
-# any constant namespace serves; a change would orphan the holds of existing databases
+# any constant namespace serves; with another namespace, the service would not find the holds of existing
+# databases
 _NAMESPACE: Final = uuids.UUID("b6f0c1de-3c6f-4a0e-8a37-5f3a4ad6a9f1")
 
 _MAX_NAMED_PROVIDERS: Final = 500

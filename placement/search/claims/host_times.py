@@ -150,7 +150,8 @@ class _ClassLimit:
             if self._has_room(TimeWindow(start, start + duration)):
                 break
             start = whole_milliseconds(min([each.next_end(start) for each in room.skylines]))
-            # the sum over the providers skips most ends, and hosts with room at once do not need it
+            # with the sum over the providers, most ends are skipped; hosts with room at the first start do
+            # not need this sum
             if start <= until:
                 room.sum_up(budget)
         return start

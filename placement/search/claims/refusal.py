@@ -126,7 +126,8 @@ def claim_refusal(
     shown = {
         "microversion": microversion.text(each.version),
         **explanation_document(*found),
-        # these two fields replace the fields of the document, which ignores groups and excluded hosts
+        # these two fields replace those of the document, because the document ignores groups and excluded
+        # hosts
         "summary": said,
         "warnings": list(each.warnings),
     }
@@ -292,8 +293,8 @@ def _mark_avoided(
         replace(
             each,
             examples=tuple(replace(miss, found=None) if is_avoided(miss) else miss for miss in each.examples),
-            # avoided providers were made full by their capacity, so only reasons about capacity can come from
-            # avoidance
+            # the usage of avoided providers was set to their capacity, so only reasons about capacity can
+            # come from them
             is_avoided=each.clause.condition == "capacity" and is_avoided(each.examples[0]),
         )
         for each in explanation.reasons

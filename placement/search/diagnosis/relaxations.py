@@ -355,7 +355,8 @@ class RelaxationSearch:
         """Yield for providers of a tree the least and the largest amount of a class, and the step size."""
         name = clause.names[0]
         providers = alike.kin.providers(tree)
-        # positions hold for the whole kin, so the free amounts are read from this tree
+        # the positions are the same for all trees of the kin, but the free amounts differ, so these are read
+        # from this tree
         for at in self._could_give(clause, alike, bits):
             provider = providers[at]
             inventory = provider.inventories[name]
@@ -551,8 +552,8 @@ class TriedRelaxations:
         having = self._snapshot.by_class.get(name, ())
         self._budget.spend(1 + (len(full) + len(having)) // 4)
         steps = {self._snapshot.providers[each].inventories[name].step_size for each in having}
-        # amounts just below the requested one are tried, too, because the largest amount that fits may be no
-        # full amount
+        # amounts just below the requested one are tried, too, because the largest amount that fits perhaps
+        # uses up no provider
         step, most = gcd(*steps) or 1, min(max(full, default=0), asked - 1)
         full.update(islice(range(most // step * step, most - max(steps, default=0), -step), _MAX_AMOUNTS))
         return sorted((each for each in full if 0 < each < asked), reverse=True)[:_MAX_AMOUNTS]
