@@ -75,7 +75,7 @@ A worked example
     entries with this tree as their key stay valid.
 
 Invariants
-    - A fresh view contains all changes that were committed before its request arrived. A recent view may lack
+    - A fresh view contains all changes that were committed before its request arrived. A recent view can lack
       the changes of the last moments.
     - Provider and tree objects are never changed, only replaced, so a tree remains the same object until
       something in the tree changes. So caches use trees, structures and classes as keys, by their identity.

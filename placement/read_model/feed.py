@@ -66,7 +66,7 @@ class ReadGate:
         #: the semaphore limits the requests that have yielded: each of these requests holds it until the
         #: request ends
         self.long_requests = threading.BoundedSemaphore(long_requests)
-        #: this lock is held by the request that may update the model
+        #: this lock is held by the request that is allowed to update the model
         self.first = threading.RLock()
         #: among the requests that have yielded, the one that runs at the moment holds this lock
         self.later = threading.Lock()
@@ -203,7 +203,7 @@ class ModelView:
         self._turn.yield_lock(self.snapshot)
 
     def yield_after(self, check: Callable[[], None]) -> Callable[[], None]:
-        """Return a function that runs ``check``, which may raise an error, and then yields the lock."""
+        """Return a function that runs ``check``, which can raise an error, and then yields the lock."""
 
         def yield_lock() -> None:
             check()
@@ -218,7 +218,7 @@ class ReadModel:
     Searches are pure Python, and only one thread of a process at a time runs Python code. So requests wait
     for one lock, and each request sees a snapshot that does not change. A long search yields
     (:meth:`ModelView.yield_lock`). From its first yield on, the snapshot of the request stays pinned, and
-    updates change a copy of the snapshot. At most ``long_requests`` requests may have yielded at the same
+    updates change a copy of the snapshot. At most ``long_requests`` requests can have yielded at the same
     time, so that threads remain for short requests.
 
     :param file: the file from which the model starts, and to which the worker writes the model.
@@ -296,7 +296,7 @@ class ReadModel:
             yield view
 
     def _release_expired(self, now: float) -> bool:
-        """Release expired allocations; return whether the model may have changed."""
+        """Release expired allocations; return whether the model has possibly changed."""
         # fresh_view() calls this only if the function exists
         assert self._give_back_expired is not None
         # one thread releases the allocations for all threads: a thread that has waited here mostly finds

@@ -20,7 +20,7 @@ _MAX_SHARE: Final = 0.1
 class LayeredDict(MutableMapping[int, V]):
     """A dictionary with changes on top of it; the base must not change. A replaced entry keeps its place.
 
-    :param base: the first layer; a reader of a pinned snapshot may still use it.
+    :param base: the first layer; a reader of a pinned snapshot perhaps still uses it.
     """
 
     __slots__ = ("_added", "_base", "_changes", "_removed")

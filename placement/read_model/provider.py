@@ -51,7 +51,7 @@ class Inventory:
     # the capacity is computed once, because each search reads it. It is not compared, because the other
     # fields determine it
     capacity: int = field(init=False, compare=False)
-    """The amount that may be allocated in total, whether it is used or not."""
+    """The amount that can be allocated in total; it includes the amounts that are already used."""
 
     def __post_init__(self) -> None:
         # this call is the only way to set a field of a frozen dataclass
@@ -62,7 +62,7 @@ class Inventory:
         return self.min_unit <= amount <= self.max_unit and amount % self.step_size == 0
 
     def accepts_amount(self, amount: int, used: int) -> bool:
-        """Return whether one allocation may have ``amount`` if ``used`` units are already in use."""
+        """Return whether one allocation can have ``amount`` if ``used`` units are already in use."""
         return self.is_portion(amount) and used + amount <= self.capacity
 
 

@@ -133,7 +133,7 @@ _MAX_CHOSEN: Final = 64
 
 
 class PortionBounds(NamedTuple):
-    """The bounds of one resource class at several providers: which amounts one allocation may have.
+    """The bounds of one resource class at several providers: which amounts one allocation can have.
 
     The fields are the lowest and the highest ``min_unit``, the lowest and the highest ``max_unit``, and the
     common ``step_size``, or 0 if these differ.
@@ -158,7 +158,7 @@ class PortionBounds(NamedTuple):
     def give_verdict(self, amount: int) -> bool | None:
         """Return True if each provider allows the amount, and False if it exceeds each ``max_unit``.
 
-        The result is None if the providers differ, or if another bound may forbid the amount.
+        The result is None if the providers differ, or if another bound perhaps forbids the amount.
         """
         # the result is None for other step sizes, where each multiple would have to be tested
         if self.step != 1 or amount < self.lowest:
@@ -193,7 +193,7 @@ class TreePart(NamedTuple):
 
 
 class TreeFrame:
-    """The parents and resource classes that several structures have in common; their portions may differ.
+    """The parents and resource classes that several structures with different portions have in common.
 
     In a cloud of hosts of all sizes, each host may have a structure of its own, but few frames exist. A frame
     identifies a provider by its position in the tree, and an inventory by its *slot*: the index of the free
@@ -278,7 +278,8 @@ class TreeFrame:
 class TreeStructure:
     """The parents, resource classes and portions that several trees have in common.
 
-    Traits and amounts may differ. Positions and slots are those of the :class:`TreeFrame`.
+    A portion is the ``min_unit``, ``max_unit`` and ``step_size`` of an inventory. Traits and amounts can
+    differ. Positions and slots are those of the :class:`TreeFrame`.
     """
 
     __slots__ = (
@@ -402,7 +403,7 @@ def _find_zones(
 
 
 class ProviderSet:
-    """The providers that one candidate may combine, in a fixed order. A set is equal only to itself.
+    """The providers that one candidate can combine, in a fixed order. A set is equal only to itself.
 
     The first ``own_count`` providers belong to a tree of the structure; all further providers are sharing
     providers of the tree's aggregates. ``uuids`` has their uuids as bytes for answers.

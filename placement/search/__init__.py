@@ -11,10 +11,10 @@ Nouns
     A candidate is *anchored* at a tree, which is the tree of the host. The providers of a candidate come from
     a *provider set*: the tree, and the sharing providers of its aggregates. The *options* of a need are the
     providers of the set that can serve it. An *assignment* maps some of the needs to chosen options. The
-    *rules* say which choices a candidate may combine. A complete assignment is a *candidate*. A *pattern* is
-    a candidate in which positions of the provider set stand for the providers. An *offer* is a provider set
-    with a batch of its patterns. For answers, positions are counted among the options only, which form an
-    *option set*. So hosts of unlike structures can share patterns.
+    *rules* say which choices a candidate is allowed to combine. A complete assignment is a *candidate*. A
+    *pattern* is a candidate in which positions of the provider set stand for the providers. An *offer* is a
+    provider set with a batch of its patterns. For answers, positions are counted among the options only,
+    which form an *option set*. So hosts of unlike structures can share patterns.
 
     A *compiled request* applies to all trees of one structure in which providers at the same positions meet
     the conditions of the request. To recognise equivalent trees, the search compares only the free amounts

@@ -87,7 +87,7 @@ def drain_waiting(waiting: deque[T]) -> Iterator[T]:
 
 
 def limit_offers(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
-    """Yield batches until there are ``limit`` candidates in total; the last batch may be shortened."""
+    """Yield batches until there are ``limit`` candidates in total; shorten the last batch if necessary."""
     if limit < 1:
         return
     for provider_set, patterns in offers:
@@ -466,7 +466,7 @@ def find_candidates(
 
     :param strategy: ``depth-first`` yields all candidates of a root before those of the next root.
         ``breadth-first`` yields one candidate of each root before a second candidate of any root. Candidates
-        that differ only in equal providers and groups may come after all other candidates of all roots.
+        that differ only in equal providers and groups perhaps come after all other candidates of all roots.
     :param max_candidates: a maximum number of candidates, which applies in addition to the limit of the
         request.
     :param randomize: choose the candidates within the limit at random. The search yields one candidate of
@@ -534,7 +534,7 @@ class CandidatesByHost:
         self._seen: set[Hashable] = set()
 
     def roots(self) -> RootFilter:
-        """Return the roots of trees that may have candidates."""
+        """Return the roots of trees that possibly have candidates."""
         return self._looking.possible_roots()
 
     def choices_at(self, root: int) -> Iterator[AllocationCandidate | None]:

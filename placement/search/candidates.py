@@ -72,7 +72,7 @@ class CandidatePattern(NamedTuple):
 
     @property
     def giving_positions(self) -> Iterable[int]:
-        """The positions of providers from which an amount is taken; a position may occur twice."""
+        """The positions of providers from which an amount is taken; a position can occur twice."""
         return self.positions if self.form.all_give else self.resources
 
 

@@ -113,7 +113,7 @@ class SearchResults:
 
 
 class _ContestedClass(NamedTuple):
-    """A resource class that several needs ask for, and the providers that may give it to them.
+    """A resource class that several needs ask for, and the providers that can give it to them.
 
     - ``asking`` has the indexes of these needs; ``asked`` is the sum of their amounts, ``least`` the smallest
       amount.
@@ -292,7 +292,7 @@ class CompiledRequest:
         return part if is_part else None, known
 
     def _is_wide(self, options: Sequence[Sequence[int]]) -> bool:
-        """Return whether there are at least ``_WIDE`` assignments, and some of them may be equivalent."""
+        """Return whether there are at least ``_WIDE`` assignments, and some of them can be equivalent."""
         # there are many equivalent ways only with needs of equal amounts and conditions, or with a need of
         # many options
         return (self._rules.any_alike or max(map(len, options)) >= _WIDE) and count_ways(

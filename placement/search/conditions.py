@@ -17,7 +17,7 @@ Every module that enumerates conditions asks :func:`group_conditions`, :func:`ro
 class here.
 
 Each group with a suffix is one need. The group without a suffix is divided into one need per resource class,
-because each resource class may come from a different provider.
+because each resource class can come from a different provider.
 """
 
 from __future__ import annotations
@@ -351,7 +351,7 @@ class RequiredTraits(_TraitCondition):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class ForbiddenTraits(_TraitCondition):
-    """Traits that the provider may not have."""
+    """Traits that the provider must not have."""
 
     name = "forbidden"
     field = "forbidden"
@@ -588,7 +588,7 @@ class RootRequired(RequiredTraits):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class RootForbidden(ForbiddenTraits):
-    """Traits that the root of the tree may not have."""
+    """Traits that the root of the tree must not have."""
 
     name = "root_forbidden"
     field = "root_forbidden"

@@ -140,7 +140,7 @@ class AskedAmounts:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether structures may differ in the requested amounts that they can give."""
+        """Whether structures perhaps differ in the requested amounts that they can give."""
         return bool(self._doubtful)
 
     def portions_key(self, shape: TreeStructure) -> Hashable:
@@ -205,8 +205,8 @@ def _sums_of(amounts: Iterable[int]) -> tuple[int, ...]:
 def _is_about_all(request: CandidatesRequest) -> bool:
     """Return whether providers without any of the requested classes can change the result.
 
-    A provider without any requested class matters if a ``same_subtree`` rule names a group that it may serve.
-    Without ``same_subtree`` a group without resources has no effect.
+    A provider without any requested class matters if a ``same_subtree`` rule names a group that the provider
+    can serve. Without ``same_subtree`` a group without resources has no effect.
     """
     named = frozenset[str]().union(*request.same_subtrees)
     # without a same_subtree rule every provider of a candidate gives some amount
@@ -339,7 +339,7 @@ _Members = tuple[TreeKin, list[HostTree], list[tuple[int, ...]]]
 def regroup_trees(
     snapshot: ModelSnapshot, request: CandidatesRequest, groups: Iterable[LikeTrees], budget: SearchBudget
 ) -> Iterator[LikeTrees]:
-    """Yield groups of trees for a weaker request, which may split or join the groups of the whole request.
+    """Yield groups of trees for a weaker request; it can split or join the groups of the whole request.
 
     :param groups: the groups of equivalent trees for the whole request.
     :raises placement.search.budget.BudgetExhausted: the grouping takes too long.

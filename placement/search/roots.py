@@ -36,8 +36,8 @@ _MAX_SELECTIVE: Final = 0.7
 class SharingProviders:
     """The sharing providers (trait MISC_SHARES_VIA_AGGREGATE), by aggregate.
 
-    :param needs: keep only sharing providers that may serve one of these needs of the request; None keeps
-        all.
+    :param needs: keep only sharing providers that possibly serve one of these needs of the request; None
+        keeps all.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class SharingProviders:
         return providers, tuple([each.uuid.encode() for each in providers])
 
     def anchor_roots(self, provider_id: int) -> Iterator[int]:
-        """Yield the roots of all trees that can use a sharing provider; a root may occur twice."""
+        """Yield the roots of all trees that can use a sharing provider; a root can occur twice."""
         for aggregate in self._snapshot.providers[provider_id].aggregates:
             for member in self._snapshot.by_aggregate[aggregate]:
                 self.budget.spend()
@@ -191,7 +191,7 @@ def possible_roots(
     needs: Iterable[ProviderNeed],
     sharing: SharingProviders,
 ) -> RootFilter:
-    """Return the roots of trees at which a candidate may be anchored.
+    """Return the roots of trees at which a candidate can be anchored.
 
     The rarest condition or resource is looked up in its index, and all other selective conditions filter
     these roots. The result contains each root that has a candidate, and perhaps also roots that have none.
@@ -271,7 +271,7 @@ def _indexed_names(
 
 
 def _anchor_roots(snapshot: ModelSnapshot, members: set[int], sharing: SharingProviders) -> set[int]:
-    """Return the roots of all trees at which a candidate with one of these providers may be anchored."""
+    """Return the roots of all trees at which a candidate with one of these providers can be anchored."""
     sharing.budget.spend(len(members))
     # a provider may serve its own tree, and each tree that it shares with
     roots = {snapshot.providers[provider_id].root_id for provider_id in members}

@@ -6,9 +6,9 @@ search yields one of these ways before all other ways. The search remembers a de
 assignments.
 
 Devices form a *pool* if all needs that they serve ask for the same amount, the unit. Only the number of free
-units in a pool matters. A device may have several units: for example, virtual functions of a network card.
+units in a pool matters. A device can have several units: for example, virtual functions of a network card.
 The planner, which computes how many guests fit, uses pools of equal devices. The search for candidates serves
-one guest, so the devices of its pools may have different free amounts (:attr:`AssignmentKinds.in_pools`).
+one guest, so the devices of its pools can have different free amounts (:attr:`AssignmentKinds.in_pools`).
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class AssignmentKinds:
         return units if units == 1 or self._serves_together(serves) else 0
 
     def _serves_together(self, serves: Sequence[int]) -> bool:
-        """Return whether the provider may serve any combination of these needs while it has free units."""
+        """Return whether the provider can serve any combination of these needs while it has free units."""
         rules = self._rules
         suffixed = [index for index in serves if not rules.needs[index].unsuffixed]
         subtrees = [{*rule} for index in serves for rule in rules.subtrees_of[index]]

@@ -299,7 +299,7 @@ def commit_claims(
     """Write all claims or none, and move their consumers to the given groups.
 
     :param chosen: all providers that the choices depend on, by uuid, in their state at the time of the
-        choice. Providers without amounts are not locked, so a change of such a provider during the commit may
+        choice. Providers without amounts are not locked, so a change of such a provider during the commit can
         go unnoticed.
     :param reservation: the reservation from which all amounts are taken.
     :param expiring: the number of seconds after which an unconfirmed claim expires, by uuid of the consumer.
@@ -308,8 +308,8 @@ def commit_claims(
     :param moves: moves of windows that make room for the claims.
     :returns: the times at which these claims expire, by uuid of the consumer.
     :raises ConcurrentUpdate: a generation in a claim is not the current generation of its consumer.
-    :raises Conflict: the named reservation does not exist, or the claims may not use it. Or a provider has
-        too little for the reservation.
+    :raises Conflict: the named reservation does not exist, or the claims are not allowed to use it. Or a
+        provider has too little for the reservation.
     :raises LostRace: another transaction has made the choice of a provider invalid.
     """
     # groups, reservations and expiries need answers before the commit
@@ -398,7 +398,7 @@ def commit_claims(
 
 
 def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: Collection[str]) -> None:
-    """Raise LostRace if a consumer may not join its group; ``moving`` consumers leave their hosts."""
+    """Raise LostRace if a consumer must not join its group; ``moving`` consumers leave their hosts."""
     counts = {
         name: members_by_host(members.get(name, ()), moving) for name in {each.group.name for each in joining}
     }

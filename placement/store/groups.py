@@ -32,7 +32,7 @@ class ConsumerGroup:
     max_per_host: int = 1
 
     def allows_hosts(self, hosts: Collection[int], present: Mapping[int, int]) -> bool:
-        """Return whether another member may be on these hosts.
+        """Return whether another member is allowed on these hosts.
 
         :param present: the number of other members at each host, by the id of the host's root; a missing host
             has 0.

@@ -289,7 +289,7 @@ def plan_repair(tx: WriteTransaction, providers: Sequence[str]) -> TimedWrite:
 class _HoldState:
     """The time of the database, with the timed amounts and the locked holds of some providers.
 
-    ``providers`` has the uuids of the providers that may have a hold.
+    ``providers`` has the uuids of the providers that can have a hold.
     """
 
     now: float

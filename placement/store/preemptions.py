@@ -203,7 +203,7 @@ _LOCKED: Final = (
 def preempted_claims(
     tx: WriteTransaction, preempted: Collection[str], ends_at: float, locked: LockedConsumers
 ) -> list[ConsumerClaim] | None:
-    """Return claims of locked consumers that end at ``ends_at``; None if one may not end then."""
+    """Return claims of locked consumers that end at ``ends_at``; None if one must not end then."""
     values = {"uuids": sorted(preempted), "ends_at": ends_at}
     found = {uuid: (kept, on_end) for uuid, kept, on_end in tx.conn.execute(_LOCKED, values)}
     if found.keys() != set(preempted):

@@ -214,10 +214,10 @@ def update(
 ) -> None:
     """Rename a provider and, with ``sets_parent``, put it below ``parent_uuid`` (None: make it a root).
 
-    A root may be put below a provider of another tree at any time. With ``may_move`` (microversion 1.37) a
-    child may also change its parent.
+    A root can be put below a provider of another tree at any time. With ``may_move`` (microversion 1.37) a
+    child can also change its parent.
 
-    :raises InvalidRequest: the provider may not move, or the new parent does not exist, or is below the
+    :raises InvalidRequest: the provider must not move, or the new parent does not exist, or is below the
         provider.
     :raises Conflict: the name is taken.
     """

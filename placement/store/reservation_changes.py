@@ -313,7 +313,7 @@ def _latest_end(
 
 
 def delete_reservation(tx: WriteTransaction, uuid: str, may_change: ProjectCheck = any_project) -> None:
-    """Release all amounts of a reservation; raise NotFound if the caller may not change it."""
+    """Release all amounts of a reservation; raise NotFound if the caller must not change it."""
     # the consumer with this uuid may be no reservation any more
     _lock_reservation(tx, uuid, may_change)
     allocations.delete(tx, uuid)
@@ -364,7 +364,7 @@ def _read_written(tx: WriteTransaction, uuid: str) -> WrittenReservation:
 def _lock_reservation(
     tx: WriteTransaction, uuid: str, may_change: ProjectCheck = any_project
 ) -> tuple[consumer_store.ConsumerRow, CapacityReservation]:
-    """Lock the consumer of a reservation, or raise NotFound if the caller may not change it."""
+    """Lock the consumer of a reservation, or raise NotFound if the caller must not change it."""
     rows = consumer_store.rows(consumer_store.lock(tx, [uuid]))
     # the reservation is read under the lock of the consumer, so that no other transaction ends it after the
     # check

@@ -77,7 +77,7 @@ class CapacityReservation:
 
     @property
     def usable(self) -> TimeWindow:
-        """Return the time in which claims may use the reservation.
+        """Return the time in which claims can use the reservation.
 
         Without ``starts_at``, this time begins at 0.
         """
@@ -278,7 +278,7 @@ def reserved_amounts(conn: sa.Connection, found: Collection[CapacityReservation]
 def amounts_for_claims(
     conn: sa.Connection, found: CapacityReservation, repeated: Collection[str]
 ) -> list[allocations.Allocation]:
-    """Return the amounts that claims may take from a reservation, with the amounts of replaced claims.
+    """Return the amounts that claims can take from a reservation, with the amounts of replaced claims.
 
     :param repeated: consumers that may have claims from the reservation, which new claims replace.
     """
@@ -353,7 +353,7 @@ def _from_reservation(claim: ConsumerClaim, reservation: CapacityReservation) ->
 
 
 def unusable_reservation(reservation: str, project_id: str) -> Conflict:
-    """Return the error for a claim that may not use a reservation.
+    """Return the error for a claim that is not allowed to use a reservation.
 
     The message hides the reservation's owner.
     """

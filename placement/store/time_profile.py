@@ -2,8 +2,8 @@
 
 Nouns
     A *time window* is a half-open interval ``[starts_at, ends_at)`` of seconds since 1970, by the clock of
-    the database. So one window may begin at the moment when another window ends. A *timed amount* is an
-    amount of one resource class of one provider that a consumer may use during a time window. Reservations
+    the database. So one window can begin at the moment when another window ends. A *timed amount* is an
+    amount of one resource class of one provider that a consumer can use during a time window. Reservations
     with a start time (*windows*) and claims with an end time have timed amounts. Amounts of all other
     consumers have no known end.
 
@@ -131,11 +131,11 @@ class WindowMargins:
     cleaning: int = 0
 
     def held_window(self, usable: TimeWindow) -> TimeWindow:
-        """Return the reserved time, computed from the time in which claims may use the amounts."""
+        """Return the reserved time, computed from the time in which claims can use the amounts."""
         return TimeWindow(usable.starts_at - self.lead, usable.ends_at + self.cleaning)
 
     def usable_window(self, held: TimeWindow) -> TimeWindow:
-        """Return the time in which claims may use the amounts, computed from the reserved time."""
+        """Return the time in which claims can use the amounts, computed from the reserved time."""
         return TimeWindow(held.starts_at + self.lead, held.ends_at - self.cleaning)
 
 
@@ -144,7 +144,7 @@ NO_MARGINS: Final = WindowMargins()
 
 @dataclass(frozen=True, slots=True)
 class TimedAmount:
-    """An amount of a resource class that a consumer may use during a time window.
+    """An amount of a resource class that a consumer can use during a time window.
 
     ``consumer`` and ``provider`` are uuids. ``has_begun`` tells whether the amount has an allocation.
     ``is_return`` marks an amount that a window gets back from one of its claims, without an allocation.

@@ -9,7 +9,7 @@ Nouns
 Invariants
     - A write does not change a provider without a description. A write also does not change a provider that
       already equals its description, whatever generation the client gives. So a client that has not received
-      an answer may repeat its request. A new provider has generation 0.
+      an answer can repeat its request. A new provider has generation 0.
     - Providers can be created, but not moved, renamed or deleted.
     - All described providers belong to one tree.
 """

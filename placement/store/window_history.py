@@ -25,7 +25,7 @@ from placement.store.time_profile import EndAction, TimeWindow, WindowMargins
 MAX_AGE: Final = 90 * 86_400.0
 """Seconds for which the history keeps a window after the window's end."""
 RECENT: Final = 7 * 86_400.0
-"""Seconds after the end of a window for which readers may ask for its events, so that its row is kept."""
+"""Seconds after the end of a window for which readers can ask for its events, so that its row is kept."""
 MAX_KEPT: Final = 1000
 """Maximum number of windows of a project that the history keeps for longer than :data:`RECENT` after their
 end.

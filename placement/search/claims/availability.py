@@ -1,7 +1,7 @@
 """Finds the earliest windows in which a request fits.
 
 Nouns
-    A *host time* is a host together with a start time at which the request may fit on the host. A *free
+    A *host time* is a host together with a start time at which the request possibly fits on the host. A *free
     window* is a choice at a host that is possible from a start time until an end time.
 
 The search tests only few starts. If a request fits in a window, it also fits in a window that starts earlier,
@@ -72,7 +72,7 @@ class StartSpan:
 
 @dataclass(frozen=True, slots=True)
 class FreeWindow:
-    """A choice that is possible from ``starts_at`` until ``free_until``, which may be infinite."""
+    """A choice that is possible from ``starts_at`` until ``free_until``, which can be infinite."""
 
     choice: HostChoice
     starts_at: float
@@ -90,7 +90,7 @@ def snapshot_during(
 
 
 def members_of(snapshot: ModelSnapshot, roots: Iterable[int]) -> Iterator[Provider]:
-    """Yield all providers that a claim on these hosts may use, including all sharing providers."""
+    """Yield all providers that a claim on these hosts can use, including all sharing providers."""
     pools = {snapshot.providers[each].root_id for each in snapshot.by_trait.get(SHARES, ())}
     return (snapshot.providers[each] for root in {*roots, *pools} for each in snapshot.trees[root])
 
@@ -241,7 +241,7 @@ def _tight_hosts(times: HostTimes, roots: Iterable[int], start: float) -> Iterat
 
 
 def allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBudget) -> set[int]:
-    """Return the roots of hosts that may satisfy the claim at some time, regardless of current usage."""
+    """Return the roots of hosts that can satisfy the claim at some time, regardless of current usage."""
     found: set[int] = set()
     for request in wanted.all_requests:
         needs = [

@@ -160,7 +160,7 @@ def stays_at_its_host(snapshot: ModelSnapshot, request: CandidatesRequest) -> bo
     """Return whether every choice takes an amount from the tree at which it is anchored.
 
     If the result is True, the consumer of each choice is on the host of the choice. A request for a class
-    that no sharing provider has makes the result True. Otherwise a choice may take all amounts from sharing
+    that no sharing provider has makes the result True. Otherwise a choice can take all amounts from sharing
     providers.
     """
     # a choice takes amounts from another host only through sharing providers, and a cloud has few of these

@@ -59,7 +59,7 @@ class HostTimes:
     def first_start(self, root: int, after: float, until: float) -> float:
         """Return the first start from ``after`` on that is not excluded.
 
-        A result above ``until`` may be excluded, too: it only means that no start up to ``until`` is
+        A result above ``until`` is perhaps excluded, too: it only means that no start up to ``until`` is
         possible.
         """
         self._budget.spend()

@@ -162,7 +162,7 @@ class _ClaimHosts:
 
         The result is infinity if there is no such start.
 
-        The result may be too early, but is never too late.
+        The result can be too early, but is never too late.
         """
         found = sum(1 for _ in islice(self.possible_at(start), self.count))
         if found == self.count:
@@ -171,7 +171,7 @@ class _ClaimHosts:
 
 
 class _JointHosts:
-    """The hosts that may have room for several claims, according to the sums of free amounts."""
+    """The hosts that possibly have room for several claims, according to the sums of free amounts."""
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class _JointHosts:
         return []
 
     def _possible_roots(self, start: float) -> Iterator[Sequence[int]]:
-        """Yield lists of roots where the claims may fit at a start: first few roots, then all."""
+        """Yield lists of roots where the claims possibly fit at a start: first a few roots, then all."""
         few = {
             root
             for each in self._by_claim

@@ -1,4 +1,4 @@
-"""Places preemptible claims where they may last longest.
+"""Places preemptible claims where they can last longest.
 
 A *preemptible* claim uses resources that a reservation needs later. Such a claim begins now, lasts at least a
 given time, and ends when the reservation needs the resources. After the given time, a window that is booked
@@ -41,9 +41,9 @@ _MAX_SEARCHED: Final = 64
 """Maximum number of hosts that the search tests for a longer stay after it has found one stay."""
 
 Stay = tuple[Sequence[PlacedClaim], float]
-"""Places of claims, and the time until which the claims may stay there."""
+"""Places of claims, and the time until which the claims can stay there."""
 PlaceUntil = Callable[[float], Sequence[PlacedClaim]]
-"""A function that returns places where claims may stay until a given time; empty if no place is possible."""
+"""A function that returns places where claims can stay until a given time; empty if no place is possible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ def place_longest(
 
 
 class _HostStays:
-    """Finds the host on which a claim may stay longest."""
+    """Finds the host on which a claim can stay longest."""
 
     def __init__(
         self,

@@ -141,8 +141,8 @@ def _try_relaxations(
     """Return the explanation with only those relaxations after which the claim can be placed.
 
     Without sharing providers, each relaxation helps the claim. With sharing providers, a choice for the
-    relaxed request may use an avoided sharing provider. The choice may also take all amounts from sharing
-    providers, which the group of the claim may not allow.
+    relaxed request perhaps uses an avoided sharing provider. Or the choice takes all amounts from sharing
+    providers, although the group of the claim does not allow these hosts.
     """
     # a test places the whole claim again, so relaxations are tested only if sharing providers could make them
     # fail

@@ -42,7 +42,7 @@ Bounds = tuple[Sequence[float], Sequence[float]]
 
 
 class ScoreUpperBounds:
-    """Upper bounds of the scores of hosts that may have room for a claim.
+    """Upper bounds of the scores of hosts that possibly have room for a claim.
 
     :param roots: the roots of the hosts; hosts without room for some class are left out.
     """
@@ -151,7 +151,8 @@ class ScoreUpperBounds:
         # several providers may give the class at once if several needs ask for it
         is_apart = sum(name in dict(need.resources) for need in self._needs) > 1
         bounds_of = partial(_beside_pools, amount=amount, is_apart=is_apart)
-        # the pools are keyed by aggregates, because hosts of one rack have the same sharing providers
+        # sums of sharing providers are keyed by aggregates, because hosts of one rack have the same sharing
+        # providers
         pools = {
             via: _pool_sums(self._sharing.providers_through(via), name)
             for via in {*self._via_aggregates.values()}

@@ -85,7 +85,7 @@ class ClaimService:
         :param reservation: the reservation from which the claims take all amounts.
         :param also: a function for further writes, which is called in the transaction that writes the claims.
         :raises NoCandidate: not all claims can be placed together.
-        :raises Conflict: the reservation does not exist, or the claims may not use it.
+        :raises Conflict: the reservation does not exist, or the claims are not allowed to use it.
         :raises ConcurrentUpdate: a consumer has another generation than the given one.
         :raises InvalidRequest: a resource class, trait, root or attribute that the claims name does not
             exist, or the search takes too long.
@@ -445,8 +445,8 @@ class ClaimService:
     ) -> tuple[reservations.CapacityReservation, list[allocations.Allocation]]:
         """Return the reservation and its amounts.
 
-        :raises Conflict: there is no such reservation, or a claim may not use it: the reservation is for
-            another project, another group or another time.
+        :raises Conflict: there is no such reservation, or a claim is not allowed to use it: the reservation
+            is for another project, another group or another time.
         """
         found, held = self._find_reserved(reservation, wanted, may_be_window=False)
         if found is not None and found.starts_at is not None:
@@ -479,7 +479,7 @@ class ClaimService:
             return found, reservations.amounts_for_claims(conn, found, known)
 
     def _held_amounts(self, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
-        """Return the allocations that the new claims may use again; refuse a wrong generation."""
+        """Return the allocations that the new claims can use again; refuse a wrong generation."""
         # a new consumer holds nothing, so there is nothing to read
         known = {each.consumer: each.generation for each in wanted if each.generation is not None}
         if not known:

@@ -292,7 +292,7 @@ class _SplitSearch:
             yield HostChoice(tree.root, (), {})
 
     def _best_beside(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice) -> Ranked | None:
-        """Return the best splits beside a choice for the other resources, as positions."""
+        """Return the best splits that fit together with a choice for the other resources, as positions."""
         # a quick proof: if a required trait is missing at all providers with rooms, every split lacks it
         if not self._has_traits(tree, others, layout.room_positions):
             return None

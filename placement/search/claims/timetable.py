@@ -7,8 +7,8 @@ providers that have changed. Each write of timed amounts stamps their providers,
 show new stamps. So a cloud without windows and without claims that end reads and keeps nothing.
 
 The worker reads amounts after a view has shown a change, and then opens another view. If a provider changes
-between the read and the second view, the usage in the view and the timed amounts may be from different times.
-Such amounts are *doubtful*. Before a caller refuses a request, it reads doubtful amounts once more
+between the read and the second view, the usage in the view and the timed amounts are perhaps from different
+times. Such amounts are *doubtful*. Before a caller refuses a request, it reads doubtful amounts once more
 (:meth:`WindowTimetable.has_changed`). No other decision depends on such amounts, because the transaction of a
 booking checks the booking.
 """
@@ -182,7 +182,7 @@ class WindowTimetable:
                 pass
 
     def has_changed(self, timed: TimedView) -> bool:
-        """Return whether doubtful amounts have changed, so that a refusal may be wrong."""
+        """Return whether doubtful amounts have changed, so that a refusal is perhaps wrong."""
         found = self._read_skylines(timed.doubtful)
         return any(found.get(uuid, NO_SKYLINES) != used for uuid, used in timed.doubtful.items())
 
@@ -197,7 +197,7 @@ class WindowTimetable:
 
 
 def _check_time(end: float) -> None:
-    """Raise Unavailable if a request may not go on waiting for amounts."""
+    """Raise Unavailable if a request has waited too long for amounts."""
     if time.monotonic() > end:
         raise Unavailable(
             "This worker is still reading the windows of all hosts, which takes seconds in a large cloud."

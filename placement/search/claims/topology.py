@@ -53,7 +53,7 @@ def distance_of(distances: Distances, one: int, other: int) -> int:
 
 
 class TopologyPolicy(StrEnum):
-    """How many zones a split may use; the first three policies are those of Kubernetes' Topology Manager."""
+    """How many zones a split can use; the first three policies are those of Kubernetes' Topology Manager."""
 
     SINGLE_NUMA = "single-numa-node"
     RESTRICTED = "restricted"

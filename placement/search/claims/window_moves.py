@@ -1,12 +1,12 @@
 """Moves windows that have not begun to equivalent hosts, so that a further window has room.
 
-A *movable* window is bound to no host before it begins. If no host has room for a booking, a host may have
+A *movable* window is bound to no host before it begins. If no host has room for a booking, a host perhaps has
 room after some movable windows have moved to equivalent hosts. Hosts are *equivalent* if their trees have the
 same structure, traits, aggregates and attributes. So the search need not know the requests of the moved
 windows: an equivalent host satisfies them, too.
 
 The search is limited: it reads the windows of some random hosts. It then tries to move the smallest windows
-of each host alone, and all windows of a host together if they are few. So it may miss a possible place. A
+of each host alone, and all windows of a host together if they are few. So it can miss a possible place. A
 move never changes the amounts or the time of a window, and the transaction of the booking checks all moves
 again.
 
@@ -86,7 +86,7 @@ class WindowMover:
     """Finds moves that make room for one claim in a window.
 
     :param schedule: the timed amounts and holds of the hosts.
-    :param movable: the consumers of windows that may move.
+    :param movable: the consumers of windows that are allowed to move.
     """
 
     def __init__(

@@ -188,7 +188,7 @@ class _PartResult:
 
 
 class _KinSurvey(NamedTuple):
-    """The results that all trees of a kin have in common."""
+    """The results that all trees of a kin (trees that differ only in free amounts) have in common."""
 
     parts: list[_PartSurvey]
     traits: tuple[frozenset[Bits], ...]
@@ -246,7 +246,8 @@ class _HostSurveyor:
         found = self._kins.get(alike.kin)
         if found is None:
             found = self._kins[alike.kin] = self._survey_kin(alike)
-        # free amounts are checked here, for each group of like trees, because results of a kin ignore them
+        # free amounts are checked here, for each group of equivalent trees, because the results of a kin
+        # ignore them
         free, count = alike.frees[0], len(alike.trees)
         self._budget.spend(len(found.parts))
         results = []
