@@ -322,7 +322,7 @@ _next_expiries: Final = [
 
 
 def read_next_expiry(conn: sa.Connection) -> float:
-    """Return the database's time of the next expiry or start of a window; infinite without either."""
+    """Return the database's time of the next expiry or start of a window; infinity if there is neither."""
     batch = StatementBatch(conn)
     # all statements are queued before an answer is read, so that they are sent together
     answers = [batch.add(each, {}) for each in _next_expiries]

@@ -135,8 +135,8 @@ class ProviderCondition(ABC):
     """Name of the snapshot's attribute that maps the names of ``sets`` to providers; None if there is
     no such index.
 
-    With an index, the condition has one result for all providers that have none of the names and are in trees
-    with a root that has none of them.
+    With an index, the condition has the same result for all providers without any of the names. The
+    exceptions are providers in trees with a root that has one of the names.
     """
     excludes: ClassVar[bool] = False
     """Whether the condition excludes the providers that have a name of ``sets``."""

@@ -78,7 +78,7 @@ def find_causes(
     providers: PromisingProviders,
     skylines: SkylinesByProvider,
 ) -> list[DegradationCause]:
-    """Return the causes for which a reservation with these amounts is degraded.
+    """Return the causes of the degradation of a reservation with these amounts.
 
     The result is empty if all amounts are available.
 
