@@ -85,7 +85,7 @@ class ClaimService:
         :param reservation: the reservation from which the claims take all amounts.
         :param also: a function for further writes, which is called in the transaction that writes the claims.
         :raises NoCandidate: not all claims can be placed together.
-        :raises Conflict: the reservation does not exist, or the claims may not use it.
+        :raises Conflict: the reservation does not exist, or the claims are not allowed to use it.
         :raises ConcurrentUpdate: a consumer has another generation than the given one.
         :raises InvalidRequest: a resource class, trait, root or attribute that the claims name does not
             exist, or the search takes too long.
@@ -95,8 +95,8 @@ class ClaimService:
         end = thread_time() + self._context.search_seconds
         at_once = not dry_run and reservation is None and all(map(_takes_any_place, wanted))
         makes_room, was_repeated = not dry_run and _is_booking(wanted), False
-        # attempt 0 uses a recent snapshot; its failure only shows that the snapshot was outdated, so it is no
-        # retry
+        # attempt 0 uses a recent snapshot; its failure only shows that the snapshot was outdated, so the next
+        # attempt does not count as a retry
         for attempt in range(0 if at_once else 1, self._context.retries + 2):
             placed = self._place_at_once(wanted, end - thread_time()) if at_once else None
             if at_once and placed is None:
@@ -146,7 +146,7 @@ class ClaimService:
             return view.reread, view.bucket_counters()
 
     def _describe_windows(self, wanted: Sequence[WantedClaim], members: Members) -> str:
-        """Return a sentence with windows that prevent claims without an end; empty if there are none."""
+        """Return a sentence with windows that prevent claims without an end time; empty if there are none."""
         possible = possible_providers(self._context.model, wanted)
         with self._context.database.read() as conn:
             providers = planned_providers(conn, wanted_classes(wanted), possible, MAX_EXPLAINED)
@@ -186,8 +186,8 @@ class ClaimService:
     ) -> list[PlacedClaim]:
         """Write the claims, and the moves that make room, in one transaction, or raise LostRace."""
         claims = _consumer_claims(placed)
-        # the transaction checks all providers of a choice, because a provider without amounts may have lost a
-        # required trait
+        # the transaction checks all providers of a choice, because a provider that gives no amounts may have
+        # lost a required trait
         chosen = {provider.uuid: provider for each in placed for provider in each.choice.providers}
         moves = () if moved is None else moved.moves
         if moved is not None:
@@ -334,13 +334,13 @@ class ClaimService:
     def _make_room(
         self, wanted: Sequence[WantedClaim], seconds: float
     ) -> tuple[list[PlacedClaim], MovedPlaces | None]:
-        """Return places for which windows move or preemptible claims end, and the moves; empty if none."""
-        # a booking has a time
+        """Return places for which windows move or preemptible claims end, and the moves; perhaps no place."""
+        # a booking always has a time
         (one, *others), span, end = wanted, self._span_ahead(wanted), thread_time() + seconds
         if span is None:
             return [], None
-        # a move takes nothing away, so moves come first; they leave time for the other search. They make room
-        # on one host, which rarely suffices for several claims
+        # moves are tried first, because a move takes nothing away from any consumer. This search uses half of
+        # the time. Moves make room on one host only, which rarely suffices for several claims
         if not others:
             concerned = possible_providers(self._context.model, wanted)
             moved = place_by_moves(self._context, one, concerned, span, seconds / 2)
@@ -445,12 +445,13 @@ class ClaimService:
     ) -> tuple[reservations.CapacityReservation, list[allocations.Allocation]]:
         """Return the reservation and its amounts.
 
-        :raises Conflict: there is no such reservation, or a claim may not use it: the reservation is for
-            another project, another group or another time.
+        :raises Conflict: there is no such reservation, or a claim is not allowed to use it: the reservation
+            is for another project, another group or another time.
         """
         found, held = self._find_reserved(reservation, wanted, may_be_window=False)
         if found is not None and found.starts_at is not None:
-            # a claim from the window may have ended without a release, and a window may begin just now
+            # a fresh view releases claims from the window that have ended, and lets a window begin that is
+            # due
             with self._context.model.fresh_view():
                 pass
             found, held = self._find_reserved(reservation, wanted)
@@ -478,7 +479,7 @@ class ClaimService:
             return found, reservations.amounts_for_claims(conn, found, known)
 
     def _held_amounts(self, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
-        """Return the allocations that the new claims may use again; refuse a wrong generation."""
+        """Return the allocations that the new claims can use again; refuse a wrong generation."""
         # a new consumer holds nothing, so there is nothing to read
         known = {each.consumer: each.generation for each in wanted if each.generation is not None}
         if not known:
@@ -513,9 +514,9 @@ class ClaimService:
 
 
 def _takes_any_place(wanted: WantedClaim) -> bool:
-    """Return whether any host will do: a new consumer without order, group, topology, fallback, window."""
-    # these need the current state: the members of the group, the best host, the proof that the first request
-    # has no place, or the schedule
+    """Return whether any host will do for a new consumer: no order, group, topology, fallback or window."""
+    # a claim with one of these fields depends on the current state: on the members of the group, the best
+    # host, the proof that the first request has no place, or the schedule
     depends = wanted.order or wanted.group or wanted.topology or wanted.fallback or wanted.window
     return wanted.generation is None and not depends
 
@@ -549,7 +550,7 @@ def _consumer_claim(placed: Sequence[PlacedClaim]) -> ConsumerClaim:
         resources,
         wanted.generation,
         wanted.owner,
-        # each part is a portion by itself
+        # each placed claim respects min_unit, max_unit and step_size by itself; the sums need not
         in_any_portions=bool(others),
         window=wanted.window,
         on_end=wanted.end_action,
