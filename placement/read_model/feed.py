@@ -154,9 +154,13 @@ _PAUSE: Final = 1.0
 
 
 class ModelView:
-    """The providers, and the names of resource classes and traits, as they were when a request arrived."""
+    """The providers, and the names of resource classes and traits, as they were when a request arrived.
 
-    def __init__(self, state: ModelState, turn: ReadTurn, reread: int) -> None:
+    ``clock`` is the time of the database, in seconds since 1970, when the version of the model was read.
+    """
+
+    def __init__(self, state: ModelState, turn: ReadTurn, reread: int, clock: float) -> None:
+        self.clock = clock
         self.snapshot = state.snapshot
         self.names = state.names
         #: number of times that the whole model was read again; counters of views with another number cannot
@@ -245,6 +249,8 @@ class ReadModel:
         self._history: str | None = None
         #: the monotonic time of the query that returned the version in ``_position``
         self._current_at = -math.inf
+        #: the time of the database at this query
+        self._clock = -math.inf
         #: the number of updates so far
         self.refreshed = 0
         #: number of times that the whole model was read again, for instance after a restore of the database
@@ -269,9 +275,10 @@ class ReadModel:
                     self._update_state(position.history)
                 # this line is for the type checker: the model has been updated by now, so there is a state
                 assert self._state is not None
-                self._current_at = max(self._current_at, asked_at)
+                if asked_at > self._current_at:
+                    self._current_at, self._clock = asked_at, position.clock
                 if position.clock < self._state.next_expiry or not expires:
-                    yield ModelView(self._state, turn, self.reread)
+                    yield ModelView(self._state, turn, self.reread, position.clock)
                     return
             # Expired allocations are released outside of the turn, so that no request waits. The clock of the
             # server for writes decides. In a Galera cluster this clock may be behind the clock of the server
@@ -290,7 +297,7 @@ class ReadModel:
             if known and time.monotonic() - self._current_at <= seconds:
                 # this line is for the type checker: the variable above says that the state exists
                 assert self._state is not None
-                yield ModelView(self._state, turn, self.reread)
+                yield ModelView(self._state, turn, self.reread, self._clock)
                 return
         with self.fresh_view() as view:
             yield view

@@ -49,6 +49,7 @@ from placement.search.claims.joint_windows import place_jointly
 from placement.search.claims.longest_stay import StaySpan, place_longest, prolong_stay
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal, reservation_refusal
+from placement.search.claims.timetable import TimedView
 from placement.search.claims.window_moves import MovedPlaces, place_by_moves
 from placement.search.claims.window_preemptions import place_preempting
 from placement.store import allocations, claim_commit, consumers, due_changes, expiries, reservations
@@ -222,16 +223,29 @@ class ClaimService:
     def _place_at_once(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:
         """Return choices from a recent snapshot; if None, the current state may still have some."""
         # reading a recent view mostly sends no query; if it is outdated, the transaction refuses the choice
-        with self._context.model.recent_view(RECENT) as view:
-            try:
+        try:
+            if wanted[0].window is not None:
+                with self._context.timetable.recent_view(RECENT) as timed:
+                    return None if timed is None else self._place_timed(timed, wanted, seconds) or None
+            with self._context.model.recent_view(RECENT) as view:
                 check_claim_names(view, wanted)
                 # the members of groups are an empty dict, because _takes_any_place() excludes claims of
                 # groups
                 placed = self._place_in(view, view.snapshot, {}, wanted, seconds)
-            except InvalidRequest:
-                # a name that the recent snapshot lacks may exist in the current state
-                return None
+        except InvalidRequest:
+            # a name that the recent snapshot lacks may exist in the current state
+            return None
         return None if isinstance(placed, UnplacedClaim) else placed
+
+    def _place_timed(
+        self, timed: TimedView, wanted: Sequence[WantedClaim], seconds: float
+    ) -> list[PlacedClaim]:
+        """Return places of claims with an end time on any host; empty if the caller has to compare hosts."""
+        check_claim_names(timed.view, wanted)
+        span = StaySpan.from_wanted(wanted[0], timed.view.clock)
+        if span is None:
+            return []
+        return self._place_in_window(timed.view, timed.view.snapshot, timed.skylines, wanted, span, seconds)
 
     def _place_now(
         self, wanted: Sequence[WantedClaim], seconds: float, reservation: str | None
@@ -273,18 +287,18 @@ class ClaimService:
         source, reserved = None, None
         if reservation is not None:
             source, reserved = self._reserved_amounts(reservation, wanted)
-        span = self._span_ahead(wanted)
-        window = None if span is None else span.shortest_window
-        # within a reservation nothing depends on other windows
-        is_timed = window is not None and reserved is None
+        # all claims of a call have the same times; within a reservation nothing depends on other windows
+        is_timed = wanted[0].window is not None and reserved is None
         # a hold grows when a claim loses its end time
-        loses_end = window is None and reserved is None and self._has_ends(held)
+        loses_end = wanted[0].window is None and reserved is None and self._has_ends(held)
         own = self._skylines_without(wanted, held) if is_timed or loses_end else {}
         concerned = possible_providers(self._context.model, wanted) if is_timed else ()
         end = thread_time() + seconds
         with self._context.timetable.fresh_view(concerned, self._context.check_awaited) as timed:
             view, skylines = timed.view, timed.skylines
+            span = StaySpan.from_wanted(wanted[0], view.clock)
             check_claim_names(view, wanted)
+            window = None if span is None else span.shortest_window
             # a consumer may use the amounts that it holds now, because its new claim replaces them
             snapshot = without_allocations(view.snapshot, held) if held else view.snapshot
             if loses_end:
@@ -514,10 +528,10 @@ class ClaimService:
 
 
 def _takes_any_place(wanted: WantedClaim) -> bool:
-    """Return whether any host will do for a new consumer: no order, group, topology, fallback or window."""
+    """Return whether any host will do for the claim of a new consumer."""
     # a claim with one of these fields depends on the current state: on the members of the group, the best
-    # host, the proof that the first request has no place, or the schedule
-    depends = wanted.order or wanted.group or wanted.topology or wanted.fallback or wanted.window
+    # host, or the proof that the first request has no place
+    depends = wanted.order or wanted.group or wanted.topology or wanted.fallback or wanted.min_duration
     return wanted.generation is None and not depends
 
 

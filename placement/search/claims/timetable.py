@@ -171,6 +171,23 @@ class WindowTimetable:
             finally:
                 self._refreshing.release()
 
+    @contextmanager
+    def recent_view(self, seconds: float) -> Iterator[TimedView | None]:
+        """Return a recent view of the model with the skylines that are in memory, without reading amounts.
+
+        The skylines of a few providers may be outdated. Only callers that check amounts again in a
+        transaction before they write may use this view.
+
+        :param seconds: the maximum age of the view of the model.
+        :returns: None if the skylines of many providers are outdated or were never read.
+        """
+        with self._model.recent_view(seconds) as view:
+            read = self._read
+            if read.reread != view.reread or len(read.changed_in(view)) > _FEW:
+                yield None
+            else:
+                yield TimedView(view, read.skylines, {})
+
     def read_ahead(self) -> None:
         """Read the timed amounts of all providers, if there are any, so that no search waits for them."""
         # without a database, searches report the error
