@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from flask import Flask, Request
 from flask.sessions import NullSession, SessionInterface
+from werkzeug.routing import MapAdapter
 
 from placement import extensions
 from placement.api import (
@@ -80,6 +81,17 @@ class ApiFlask(Flask):
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function unchanged: no handler is a coroutine, which Flask would check for each call."""
         return func
+
+    def create_url_adapter(self, request: Request | None) -> MapAdapter | None:
+        """Return an object that finds the route of a request.
+
+        It does not know the host of the request. Flask would read and check the header ``Host`` three times,
+        but no route and no address that Flask makes depends on it.
+        """
+        if request is None:
+            return super().create_url_adapter(None)
+        path = request.environ.get("PATH_INFO", "").encode("latin-1").decode(errors="replace")
+        return MapAdapter(self.url_map, "", request.root_path, "", "http", path or "/", request.method)
 
 
 def create_app() -> Flask:

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from oslo_config import cfg
-from oslo_log import log
 
 from placement.api import auth, metrics_sharing, middleware
+from placement.api.request_log import set_up_logging
 from placement.cmd.common import check_bind
 from placement.conf import PROJECT, new_config
 from placement.conf.unknown import unknown_options
@@ -54,7 +54,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except (cfg.Error, ValueError) as error:
         print(f"placement-api: {error}", file=sys.stderr)
         return 1
-    log.setup(conf, PROJECT)
+    set_up_logging(conf, PROJECT)
     try:
         # the options are checked in the parent process, so that a wrong option causes one message and not one
         # for each worker

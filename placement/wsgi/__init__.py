@@ -5,9 +5,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from oslo_log import log
-
 from placement.api.middleware import build_application
+from placement.api.request_log import set_up_logging
 from placement.conf import PROJECT, new_config
 from placement.conf.unknown import unknown_options
 
@@ -31,7 +30,7 @@ def init_application() -> "WSGIApplication":
     :raises ValueError: the values of options are unusable.
     """
     conf = new_config()
-    log.setup(conf, PROJECT)
+    set_up_logging(conf, PROJECT)
     uwsgi = _uwsgi_module()
     # only one worker logs messages that are the same for all workers
     if uwsgi is None or uwsgi.worker_id() <= 1:
