@@ -112,7 +112,7 @@ class UsageSnapshot:
         return replace(self, host=host, guests=guests)
 
     def with_earlier_usage(self, guests: Mapping[str, GuestUsage]) -> UsageSnapshot:
-        """This snapshot, with earlier values for the series of guests that it lacks.
+        """The snapshot, with earlier values for the series of guests that it lacks.
 
         :param guests: the guests of an earlier snapshot. They are in the result if this snapshot has no
             guests.

@@ -85,7 +85,8 @@ class LineFormatter(ContextFormatter):
             values["user_identity"] = self._identity_format % _DashedValues(of_caller)
         values["message"] = record.getMessage()
         values["asctime"] = self._time_of(record)
-        return (self._request_format if values.get("request_id") else self._default_format) % values
+        line: str = (self._request_format if values.get("request_id") else self._default_format) % values
+        return line
 
     def _time_of(self, record: logging.LogRecord) -> str:
         second = int(record.created)
