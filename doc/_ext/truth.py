@@ -40,7 +40,7 @@ class References(SphinxTransform):
             if target == UNKNOWN:
                 LOG.warning("there is no %s", text, location=node)
             elif target and self.env.docname != target[0]:
-                # The type `keyword` keeps the literal as the text of the link; `ref` would make it plain text.
+                # The type `keyword` keeps the literal as the text of the link; `ref` would show plain text.
                 link = addnodes.pending_xref(
                     "",
                     refdomain="std",
