@@ -202,9 +202,16 @@ class _MaskPlanner:
                 writes.append(MaskWrite(mask, cpus, self._new_text(mask, original, cpus)))
                 kept[path] = original
             else:
-                original = replace(original, written=() if cpus == original.cpus else (cpus,))
+                # After a write of the agent, the first set is not the present one.
+                is_inferred = original.is_inferred and original.written[:1] == (cpus,)
+                written = () if cpus == original.cpus else (cpus,)
+                original = replace(original, written=written, is_inferred=is_inferred)
                 kept |= self._kept_entry(path, mask, original)
-        found = replace(self._originals, quiet=self._quiet, masks=kept, partitioned=self._facts.partitioned)
+        partitioned = self._facts.partitioned
+        if writes:
+            # Until the writes are done, threads have the CPUs that the kernel gave them when it removed these.
+            partitioned |= self._originals.partitioned
+        found = replace(self._originals, quiet=self._quiet, masks=kept, partitioned=partitioned)
         return MaskPlan(found, tuple(writes), (*stuck, *self._list_loose()), tuple(changed))
 
     def _is_movable(self, mask: KernelMask) -> bool:
@@ -239,21 +246,21 @@ class _MaskPlanner:
 
     def _original_of(self, mask: KernelMask) -> tuple[OriginalMask, bool]:
         """The original of a mask, and whether another program has overwritten the agent's value."""
-        if mask.kind is MaskKind.INTERRUPT and not self._is_movable(mask):
-            # The agent has never changed the mask of such an interrupt, even if the mask equals the agent's
-            # default mask.
-            return OriginalMask(mask.cpus, mask.text, mask.names), False
         known = self._originals.masks.get(mask.path)
         if known is not None and is_group(mask):
             known = replace(known, cpus=self._group_cpus(known.cpus))
         if known is not None and mask.names and known.names != mask.names:
             known = None  # the interrupt number belongs to another device now
+        if known is not None and known.is_inferred and not self._is_movable(mask):
+            # The kernel itself has given the interrupt a mask that equals the agent's default mask.
+            return OriginalMask(mask.cpus, mask.text, mask.names), False
         if known is not None and self._is_ours(mask, known):
             return known, False
         if self._default is not None and self._takes_default(mask):
             # Without the agent, the interrupt would have the original default mask.
             base = self._default.cpus
-            return OriginalMask(base, mask.format_cpus(base), mask.names, (mask.cpus,)), False
+            written = (mask.cpus,)
+            return OriginalMask(base, mask.format_cpus(base), mask.names, written, is_inferred=True), False
         is_changed = known is not None and bool(mask.cpus & self._quiet)
         return OriginalMask(mask.cpus, mask.text, mask.names), is_changed
 

@@ -34,13 +34,15 @@ class OriginalMask:
 
     ``written`` has the sets of CPUs that the mask can have because of the agent. Usually this is the set of
     the last write. Until the agent has read this write back, ``written`` also has the set of the previous
-    write.
+    write. An original is *inferred* if the agent has found its default mask in a new interrupt, and has not
+    written another mask there yet.
     """
 
     cpus: CpuSet
     text: str
     names: str = ""
     written: tuple[CpuSet, ...] = ()
+    is_inferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,7 @@ def dump_originals(originals: OriginalMasks) -> bytes:
                 "text": mask.text,
                 "names": mask.names,
                 "written": [cpuset.format(cpus) for cpus in mask.written],
+                "inferred": mask.is_inferred,
             }
             for path, mask in originals.masks.items()
         },
@@ -194,4 +197,6 @@ def _read_original(path: str, one: Any) -> OriginalMask:
         raise ValueError(f"{path!r} is not a mask")
     text = kept_json.text(one["text"])
     written = tuple(cpuset.parse(kept_json.text(cpus)) for cpus in one["written"])
-    return OriginalMask(parse_mask_text(path, text), text, kept_json.text(one["names"]), written)
+    # files of older releases lack this key
+    is_inferred = one.get("inferred", False) is True
+    return OriginalMask(parse_mask_text(path, text), text, kept_json.text(one["names"]), written, is_inferred)
