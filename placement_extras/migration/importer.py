@@ -84,7 +84,7 @@ def _check_spellings(what: str, texts: Iterable[str]) -> Iterator[str]:
 
 
 def _check_names(providers: Iterable[tuple[str, str | None]]) -> Iterator[str]:
-    """Describe each provider with the name of an earlier one. A provider without a name has its uuid as name."""
+    """Describe each provider with the name of an earlier one. A provider's uuid stands for a missing name."""
     known: dict[str, str] = {}  # uuid of the first provider by name
     for uuid, name in providers:
         first = known.setdefault(uuid if name is None else name, uuid)
