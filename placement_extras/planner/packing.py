@@ -235,8 +235,8 @@ class FlavorFootprints:
     """The Pareto-minimal ways of a flavor at hosts of one structure.
 
     A way is Pareto-minimal if no other way takes the same or less from each slot. ``classes`` has the
-    resource class of each slot. ``coupled`` is set if a
-    sharing provider of another tree serves a group of the request. ``pools`` has each pool by its slot.
+    resource class of each slot. ``coupled`` is set if a sharing provider of another tree serves a group of
+    the request. ``pools`` has each pool by its slot.
     """
 
     ways: tuple[Way, ...]
