@@ -258,7 +258,7 @@ class RequestReplay:
     doubt: AmbiguousWrites = field(default_factory=AmbiguousWrites)
 
     def replay_copy(self, copy: MirroredRequest) -> None:
-        """Replay the next copy; if overlapping writes can change the outcome, postpone it until after them."""
+        """Replay the next copy; if overlapping writes can change the outcome, postpone it until later."""
         self._note_write(copy)
         outcome = self._try_outcome(copy)
         if outcome:
