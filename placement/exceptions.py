@@ -91,7 +91,7 @@ class NoCandidate(Conflict):
 
 
 class EndTooLate(Conflict):
-    """The resources of a window or claim are not free until its new end: 409.
+    """The resources of a window are not free until its new end: 409.
 
     The answer contains the latest possible end.
     """
