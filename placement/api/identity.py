@@ -186,8 +186,8 @@ class _IdentityServer:
         try:
             with self._sign_in_outage.attempt_request():
                 return plugin.get_access(session)
-        # a wrong name, secret or project all lead to the same error, so that a stranger does not learn which
-        # of them is wrong
+        # a wrong name, a wrong secret and a wrong project lead to the same error, so that a stranger does not
+        # learn which of them is wrong
         except (ks_exceptions.Unauthorized, ks_exceptions.BadRequest, ks_exceptions.Forbidden):
             raise SignInRefused from None
         except ks_exceptions.MissingAuthMethods:

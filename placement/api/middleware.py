@@ -142,7 +142,7 @@ def _side_applications() -> list[SideApplication]:
 
 
 def check_requirements(conf: cfg.ConfigOpts) -> None:
-    """Raise ValueError if something that traces or side applications need is missing."""
+    """Raise ValueError if traces or side applications are enabled, but lack something that they need."""
     if conf.tracing.enabled:
         _tracing_class()
     for each in _side_applications():

@@ -215,8 +215,8 @@ def build_parser() -> ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 0 after success, 1 after an error, 2 for a wrong command line.
 
-    The status of ``audit`` is 3 if there are contradictions in the database, and that of ``heal`` is 3 if
-    some remain. Commands of extensions, and ``db online_data_migrations``, can have another status.
+    The status of ``audit`` is 3 if the database has contradictions. The status of ``heal`` is 3 if some
+    contradictions remain. Commands of extensions, and ``db online_data_migrations``, can have another status.
     """
     arguments = build_parser().parse_args(argv)
     try:

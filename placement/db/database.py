@@ -310,9 +310,9 @@ class ServiceDatabase:
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
         """Run ``work`` in a new transaction, and commit it.
 
-        An attempt can fail because of another transaction: for example, the two wait for each other, or
-        insert the same row. The attempt is then rolled back, and ``work`` runs again from its beginning. A
-        commit with an unknown outcome is never repeated.
+        An attempt can fail because of another transaction. For example, the two transactions wait for each
+        other, or insert the same row. Then the attempt is rolled back, and ``work`` runs again from its
+        beginning. A commit with an unknown outcome is never repeated.
 
         :raises Unavailable: the database does not answer, or each attempt conflicts with other transactions.
         :raises InvalidRequest: the database cannot store a value, or there are too many values.

@@ -53,7 +53,7 @@ class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has n
             return
         cluster = _shown_values(self, _OF_CLUSTER)
         if cluster.get("wsrep_ready") != "ON":
-            # the server itself uses this code for such a node, so the same happens: another node is tried
+            # MySQL servers use this error code for such a node, so here too another node is tried
             raise OperationalError(_NODE_NOT_READY, "the node has not joined its cluster, or has lost it")
         self.history = cluster.get("wsrep_cluster_state_uuid", "")
         with self.cursor() as cursor:

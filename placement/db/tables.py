@@ -206,7 +206,7 @@ reservations = define_table(
     # seconds after starts_at and before expires_at in which a window holds its amounts, but no claim uses it
     sa.Column("lead_time", sa.Integer, nullable=False, server_default="0"),
     sa.Column("cleaning_time", sa.Integer, nullable=False, server_default="0"),
-    # what happens to guests at the end of their claims: an EndAction
+    # an EndAction: the action for guests at the end of their claims
     sa.Column("on_end", sa.String(16), nullable=False, server_default="none"),
     # whether the reservation holds a whole host for a maintenance
     sa.Column("is_maintenance", sa.Boolean, nullable=False, server_default=sa.false()),
@@ -225,9 +225,9 @@ planned_allocations = define_table(
 
 window_promises = define_table(
     "window_promises",
-    # the promised amounts of a window from which claims have taken amounts: the amounts that it still holds,
-    # plus those of these claims. Until its end, the window gets back what the claims release. The rows are
-    # deleted with the consumer.
+    # the promised amounts of a window from which claims have taken amounts. They are the amounts that the
+    # window still holds, plus the amounts of these claims. Until the end of the window, the window gets back
+    # the amounts that the claims release. The rows are deleted with the consumer.
     sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
     sa.Column(
         "provider_id",
@@ -241,7 +241,7 @@ window_promises = define_table(
 
 booked_windows = define_table(
     "booked_windows",
-    # the history of windows. The uuid is that of a reservation, which perhaps no longer exists.
+    # the history of windows. The uuid is the uuid of a reservation that perhaps no longer exists.
     sa.Column("uuid", sa.String(36), primary_key=True),
     sa.Column("project_id", sa.String(255), nullable=False),
     sa.Column("user_id", sa.String(255), nullable=False),
@@ -288,7 +288,7 @@ claim_expiries = define_table(
     sa.Column("booked_at", sa.Double, nullable=False, server_default="0"),
     # seconds from the end of the claim to expires_at
     sa.Column("cleaning_time", sa.Integer, nullable=False, server_default="0", index=True),
-    # what happens to guests at the end: an EndAction
+    # an EndAction: the action for the guest at the end
     sa.Column("on_end", sa.String(16), nullable=False, server_default="none"),
 )
 

@@ -29,7 +29,8 @@ Parts
       ``consumers``, ``names``, ``neighbours``, ``settings`` and ``window_calendar``. ``icalendar`` makes a
       feed for other calendar programs. Two pages have a second module with their computations: ``fleet`` for
       the list of hosts, and ``host`` for the page of one host.
-    - ``page_request`` has what all routes need: the visitor, the policy rules, and requests to the API.
+    - ``page_request`` has the objects that all routes need: the visitor, the policy rules, and requests to
+      the API.
       ``forms`` uses cookies and marks, so that other sites cannot send the forms of the console.
       ``questions`` has the fields in which visitors describe a guest. ``sessions`` has the tables of sessions
       and of attempts to sign in.

@@ -258,7 +258,7 @@ def _add_headers(response: Response) -> Response:
 
 
 def _is_dated() -> bool:
-    """Return whether the address contains the digest of the requested file, so that browsers may cache it."""
+    """Return whether the address contains the digest of the requested file, so that browsers can cache it."""
     name = (request.view_args or {}).get("filename") if request.endpoint == "static" else None
     return name in _FILES and request.args.get("v") == _file_digest(name)
 
@@ -314,7 +314,7 @@ def mount_console(service: PlacementService, handlers: WSGIApplication) -> WSGIA
 
     app.register_blueprint(signing_in.blueprint)
     app.config[signing_in.IDENTITY] = keystone = KeystoneAuth(note_admitted(pages), service.conf)
-    # the Identity service may hang, so at most a quarter of the threads may wait for it
+    # perhaps the Identity service hangs, so at most a quarter of the threads are allowed to wait for it
     threads = service.conf.threads if "threads" in service.conf else 1
     app.config[signing_in.ROOM] = BoundedSemaphore(max(1, threads // 4))
     return SessionAdmission(service, pages, keystone)

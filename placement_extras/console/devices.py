@@ -94,7 +94,7 @@ class DeviceStock:
 class DeviceCensus:
     """Counts the PCI devices of all hosts. A host is counted again only after the host has changed.
 
-    Threads may share the object.
+    Threads can share the object.
 
     The first count visits each device. The time for each further count depends on the number of hosts with
     devices, and not on the number of devices.

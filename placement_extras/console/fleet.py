@@ -48,7 +48,7 @@ def last_heartbeat(members: Iterable[Provider]) -> AgentHeartbeat | None:
     for each in members:
         if each.attributes:
             reported_at, due = each.attributes.get(REPORTED_AT), each.attributes.get(REPORT_DUE)
-            # attributes may have values of any type
+            # attributes can have values of any type
             if isinstance(reported_at, int | float) and isinstance(due, int | float):
                 return AgentHeartbeat(reported_at, due)
     return None

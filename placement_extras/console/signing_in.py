@@ -182,10 +182,10 @@ def _count_attempt(service: PlacementService, limits: Mapping[str, int]) -> bool
 def counted_as(sent: str) -> str:
     """Return the part of a client's address under which attempts to sign in are counted.
 
-    :param sent: an address, or a list of addresses. Only the last address of a list is from a trusted proxy;
-        the client may have invented the other addresses. Some proxies add the port.
-    :returns: the address. For IPv6, the network with the first 64 bits, because a client may use all its
-        addresses.
+    :param sent: an address, or a list of addresses. Only the last address of a list is from a trusted proxy.
+        Perhaps the client has invented the other addresses. Some proxies add the port.
+    :returns: the address. For IPv6, the network with the first 64 bits, because a client can use all
+        addresses of its network.
     """
     text = sent.rpartition(",")[2].strip()
     found = _WITH_PORT.fullmatch(text)

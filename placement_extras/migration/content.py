@@ -97,7 +97,7 @@ class DatabaseContent:
         """Return a fingerprint of each table: a number that is equal for equal rows in any order.
 
         Fingerprints can be compared only within one process, because Python's hashes of texts differ
-        between processes. Times are left out, because the database of a source may have no times.
+        between processes. Times are left out, because some databases of a source have no times.
         """
         return {table: self._fingerprint_rows(self.rows(table)) for table in _SUMMED_COLUMNS}
 

@@ -1,4 +1,4 @@
-"""Functions that all our commands of ``openstack`` use: requests to the service, names of hosts, options."""
+"""Functions for all our commands of ``openstack``: for requests, names of hosts and repeated options."""
 
 import argparse
 import uuid

@@ -121,7 +121,7 @@ class AmbiguousWrites:
         A write that OpenStack Placement refused (4xx) is ignored. A write with an error 5xx makes all its
         items ambiguous, because it was perhaps executed before the error.
 
-        :param waiting: numbers of postponed writes, which our service may accept after this write.
+        :param waiting: numbers of postponed writes; perhaps our service accepts them after this write.
         """
         if copy.received is None or 400 <= copy.received.status < 500:
             return

@@ -356,7 +356,7 @@ def _refused_mappings(exchange: ShadowExchange, difference: AnswerDifference) ->
 
 
 def _wrong_sums(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-    """Return whether candidates of the stock service have wrong sums, but those of our service right sums."""
+    """Return whether the stock service's candidates have wrong sums, and our candidates have right sums."""
     url = urlsplit(exchange.request.path)
     if difference.what != "body" or url.path != "/allocation_candidates":
         return False
