@@ -20,12 +20,14 @@ OPTIONS: list[cfg.Opt] = [
 Maximum CPU time, in seconds, of a request that computes how many guests
 of each flavor still fit (POST /ext/v1/capacity). If the request takes longer,
 the status is 400 with the code placement.ext.search_too_long. The text of the
-error has the flavor, or the step, at which the limit was reached. For a flavor
-with a topology, the answer is no error. It has a lower and an upper bound,
-and a warning with the number of hosts on which guests were placed.
+error has the flavor, or the step, at which the limit was reached. If the
+flavor has a topology, the request succeeds in spite of the limit. The answer
+then has a lower and an upper bound, and a warning with the number of hosts on
+which guests were placed.
 
-Such a request counts as a long search; [api] candidates_deadline describes
-how many long searches a worker runs at the same time.
+Each request for a capacity counts as a long search. The option [api]
+candidates_deadline describes how many long searches a worker runs at the same
+time.
 
 """,
     ),
