@@ -16,7 +16,7 @@ from oslo_middleware.request_id import ENV_REQUEST_ID, GLOBAL_REQ_ID, HTTP_RESP_
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-# operators of OpenStack Placement have this name in their log settings
+# this is the name in OpenStack Placement, which operators have in their log settings
 LOG = logging.getLogger("placement.requestlog")
 
 _GLOBAL_ID: Final = re.compile(ID_FORMAT)
@@ -117,10 +117,10 @@ class RequestLog:
         began = time.perf_counter()
         request_id = environ[ENV_REQUEST_ID] = generate_request_id()
         global_id = environ.get("HTTP_X_OPENSTACK_REQUEST_ID")
-        # a client's id of another form is ignored, because any text could get into the log
+        # an id of another form is ignored, so that clients cannot write any text into the log
         if global_id and _GLOBAL_ID.match(global_id):
             environ[GLOBAL_REQ_ID] = global_id
-        # method and path are read now, because inner layers may change the environment
+        # method and path are read here, because inner layers can change the environment
         asked = (environ["REQUEST_METHOD"], environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
 
         def start(
@@ -148,8 +148,8 @@ def _log_request(
     seconds: float,
 ) -> None:
     answered = {name.lower(): value for name, value in headers}
-    # the web server has decoded the path; it is encoded again, so that it cannot break or forge lines of the
-    # log
+    # the web server has decoded the path. The path is encoded again, so that line breaks in it cannot break
+    # or forge lines of the log.
     uri = quote_path(path)
     if query := environ.get("QUERY_STRING"):
         # the query is still encoded, so percent signs in it are not encoded again
