@@ -209,7 +209,8 @@ class _MaskPlanner:
                 kept |= self._kept_entry(path, mask, original)
         partitioned = self._facts.partitioned
         if writes:
-            # Until the writes are done, threads have the CPUs that the kernel gave them when it removed these.
+            # Until the writes are done, threads have the CPUs that the kernel gave them when it removed these
+            # partitions.
             partitioned |= self._originals.partitioned
         found = replace(self._originals, quiet=self._quiet, masks=kept, partitioned=partitioned)
         return MaskPlan(found, tuple(writes), (*stuck, *self._list_loose()), tuple(changed))

@@ -126,7 +126,6 @@ _AT_ONCE: Final = 16
 def _divide_units(kinds: Sequence[_DeviceKind], units: int, unit: int) -> Iterator[Way]:
     """Yield each way to take units from devices. Of ways that differ only in equal devices, yield one.
 
-
     :param units: the number of units to take in total.
     :param unit: the amount of the resource class in one unit.
     """
