@@ -51,7 +51,7 @@ class WrittenKeys:
 
     @classmethod
     def of_request(cls, request: ShadowRequest) -> "WrittenKeys":
-        """Collect items and names from the path and the body of a write, even if the API refuses the write."""
+        """Collect items and names from the path and the body of a write, even of a refused write."""
         path = unquote(urlsplit(request.path).path).rstrip("/")
         body = parse_body(request.body, JSON)
         written = dict(named_claims(request.method, path, body))
