@@ -233,26 +233,32 @@ class _Side:
     service: Ours
 
     def measure(self, title: str, make: Callable[[], Deed], count: int, before: Deed | None = None) -> None:
-        """Print the CPU time of the worker and the clock of some answers; ``before`` each one runs a deed."""
-        work, clock, failed = [], [], 0
+        """Print the CPU time of the worker and the elapsed time of some answers, and those of refusals.
+
+        ``before`` runs before each of the requests.
+        """
+        answered, refused = list[tuple[float, float]](), list[tuple[float, float]]()
         with Connection(self.service.port) as connection:
             for _ in range(count):
-                deed = make()
+                deed, times = make(), answered
                 if before is not None:
                     before(connection)
                 began, cpu = time.perf_counter(), self.service.cpu_seconds()
                 try:
                     deed(connection)
                 except Refused:
-                    failed += 1
-                clock.append((time.perf_counter() - began) * 1000)
-                work.append((self.service.cpu_seconds() - cpu) * 1000)
-        print(
-            f"{self.name:10} {title:28} {percentiles(work)} ms of CPU, {percentiles(clock)} by the clock"
-            + (f", {failed} of {count} refused" if failed else "")
-            + f"; additions {addition_seconds():.2f} s",
-            flush=True,
-        )
+                    times = refused
+                elapsed = (time.perf_counter() - began) * 1000
+                times.append(((self.service.cpu_seconds() - cpu) * 1000, elapsed))
+        self._print_times(title, answered)
+        if refused:
+            self._print_times(f"{title}, {len(refused)} refused", refused)
+
+    def _print_times(self, title: str, times: Sequence[tuple[float, float]]) -> None:
+        if times:
+            work, clock = (percentiles(list(each)) for each in zip(*times, strict=True))
+            speed = f"additions {addition_seconds():.2f} s"
+            print(f"{self.name:10} {title:34} {work} ms of CPU, {clock} by the clock; {speed}", flush=True)
 
     def settle(self) -> None:
         """Wait until the worker has read the windows that exist when it starts."""
