@@ -89,11 +89,12 @@ class LineFormatter(ContextFormatter):
         return line
 
     def _time_of(self, record: logging.LogRecord) -> str:
-        second = int(record.created)
-        # lines of the same second have the same text, unless no format is set, which adds milliseconds
-        if self._time[0] != second or not self.datefmt:
-            self._time = second, self.formatTime(record, self.datefmt)
-        return self._time[1]
+        second, text = self._time
+        # lines of the same second have the same text; without a configured format, the text has milliseconds
+        if second != int(record.created) or not self.datefmt:
+            text = self.formatTime(record, self.datefmt)
+            self._time = int(record.created), text
+        return text
 
 
 class _DashedValues(dict[str, Any]):
