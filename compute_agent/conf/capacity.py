@@ -101,7 +101,7 @@ OPTS: Final = [
         default=1.0,
         min=0.0,
         max=100.0,
-        help="Share of hours, in percent, in which the agent assumes that the largest guest uses all its"
+        help="For this share of hours, in percent, the estimate assumes that the largest guest uses all its"
         " CPUs. With this assumption, the estimate of future use contains rare peaks that one day of"
         " measurements does not show. A larger value, up to 50, lowers the offer.",
     ),

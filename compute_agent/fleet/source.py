@@ -133,7 +133,7 @@ def _read_within(deadline: float, source: str, read: Callable[[], bytes]) -> byt
 
     :param deadline: the maximum seconds to wait.
     :param read: reads the source, in a thread of its own.
-    :raises TimeoutError: the read took too long, or the last read of the source still hangs.
+    :raises TimeoutError: the read took too long, or the read before it still hangs.
     """
     before = _waiting.get(source)
     # A thread that hangs cannot be ended. While the thread hangs, its source is not read again, so that

@@ -332,7 +332,8 @@ class HostReporter:
         request: they are empty, and do no harm if the reshape fails. If another program changes something
         meanwhile, everything is read and planned again, in at most four attempts.
 
-        :raises PlacementError: the reshape failed, and inventories and allocations are unchanged.
+        :raises PlacementError: the reshape failed. Inventories and allocations are unchanged, unless
+            Placement carried out the request and only its answer was lost.
         """
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:

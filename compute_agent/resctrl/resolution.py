@@ -79,7 +79,8 @@ def share_groups(
 def share_key(host: ResctrlLayout, share: ShareSpec) -> ShareKey | None:
     """A key that is equal for shares with the same effect.
 
-    The result is None if guests cannot share a group, because its bandwidth cap would hold for all together.
+    The result is None if guests cannot share a group, because a bandwidth cap of the group would limit the
+    sum of all its guests instead of each guest.
     """
     cache_control, control = host.platform.l3, host.platform.mb
     caches = cache_control.ids if cache_control else ()

@@ -310,7 +310,7 @@ class CacheControlAllotments:
         return found
 
     def _per_percent(self) -> float | None:
-        """The bytes a second that one percent of a bandwidth limit allows; None if unknown.
+        """The bytes a second by which a bandwidth limit of one percent more is higher; None if unknown.
 
         The result is known if the operator has set the host's bandwidth, and if all threads of a guest
         together have one limit.

@@ -462,7 +462,7 @@ def find_candidates(
     randomize: bool = False,
     budget: SearchBudget | None = None,
 ) -> list[Offer]:
-    """Return each candidate of a request once; those of one tree are adjacent, unless roots take turns.
+    """Return each candidate of a request once; with ``depth-first``, those of one tree are adjacent.
 
     :param strategy: ``depth-first`` yields all candidates of a root before those of the next root.
         ``breadth-first`` yields one candidate of each root before a second candidate of any root. Candidates

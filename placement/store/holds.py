@@ -254,7 +254,7 @@ def _rows_after(
 
 
 def _are_same_amounts(one: Iterable[WindowPromise], other: Iterable[WindowPromise]) -> bool:
-    """Return whether two lists of promises have the same amounts of the same windows."""
+    """Return whether two lists of promises promise the same amounts to the same windows."""
     first, second = (
         {(each.window_id, each.provider, each.resource_class, each.used) for each in some}
         for some in (one, other)

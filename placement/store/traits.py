@@ -104,7 +104,8 @@ def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Se
 def put(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
     """Replace the traits of locked providers; ``wanted`` has the ids of the new traits by provider id.
 
-    If extensions have registered attributes for a trait, these are deleted with the trait.
+    If a provider loses a trait for which extensions have registered attributes, its values of these
+    attributes are deleted.
     """
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})

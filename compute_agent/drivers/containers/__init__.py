@@ -23,7 +23,7 @@ Example: the container ``db`` has the label ``compute-agent.guest=true``, and th
 agent records that ``AllowedCPUs`` was empty, and writes 4-7 to ``cpuset.cpus`` of
 ``machine.slice/libpod-ID.scope``. When the container ends, the agent removes the record.
 
-Invariants: the agent never starts or restarts a container. The agent stores a value of the guest on disk
-before it changes the value. No call waits longer than ``engine.CALL_SECONDS`` for the engine, apart from the
+Invariants: the agent never starts or restarts a container. Before the agent changes a setting of a guest, it
+saves the old value on disk. No call waits longer than ``engine.CALL_SECONDS`` for the engine, apart from the
 time that a stopping container gets. Labels that come from the image have no effect.
 """

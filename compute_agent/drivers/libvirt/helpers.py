@@ -229,7 +229,9 @@ class HelperPins:
     def misplaced_tasks(
         self, known: RunningDomain, cpus: CpuSet, threads: Set[int] | None = None
     ) -> dict[int, CpuSet]:
-        """The present CPUs of helper tasks that may use other CPUs and can be moved, by thread id.
+        """The present CPUs, by thread id, of the helper tasks whose CPUs differ from ``cpus``.
+
+        Tasks that could not be moved to ``cpus`` before are left out.
 
         :param threads: the ids of QEMU's own threads; None means that they are listed.
         """

@@ -1,8 +1,8 @@
 """Keeps the skylines of all providers in the memory of a worker, similar to the read model.
 
-If there are timed amounts when a worker starts, the worker reads those of all providers in the background;
-otherwise the first search for windows reads them. In a large cloud this takes seconds, so it is done in
-steps, and a request that has waited too long gives up. Later searches read only the timed amounts of
+A worker of ``placement-api`` reads the timed amounts of all providers in the background when it starts, if
+there are any. In all other cases the first search for windows reads them. In a large cloud this takes
+seconds, so it is done in steps, and a request that has waited too long gives up. Later searches read only the timed amounts of
 providers that have changed. Each write of timed amounts stamps their providers, and the counters of a view
 show new stamps. So a cloud without windows and without claims that end reads and keeps nothing.
 
@@ -49,7 +49,7 @@ MAX_WAIT: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class TimedView:
-    """A view of the model with the skylines of its providers.
+    """A view of the model, and the skylines of its providers: their used amounts over time.
 
     ``doubtful`` has the used skylines of those providers that may have changed between the read of their
     amounts and the view.
