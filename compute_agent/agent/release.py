@@ -1,10 +1,10 @@
 """Releases a host: undoes settings that the agent has made, and reports the settings that remain.
 
 A release searches the host and Placement for settings to undo, because no file lists all settings. It also
-reads the state folder, which has the notes of claims, the names that the agent owns in Placement, and original
-values. So after an interruption, a second release finds the remaining settings and undoes them. Before the first change,
-the release writes a mark into the state folder. No agent starts on a folder with the mark, so no agent makes
-the settings again. No agent may run on the state folder during a release.
+reads the state folder, which has the notes of claims, the names that the agent owns in Placement, and
+original values. So after an interruption, a second release finds the remaining settings and undoes them.
+Before the first change, the release writes a mark into the state folder. No agent starts on a folder with the
+mark, so no agent makes the settings again. No agent may run on the state folder during a release.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 A worker of ``placement-api`` reads the timed amounts of all providers in the background when it starts, if
 there are any. In all other cases the first search for windows reads them. In a large cloud this takes
-seconds, so it is done in steps, and a request that has waited too long gives up. Later searches read only the timed amounts of
-providers that have changed. Each write of timed amounts stamps their providers, and the counters of a view
-show new stamps. So a cloud without windows and without claims that end reads and keeps nothing.
+seconds, so it is done in steps, and a request that has waited too long gives up. Later searches read only the
+timed amounts of providers that have changed. Each write of timed amounts stamps their providers, and the
+counters of a view show new stamps. So a cloud without windows and without claims that end reads and keeps
+nothing.
 
 The worker reads amounts after a view has shown a change, and then opens another view. If a provider changes
 between the read and the second view, the usage in the view and the timed amounts are perhaps from different
