@@ -229,7 +229,7 @@ class HelperPins:
     def misplaced_tasks(
         self, known: RunningDomain, cpus: CpuSet, threads: Set[int] | None = None
     ) -> dict[int, CpuSet]:
-        """The present CPUs, by thread id, of the helper tasks whose CPUs differ from ``cpus``.
+        """The present CPUs, by thread id, of the helper tasks that have other CPUs than ``cpus``.
 
         Tasks that could not be moved to ``cpus`` before are left out.
 
