@@ -23,9 +23,11 @@ _GLOBAL_ID: Final = re.compile(ID_FORMAT)
 _UNQUOTED: Final = "!$&'()*+,/:;=?@[]~"
 """Characters of a path that stay unchanged when it is percent-encoded."""
 
+_MESSAGE: Final = "%(message)s"
 _INSTANCES: Final = ("instance", "instance_uuid")
-_EMPTY_VALUES: Final = dict.fromkeys(
-    ("instance", "color", "user_identity", "resource", "user_name", "project_name", "global_request_id"), ""
+_EMPTY_VALUES: Final = (
+    *("instance", "color", "user_identity", "resource", "user_name", "project_name", "global_request_id"),
+    "error_summary",
 )
 """Values of a line that are empty if neither its record nor the caller of its request has them."""
 
@@ -49,8 +51,8 @@ class LineFormatter(ContextFormatter):
     def __init__(self, formatter: ContextFormatter, conf: cfg.ConfigOpts) -> None:
         names = {"project": formatter.project, "version": formatter.version}
         super().__init__(datefmt=formatter.datefmt, config=conf, **names)
-        self._request_format = conf.logging_context_format_string
-        self._default_format = conf.logging_default_format_string
+        self._request_format = conf.logging_context_format_string or _MESSAGE
+        self._default_format = conf.logging_default_format_string or _MESSAGE
         self._identity_format = conf.logging_user_identity_format
         formats = self._request_format + self._default_format
         self._has_plain_formats = not re.search(r"%\((isotime|error_summary)\)", formats)
@@ -73,15 +75,20 @@ class LineFormatter(ContextFormatter):
             and record.levelno == logging.INFO
             and not (record.exc_info or record.exc_text or record.stack_info)
             and (context is None or isinstance(context, RequestContext))
-            and not any(name in record.__dict__ for name in _INSTANCES)
+            and not any(map(record.__dict__.get, _INSTANCES))
             and not any(getattr(context, name, None) for name in (*_INSTANCES, "resource_uuid"))
         )
 
     def _format_plain(self, record: logging.LogRecord, context: RequestContext | None) -> str:
-        values = _EMPTY_VALUES | record.__dict__ | self._names
+        # oslo.log puts its values into the record, where other handlers read them
+        values = record.__dict__
+        values.update(self._names)
         if context:
             of_caller = context.get_logging_values()
-            values |= of_caller
+            values.update(of_caller)
+        for name in _EMPTY_VALUES:
+            values.setdefault(name, "")
+        if context:
             values["user_identity"] = self._identity_format % _DashedValues(of_caller)
         values["message"] = record.getMessage()
         values["asctime"] = self._time_of(record)

@@ -55,10 +55,7 @@ from placement.search.claims.window_preemptions import place_preempting
 from placement.store import allocations, claim_commit, consumers, due_changes, expiries, reservations
 from placement.store.claims import ConsumerClaim
 from placement.store.groups import Members
-from placement.store.time_profile import (
-    AT_ONCE,
-    TimeWindow,
-)
+from placement.store.time_profile import AT_ONCE, HoldRefusal, TimeWindow
 from placement.store.time_schedule import planned_providers, read_schedule
 from placement.store.time_skyline import SkylinesByProvider, make_skylines
 
@@ -94,7 +91,7 @@ class ClaimService:
         """
         # the code uses one budget for all attempts, because the client waits for all of them
         end = thread_time() + self._context.search_seconds
-        at_once = not dry_run and reservation is None and all(map(_takes_any_place, wanted))
+        at_once = not dry_run and reservation is None and _take_any_place(wanted)
         makes_room, was_repeated = not dry_run and _is_booking(wanted), False
         # attempt 0 uses a recent snapshot; its failure only shows that the snapshot was outdated, so the next
         # attempt does not count as a retry
@@ -136,6 +133,10 @@ class ClaimService:
                 LOG.debug(
                     "Attempt %d of a claim failed, because another write came first: %s", attempt, error
                 )
+            except HoldRefusal:
+                # outdated amounts hide that a host is full at some time
+                if attempt:
+                    raise
         raise Unavailable(
             f"The claim lost a race against other writes in each of {attempt} attempts"
             " ([placement] allocation_conflict_retry_count). Please try again."
@@ -226,10 +227,10 @@ class ClaimService:
         try:
             if wanted[0].window is not None:
                 with self._context.timetable.recent_view(RECENT) as timed:
-                    return None if timed is None else self._place_timed(timed, wanted, seconds) or None
+                    return None if timed is None else self._place_timed(timed, wanted, seconds / 4) or None
             with self._context.model.recent_view(RECENT) as view:
                 check_claim_names(view, wanted)
-                # the members of groups are an empty dict, because _takes_any_place() excludes claims of
+                # the members of groups are an empty dict, because _take_any_place() excludes claims of
                 # groups
                 placed = self._place_in(view, view.snapshot, {}, wanted, seconds)
         except InvalidRequest:
@@ -240,10 +241,15 @@ class ClaimService:
     def _place_timed(
         self, timed: TimedView, wanted: Sequence[WantedClaim], seconds: float
     ) -> list[PlacedClaim]:
-        """Return places of claims with an end time on any host; empty if the caller has to compare hosts."""
+        """Return the place of a claim with an end time on any host; empty if it is not certain.
+
+        :param seconds: a part of the time for all searches, so that a search with the current amounts can
+            follow.
+        """
         check_claim_names(timed.view, wanted)
         span = StaySpan.from_wanted(wanted[0], timed.view.clock)
-        if span is None:
+        # the end of a claim is not checked again, and the clock of the view is late
+        if span is None or span.min_end <= timed.view.clock + RECENT:
             return []
         return self._place_in_window(timed.view, timed.view.snapshot, timed.skylines, wanted, span, seconds)
 
@@ -527,12 +533,19 @@ class ClaimService:
                 consumers.check_generation(consumers.find_consumer(conn, each.consumer), each.generation)
 
 
-def _takes_any_place(wanted: WantedClaim) -> bool:
-    """Return whether any host will do for the claim of a new consumer."""
+def _take_any_place(wanted: Sequence[WantedClaim]) -> bool:
+    """Return whether any host will do for the claims of new consumers."""
     # a claim with one of these fields depends on the current state: on the members of the group, the best
     # host, or the proof that the first request has no place
-    depends = wanted.order or wanted.group or wanted.topology or wanted.fallback or wanted.min_duration
-    return wanted.generation is None and not depends
+    if any(
+        each.generation is not None or each.order or each.group or each.topology or each.fallback
+        for each in wanted
+    ):
+        return False
+    # hosts are compared for the longest stay and for alternates; several claims, and claims that name hosts,
+    # mostly gain nothing
+    (one, *others) = wanted
+    return one.window is None or not (others or one.only or one.alternates or one.min_duration)
 
 
 def _is_reservation(wanted: WantedClaim) -> bool:

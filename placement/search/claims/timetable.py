@@ -39,6 +39,8 @@ _ATTEMPTS: Final = 3
 """Maximum number of reads for one view, if many providers change between each read and the view."""
 _FEW: Final = 50
 """For at most this number of providers, amounts are read again for each view, and may be doubtful."""
+_SMALL_SHARE: Final = 100
+"""At most one of this number of providers has outdated amounts in a recent view."""
 _WAIT: Final = 0.5
 """Seconds between two checks whether the client still waits, while another thread reads amounts."""
 _CHUNK: Final = 500
@@ -184,7 +186,9 @@ class WindowTimetable:
         """
         with self._model.recent_view(seconds) as view:
             read = self._read
-            if read.reread != view.reread or len(read.changed_in(view)) > _FEW:
+            # hosts that have changed look full, so in a small cloud windows would spread over all hosts
+            most = min(_FEW, len(view.snapshot) // _SMALL_SHARE)
+            if read.reread != view.reread or len(read.changed_in(view)) > most:
                 yield None
             else:
                 yield TimedView(view, read.skylines, {})

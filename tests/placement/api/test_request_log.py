@@ -133,9 +133,9 @@ def test_no_line_is_composed_while_the_log_is_off(client, monkeypatch):
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
 _VALUES = ("levelname", "message", "instance", "color", "request_id", "user_identity", "project", "version")
 _FORMATS = ("%(asctime)s.%(msecs)03d", "%(isotime)s", "%(error_summary)s", "%(absent)s", "%%", "100 %")
-FORMATS = st.lists(
-    st.sampled_from((*_FORMATS, *(f"%({name})s" for name in (*_VALUES, "user_name")))), min_size=1
-).map(" ".join)
+FORMATS = st.lists(st.sampled_from((*_FORMATS, *(f"%({name})s" for name in (*_VALUES, "user_name"))))).map(
+    " ".join
+)
 _IDENTITIES = ("%(user)s %(project)s", "%(absent)s %(user_id)s", "-")
 _MESSAGES = [("a", ()), ("a %s", ("b",)), ("a %d", ("b",)), ("%s %s", ("b",))]
 _ATTRIBUTES = ("context", "instance", "instance_uuid", "project", "user_name", "request_id", "exc_text")
@@ -178,6 +178,18 @@ def test_lines_are_those_of_oslo_log(records, options, caller):
             record.context = context
         # oslo.log changes the record, so the other formatter comes first
         assert outcome(ours, record) == outcome(theirs, record)
+
+
+def test_other_handlers_find_the_values_of_a_request_in_the_record():
+    """The journal's handler and formatters without a context read them there."""
+    conf = cfg.ConfigOpts()
+    log.register_options(conf)
+    conf([])
+    formatter = LineFormatter(ContextFormatter(project="placement", version="1", config=conf), conf)
+    record = logging.LogRecord("placement.x", logging.INFO, "f.py", 1, "a", (), None)
+    record.context = RequestContext(overwrite=False, request_id=GIVEN, project_id="p")
+    formatter.format(record)
+    assert (record.request_id, record.project_id, record.instance) == (GIVEN, "p", "")
 
 
 def outcome(formatter, record):

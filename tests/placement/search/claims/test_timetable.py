@@ -253,6 +253,8 @@ def test_a_booking_on_any_host_reads_no_amounts_while_few_providers_have_changed
 ) -> None:
     admin, other = Admin(application(database_url)), Admin(application(database_url))
     hosts = {make_provider(admin, f"cn{number}", VCPU=8) for number in range(4)}
+    # these four hosts stand for some of a large cloud
+    monkeypatch.setattr("placement.search.claims.timetable._SMALL_SHARE", 1)
     reads: list[Any] = []
 
     def counted(conn: Any, **keywords: Any) -> time_schedule.TimeSchedule:
@@ -273,6 +275,48 @@ def test_a_booking_on_any_host_reads_no_amounts_while_few_providers_have_changed
     reads.clear()
     assert admin("POST", PATH, json=booking(1)).status_code == 409
     assert reads
+
+
+def test_windows_one_after_the_other_share_a_few_hosts_of_a_small_cloud(database_url: str) -> None:
+    admin = Admin(application(database_url))
+    hosts = [make_provider(admin, f"cn{number}", VCPU=8) for number in range(8)]
+    for hour in range(1, 9):
+        assert admin("POST", PATH, json=booking(hour)).status_code == 201
+    usages = [admin("GET", provider_path(each, "usages")).json["usages"] for each in hosts]
+    assert sum(each["VCPU"] > 0 for each in usages) < len(hosts)
+    assert post_claims(admin, new_claim("resources=VCPU:8")).status_code == 201
+
+
+def test_outdated_amounts_refuse_no_window_for_which_another_host_has_room(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin, other = Admin(application(database_url)), Admin(application(database_url))
+    monkeypatch.setattr("placement.search.claims.timetable._SMALL_SHARE", 1)
+    largest = 2**31 - 1
+    hosts = [make_provider(admin, f"cn{number}", DISK_GB=largest) for number in range(2)]
+
+    def book(by: Admin, begin: float, amount: int, *named: str) -> None:
+        body = booking(begin) | {"query": f"resources=DISK_GB:{amount}"}
+        answer = by("POST", PATH, json=body | ({"allowed_hosts": named} if named else {}))
+        assert answer.status_code == 201, answer.text
+
+    book(other, 3, 1_500_000_000, hosts[0])
+    book(admin, 3, 2_000_000_000)
+    # the hold of the host does not grow, so it looks as free as before
+    book(other, 5, 1_500_000_000, hosts[0])
+    for _ in range(3):
+        book(admin, 5, 200_000_000)
+        book(admin, 5, 300_000_000)
+
+
+def test_a_claim_that_is_over_is_refused_even_if_the_view_is_from_before_its_end(database_url: str) -> None:
+    admin = Admin(application(database_url))
+    make_provider(admin, "cn", VCPU=8)
+    assert admin("POST", PATH, json=booking(1) | {"query": "resources=VCPU:1"}).status_code == 201
+    assert admin("GET", "/resource_providers?name=cn").status_code == 200
+    time.sleep(0.02)
+    answer = post_claims(admin, new_claim("resources=VCPU:1"), ends_at=iso(time.time() - 0.01))
+    assert (answer.status_code, "has to end" in answer.text) == (400, True)
 
 
 def test_a_view_reads_once_while_others_write_steadily(
