@@ -375,7 +375,11 @@ class GuestClaims:
             # The claim may have been made, so the note stays.
             raise
         except PlacementError as error:
-            self._handle_refusal(view, note, error, known)
+            if _is_certain(error):
+                self._handle_refusal(view, note, error, known)
+            else:
+                # The note stays here, too. A later report finds the claim, or its change, if it was made.
+                self._note_refusal(view, str(error))
             return
         self._note_success(view)
         self._pipeline.submit(
@@ -466,6 +470,11 @@ class GuestClaims:
         self._recorder.record_done(
             LOG.warning, EventKind.STOP, guest, "Guest %s was stopped, because Placement has no room for it"
         )
+
+
+def _is_certain(error: PlacementError) -> bool:
+    """Whether an error proves that Placement has made no claim. An answer 500 may come after the commit."""
+    return error.status is not None and 400 <= error.status < 500
 
 
 def _has_no_room(error: PlacementError) -> bool:
