@@ -33,6 +33,7 @@ ONE = frozenset({min(ALL)})
 PINNED, FREE = CpuSettings((ONE,), ONE), CpuSettings((ALL,), ALL)
 UUID = "6b0c0f5e-54e5-4f2c-8f0e-1a9d5f4f9c11"
 DB = "db.service"
+WITH_UUID = f"[X-ComputeAgent]\nUuid={UUID}\n"
 
 pytestmark = pytest.mark.skipif(len(ALL) < 2, reason="needs two CPUs to tell apart")
 
@@ -48,6 +49,13 @@ def records(tmp_path):
         with suppress(FileNotFoundError):  # the driver deletes it meanwhile
             found.append(json.loads(path.read_text()))
     return found
+
+
+def move_uuid(systemd, first, second):
+    """An operator gives the uuid of a service to another one."""
+    first.files[0].write_text("[Service]\n")
+    second.files[0].write_text(WITH_UUID)
+    systemd.reload()
 
 
 def compare_all(driver, guest):
@@ -275,6 +283,50 @@ class TestSetting:
         systemd.reload()
         wait_for(lambda: not records(tmp_path))
         assert systemd.units[DB].values == UNIT_DEFAULTS
+
+    @pytest.fixture
+    def pair(self, systemd, open_driver):
+        """A service with a uuid and values of the agent, and a service that is no guest."""
+        first, second = systemd.start("a.service", WITH_UUID), systemd.start("b.service", None)
+        driver = open_driver()
+        driver.apply_cpu_settings(driver.guests()[0], PINNED)
+        return driver, first, second
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda driver, guest: driver.apply_cpu_settings(guest, PINNED),
+            lambda driver, guest: driver.limit_memory(guest, MemoryLimits(oom_score_adj=500)),
+        ],
+        ids=["cpus", "score"],
+    )
+    def test_a_uuid_that_moves_to_another_service_leaves_no_values_behind(
+        self, systemd, pair, tmp_path, change
+    ):
+        driver, first, second = pair
+        # The worker may change the new guest while the thread still reads other services.
+        driver.watch_guests(
+            lambda it: change(driver, it.guest) if it.kind is ChangeKind.STARTED else driver.changes.put(it)
+        )
+        move_uuid(systemd, first, second)
+        wait_for(lambda: [record["name"] for record in records(tmp_path)] == ["b.service"])
+        assert first.values == UNIT_DEFAULTS
+        assert systemd.drop_ins("a.service") == []
+
+    def test_a_moved_uuid_waits_until_the_former_service_has_its_values(self, systemd, pair, tmp_path):
+        driver, first, second = pair
+        systemd.refusals["AllowedCPUs"] = ("org.freedesktop.DBus.Error.AccessDenied", "no")
+        move_uuid(systemd, first, second)
+        wait_for(lambda: [one.name for one in driver.guests()] == ["b.service"])
+        (guest,) = driver.guests()
+        with pytest.raises(DriverError, match=r"former limits of a\.service, which had its uuid"):
+            driver.apply_cpu_limits(guest, CpuLimits(300))
+        assert second.values == UNIT_DEFAULTS
+        assert [record["name"] for record in records(tmp_path)] == ["a.service"]
+        systemd.refusals.clear()
+        assert driver.apply_cpu_limits(guest, CpuLimits(300))
+        assert first.values == UNIT_DEFAULTS
+        assert [record["name"] for record in records(tmp_path)] == ["b.service"]
 
     def test_a_service_that_was_removed_leaves_no_record(self, systemd, rig, tmp_path):
         driver, guest = rig
