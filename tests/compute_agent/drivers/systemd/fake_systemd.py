@@ -194,6 +194,12 @@ class FakeSystemd:
         """Another program sends a signal of systemd to all clients."""
         self._emit(MANAGER_PATH, MANAGER, member, "so", body, sender)
 
+    def send_bytes(self, data):
+        """Another program sends bytes to all clients."""
+        with self._lock:
+            for client in list(self._clients):
+                client.sendall(data)
+
     def folder_of(self, unit):
         return self.folders.groups / unit.group.strip("/")
 
