@@ -40,8 +40,9 @@ from compute_agent.model.messages import DriverError, printable_text
 CALL_SECONDS: Final = 5.0
 """The maximum time in seconds that a call waits for its answer."""
 
-# The list of containers has a few KiB for each container.
-_MAX_ANSWER: Final = 16 << 20
+# The list of containers has a few KiB for each container. However, it also has the labels of images: up to 4
+# MiB for each container with Podman, and six times as much if JSON has to escape them.
+_MAX_ANSWER: Final = 64 << 20
 
 _MAX_IMAGES: Final = 1000
 
@@ -143,9 +144,12 @@ class ContainerEngine:
             events.close()
 
     def list_containers(self, label: str) -> list[ContainerState]:
-        """The running containers with a label; with an empty label, all running containers."""
+        """The running containers with a label; with an empty label, all running containers.
+
+        :raises EngineError: the engine still answers, but the list is too long or not complete in time.
+        """
         filters = json.dumps({"label": [label]} if label else {})
-        found = self._ask_json("GET", f"/containers/json?{urlencode({'filters': filters})}")
+        found = self._ask_object(f"/containers/json?{urlencode({'filters': filters})}")
         try:
             return parse_list(found)
         except ValueError as error:
@@ -288,7 +292,7 @@ class ContainerEngine:
             ) from error
 
     def _ask_object(self, path: str) -> Any:
-        """The parsed answer about one container, pod or image; None if there is no such object.
+        """The parsed answer about containers, a pod or an image; None if there is no such object.
 
         An object without an answer does not end the connection: the other guests stay managed.
 

@@ -84,6 +84,8 @@ class ContainerTable(GuestTable):
         """
         self._unread: dict[str, str] = {}
         """For each container that must be read again, by key: the engine's reason for the refused read."""
+        self._has_list = True
+        """Whether the engine has given the last list."""
         self._stuck_until: dict[str, float] = {}
         """For each container without an answer in time, by key: when the agent asks again, in seconds of the
         monotonic clock."""
@@ -183,13 +185,25 @@ class ContainerTable(GuestTable):
         return settings.guest_uuid or made_uuid(self._host, self._driver, container.name)
 
     def _find_suspects(self, everything: bool) -> Collection[str]:
-        self._refuse_kubernetes()
-        listed = {
-            container.key for container in self._engine.list_containers("" if self._guest_names else GUEST)
-        }
-        self._others &= listed
         with self._lock:
             entries = dict(self._entries)
+        try:
+            self._refuse_kubernetes()
+            found = self._engine.list_containers("" if self._guest_names else GUEST)
+            listed, self._has_list = {container.key for container in found}, True
+        except EngineError as error:
+            # Without a first list, guests of an earlier agent would count as gone.
+            if not error.is_stuck or not self._complete:
+                raise
+            if self._has_list:
+                LOG.error(
+                    "The agent finds no containers that have started without an event, because it cannot list"
+                    " containers: %s",
+                    error,
+                )
+            self._has_list = False
+            listed = entries.keys() | self._others | self._unread.keys()
+        self._others &= listed
         self._unread = {key: text for key, text in self._unread.items() if key in listed or key in entries}
         self._stuck_until = {key: until for key, until in self._stuck_until.items() if key in self._unread}
         pods = {entry.guest.details[POD] for entry in entries.values() if POD in entry.guest.details}

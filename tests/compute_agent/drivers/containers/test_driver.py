@@ -836,6 +836,40 @@ class TestAway:
         engine.hangs.clear()
         wait_for(lambda: not driver.outage_reason)
 
+    def test_a_first_list_that_is_too_long_is_an_outage_and_gives_nothing_back(
+        self, engine, open_driver, monkeypatch, tmp_path
+    ):
+        engine.start(DB)
+        first = open_driver(engine)
+        first.apply_cpu_settings(first.guests()[0], PINNED)
+        first.close()
+        engine.start("long", {"compute-agent.guest": "false", "a": "x" * 100_000})
+        monkeypatch.setattr(engine_module, "_MAX_ANSWER", 100_000)
+        driver = open_driver(engine)
+        assert "the answer is larger than 100000 bytes" in driver.outage_reason
+        assert driver.awaited_drivers == {"podman"}
+        assert records(tmp_path)
+        engine.stop("long")
+        wait_for(lambda: not driver.awaited_drivers)
+        assert driver.misplaced_threads(driver.guests()[0], PINNED) == {}
+
+    def test_a_container_without_an_answer_is_read_again_while_there_is_no_list(
+        self, engine, open_driver, monkeypatch
+    ):
+        engine.start("first")
+        driver = open_driver(engine, look_interval=0.1, seconds=0.3)
+        engine.stuck.add("/containers/json")
+        calls = len(engine.calls)
+        broken = engine.start(DB)
+        path = f"/libpod/containers/{broken.key}/json"
+        engine.answers[path] = 500, {"message": "broken"}
+        engine.emit(broken, "rename")
+        wait_for(lambda: engine.calls[calls:].count(f"GET {path}") > 1)
+        engine.answers.clear()
+        wait_for(lambda: {guest.name for guest in driver.guests()} == {"first", DB})
+        assert driver.outage_reason == ""
+        engine.stuck.clear()
+
     def test_an_engine_that_hangs_is_asked_only_once_about_guests_that_do_not_run(self, engine, open_driver):
         driver = open_driver(engine, seconds=0.3)
         engine.hangs.set()

@@ -8,6 +8,7 @@ import pytest
 
 from compute_agent.drivers.base import ChangeKind, CpuSettings
 from compute_agent.drivers.cgroup import GuestCgroup
+from compute_agent.drivers.containers import engine as engine_module
 from compute_agent.model.messages import DriverError
 from tests.compute_agent.drivers.containers.fake_engine import GUEST, IMAGE, FakeEngine
 from tests.compute_agent.drivers.containers.real_podman import IMAGE_LABELS, RealPodman, missing_reason
@@ -107,6 +108,21 @@ def test_containers_are_guests_by_their_names(engine, follow):
     assert next_change(driver) == (ChangeKind.STARTED, "nova_api")
     assert {guest.name for guest in driver.guests()} == {"nova_api", "nova_conductor", DB}
     assert driver.lost_guests() == {}
+
+
+def test_a_list_that_is_too_long_costs_no_guest(engine, follow, monkeypatch, caplog):
+    """The labels of an image may make the list as long as the image wants."""
+    engine.start(DB)
+    driver = follow(look_interval=0.1)
+    monkeypatch.setattr(engine_module, "_MAX_ANSWER", 100_000)
+    engine.start("long", {"compute-agent.guest": "false", "a": "x" * 60_000, "b": "x" * 60_000})
+    wait_for(lambda: "it cannot list containers" in caplog.text)
+    engine.start("web")
+    assert next_change(driver) == (ChangeKind.STARTED, "web")
+    engine.stop(DB)
+    assert next_change(driver) == (ChangeKind.STOPPED, DB)
+    assert [guest.name for guest in driver.guests()] == ["web"]
+    assert (driver.outage_reason, caplog.text.count("it cannot list containers")) == ("", 1)
 
 
 def test_a_guest_is_stopped_through_the_engine_and_not_started_again(engine, follow):
