@@ -1,9 +1,9 @@
 """A connection to the message bus (D-Bus) of this host: calls with a time limit, and signals.
 
 The package jeepney encodes and decodes messages. The agent imports jeepney only when a connection opens,
-because other drivers work without it. One thread of the connection reads all messages. A call from any thread
-waits for its answer until its time limit. After a timeout the connection is closed, because a bus or a
-service that hangs would delay each further call by the same time.
+because other drivers work without it. One thread of the connection reads all messages. Any thread can make a
+call, and waits for the answer until the time limit of the call. After a timeout the connection is closed,
+because a bus or a service that hangs would delay each further call by the time limit, too.
 
 Any program may send messages to a connection of the system bus, and they must neither cost much nor end the
 connection. So a message counts only if its sender is the bus itself, or a service that the agent has called.
@@ -39,14 +39,15 @@ CALL_SECONDS: Final = 5.0
 """The maximum time in seconds that a call waits for its answer."""
 
 # The longest message for the agent is the list of all services, about 300 bytes each. The D-Bus specification
-# allows 128 MiB, which would cost the agent its memory.
+# allows 128 MiB, which could exceed the memory limit of the agent.
 _MAX_BODY: Final = 16 << 20
 _MAX_MESSAGE: Final = 128 << 20
 
 # The longest field of a header is the path of a unit.
 _MAX_HEADER: Final = 4 << 10
 
-# The part of a message that has its whole length (D-Bus Specification, "Message Format").
+# The number of bytes at the start of a message that state the length of the whole message (D-Bus
+# Specification, "Message Format").
 _START: Final = 16
 
 BUS_THREAD: Final = ThreadSpec(
@@ -98,7 +99,7 @@ def _missing_jeepney() -> ConfigError:
 
 
 class BusConnection:
-    """A connection to the message bus. Methods may be called from any thread."""
+    """A connection to the message bus. Any thread is allowed to call the methods."""
 
     def __init__(
         self,
@@ -190,7 +191,8 @@ class BusConnection:
             serial = self._serial
             self._pending[serial] = destination, answer
             self._called.add(destination)
-            # Sent under the lock, so that the bytes of two messages do not mix. SO_SNDTIMEO bounds the wait.
+            # The message is sent under the lock, so that the bytes of two messages do not mix. SO_SNDTIMEO
+            # limits the time of sending.
             try:
                 self._socket.sendall(message.serialise(serial=serial))
             except OSError as error:
@@ -215,7 +217,8 @@ class BusConnection:
 
     def _prove_identity(self) -> None:
         authenticator = self._jeepney.auth.Authenticator()
-        # The time limit of the socket is for each read, and a bus may send one byte a read.
+        # The deadline is for all reads together. The socket has a time limit for each read, and a bus could
+        # send one byte at each read.
         deadline = time.monotonic() + self._seconds
         for data in authenticator:
             self._socket.sendall(data)
@@ -282,7 +285,7 @@ class BusConnection:
         """
         try:
             header, _ = self._jeepney.low_level.Header.from_buffer(content)
-            # A bus always states the sender. Its own first answers may lack it.
+            # A bus states the sender in each message. Only its own first answers perhaps lack the sender.
             sender = header.fields.get(self._jeepney.HeaderFields.sender, BUS_NAME)
             return header if sender in self._called else None
         # jeepney raises several kinds of errors for a header that it cannot decode.
@@ -324,7 +327,8 @@ class BusConnection:
 
 
 BusOpener = Callable[[Callable[[BusSignal], None], Callable[[], None]], BusConnection]
-"""A function that opens a connection. Its arguments are called at each signal, and at the end."""
+"""A function that opens a connection. The connection calls the first argument at each signal, and the second
+at its end."""
 
 
 def bus_opener(path: Path, seconds: float = CALL_SECONDS) -> BusOpener:
