@@ -6,7 +6,7 @@ Packages
     - ``loops``: the periodic work of the agent, each kind in a thread of its own
     - ``throttling``: limits guests of lower classes to protect other guests
     - ``pipeline``: assigns CPUs to each guest, and repairs drift through ``controllers``
-    - ``report``: keeps the providers, inventories and allocations in Placement equal to the host's
+    - ``report``: keeps providers, inventories and allocations in Placement equal to those of the host
     - ``classification``, ``classes``, ``policy``: the settings of a guest, and the choice of its CPUs
     - ``drivers``: list and change guests of each kind; ``monitoring`` and ``usage`` measure guests
     - ``inventory``, ``host``, ``resctrl``: the capabilities of the hardware and the kernel
@@ -18,8 +18,8 @@ Order of calls
     controllers write the chosen CPUs to the kernel. The reporting loop compares the inventories with
     Placement.
 
-Imports point one way, from the commands down to ``model``, which imports no other package. CONTRIBUTING.md
-has the table, and ``pyproject.toml`` the contract.
+Imports go in one direction: from the commands down to ``model``, which imports no other package.
+CONTRIBUTING.md has the table, and ``pyproject.toml`` the contract.
 """
 
 from importlib.metadata import PackageNotFoundError, version

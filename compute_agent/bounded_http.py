@@ -75,7 +75,7 @@ def read_address(
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """The answer to a request; after a refusal, ``content`` is only the beginning of the content."""
+    """The answer to a request. If the server refuses the request, ``content`` is cut after its beginning."""
 
     status: int
     content: bytes
@@ -173,7 +173,7 @@ def _ended_in_time(plain: socket.socket, left: float, deadline: float) -> Iterat
         try:
             yield
         except (OSError, http.client.HTTPException, ValueError):
-            # If acquire() fails, the timer has shut the connection down, and the error below reports the
+            # If ``late`` is set, the timer has shut the connection down, and the error below reports the
             # timeout.
             if not late.is_set():
                 raise

@@ -32,7 +32,7 @@ _TEMPORARY: Final = re.compile(r"\..+\.[a-z0-9_]{8}")
 
 
 class UnsafeFileError(OSError):
-    """Another user may have made a file or folder, or may change it. The text says what to do about it."""
+    """Another user could have made or changed a file or folder. The text says what to do about it."""
 
 
 def secure_folder(folder: Path) -> None:
@@ -41,8 +41,8 @@ def secure_folder(folder: Path) -> None:
     :raises UnsafeFileError: another user owns the folder or a folder above it, or may write to one of them.
     :raises OSError: the folder cannot be made.
     """
-    # The folder is checked before mkdir, so that nothing is made below a folder of another user; and after
-    # it, as the new folders have the modes that the umask leaves them.
+    # The folder is checked before mkdir, so that nothing is made below a folder of another user. It is
+    # checked again afterwards, because the umask decides the modes of new folders.
     check_folder(folder)
     folder.mkdir(mode=0o750, parents=True, exist_ok=True)
     check_folder(folder)
@@ -55,8 +55,8 @@ def check_folder(folder: Path) -> None:
 
     :raises UnsafeFileError: another user owns the folder or a folder above it, or may write to one of them.
     """
-    # The folder that the links lead to is checked first, then each link by itself: the owner of a
-    # link, or of the folder that has it, decides where it leads tomorrow.
+    # The real folder is checked first, and then each link. The owner of a link, or of the folder that
+    # contains the link, could change its target later.
     real = folder.resolve()
     _check_part(real, folder, stat.S_IWOTH | stat.S_IWGRP)
     _check_above(real, folder)
@@ -66,7 +66,7 @@ def check_folder(folder: Path) -> None:
 
 
 def _symbolic_links(path: Path) -> Iterator[Path]:
-    """Yield the symbolic links in a path, which must have been resolved, so that links form no circle."""
+    """Yield the symbolic links in a path. The path was resolved before, so its links form no circle."""
     for part in (path, *path.parents):
         if part.is_symlink():
             yield part
@@ -74,8 +74,8 @@ def _symbolic_links(path: Path) -> Iterator[Path]:
 
 
 def _check_above(path: Path, folder: Path) -> None:
-    # A group may write above the folder itself: it is the user's own in most cases. In a sticky folder such
-    # as /tmp only the owner of an entry can rename it.
+    # A group is allowed to write to the folders above, because in most cases it is the user's own group. In a
+    # sticky folder such as /tmp, only the owner of an entry can rename the entry.
     for part in path.parents:
         _check_part(part, folder, stat.S_IWOTH, sticky=True)
 
@@ -121,7 +121,7 @@ def open_own(path: Path, flags: int, mode: int = 0o600) -> int:
             raise _unusable_file(path) from error
         raise
     try:
-        # The descriptor is checked, not the path: the path may lead to another file by now.
+        # The descriptor is checked, not the path: the path perhaps leads to another file by now.
         _check_status(path, os.fstat(descriptor))
         os.set_blocking(descriptor, True)
     except BaseException:
@@ -131,7 +131,7 @@ def open_own(path: Path, flags: int, mode: int = 0o600) -> int:
 
 
 def check_own(path: Path) -> None:
-    """Make the checks of open_own() for a file that a library will open.
+    """Check a file that a library will open, in the same way as open_own().
 
     An absent file does not count as an error.
 
@@ -148,7 +148,7 @@ def read_own(path: Path) -> bytes:
     :raises OSError: the file is absent, cannot be read, or has more than ``MAX_BYTES``.
     """
     with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
-        # One byte more than allowed is read, to notice a file that is too large; the size may change during
+        # One byte more than allowed is read, to notice a file that is too large; the size can change during
         # the read.
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
@@ -184,12 +184,12 @@ def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
             os.fchmod(file.fileno(), mode)
             file.write(content)
             file.flush()
-            # The content is synced before the rename. Otherwise a file system may write the new name first,
+            # The content is synced before the rename. Otherwise a file system could write the new name first,
             # and after a power cut the file would be empty.
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException as error:
-        # The first error is the one to report.
+        # The first error is reported, not an error of this removal.
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         if isinstance(error, OSError) and error.filename is None:
@@ -199,12 +199,15 @@ def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove files that a killed write_durably() left, while no other thread writes to the folder."""
+    """Remove the temporary files that a killed write_durably() has left.
+
+    No other thread may write to the folder during the call.
+    """
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             path = folder / name
-            # lstat(): a link of this name belongs to an operator, as write_durably()
-            # makes regular files.
+            # lstat() is used, because a link of this name belongs to an operator: write_durably() makes
+            # regular files.
             if _TEMPORARY.fullmatch(name) and stat.S_ISREG(path.lstat().st_mode):
                 path.unlink()
 

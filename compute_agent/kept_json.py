@@ -19,9 +19,9 @@ T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 
 SAVE_SECONDS: Final = 300.0
-"""Seconds between two saves of learned values. A crash may lose the values since the last save, because a
-sync after each sample would wear out the disk. A value that was reported, or that another part of the agent
-acts on, is saved at once.
+"""Seconds between two saves of learned values. After a crash, the values since the last save are lost. They
+are not saved more often, because a sync after each sample would wear out the disk. A value that was reported,
+or that another part of the agent acts on, is saved at once.
 """
 
 
@@ -64,7 +64,7 @@ def parse(version: int, content: bytes, read: Callable[[Any], T]) -> T:
         if document["version"] != version:
             raise ValueError(f"version {document['version']!r} is not {version}")
         return read(document)
-    # The document may be any JSON: a list in place of an object, a deep nesting, a missing key. Callers
+    # The document can be any JSON: a list in place of an object, a deep nesting, a missing key. Callers
     # rename a damaged file, and expect one kind of error for it.
     except (LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
@@ -99,7 +99,7 @@ def load_state(
     A file that cannot be used is renamed and not overwritten, because no other copy of its content exists.
 
     :param report: logs the new name of a renamed file, and the error.
-    :raises UnsafeFileError: another user may have made the file. The file is then not renamed.
+    :raises UnsafeFileError: another user could have made the file. The file is then not renamed.
     :raises OSError: the file cannot be renamed.
     """
     try:
@@ -114,7 +114,7 @@ def load_state(
 
 
 class KeptFile(Generic[T]):
-    """A JSON file with data for a module's next start; only one thread may use the object."""
+    """A JSON file with data for the next start of the agent; only one thread may use the object."""
 
     def __init__(self, path: Path, parse: Callable[[bytes], T], subject: str) -> None:
         """Begin without reading the file; load() reads it.
@@ -130,7 +130,10 @@ class KeptFile(Generic[T]):
         self._failure = ""
 
     def load(self) -> T | None:
-        """The content of the file; None if it cannot be used, and then the file is renamed."""
+        """The content of the file; None if there is no file, or if it cannot be used.
+
+        A file that cannot be used is renamed, unless other users can write to it.
+        """
         try:
             return self._parse(read_own(self._path))
         # The file does not exist before the first save.
@@ -160,7 +163,8 @@ class KeptFile(Generic[T]):
 
     def save(self, content: bytes, now: float) -> None:
         """Write the content. A failure, such as a full disk, is logged once and not raised."""
-        # The time is set also before a write that fails: a full disk is tried again at the usual interval.
+        # The time is set before the write. So after a failure, such as a full disk, the next attempt comes at
+        # the usual interval.
         self._saved = now
         try:
             write_durably(self._path, content)

@@ -35,8 +35,8 @@ def hold_lock(path: Path, holder: str) -> int:
         descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The file may have been removed between open(2) and flock(2). Its lock is
-            # then worthless, as another process locks the next file of this name.
+            # The file was perhaps removed between open(2) and flock(2). Its lock is then worthless, because
+            # another process locks the next file with this name.
             if is_held(path, descriptor):
                 content = f"{holder}\n".encode()[:_MAX_LENGTH]
                 os.pwrite(descriptor, content, 0)

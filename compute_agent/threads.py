@@ -1,9 +1,9 @@
 """Starts all threads of the agent. A :class:`ThreadSpec` describes each of them.
 
 A :class:`PeriodicTask` repeats rounds with pauses between them; a :class:`WakeSignal` ends a pause early.
-:func:`start_thread` runs a function in a new thread, such as the loop of a server. Helper threads
-do one piece of work: :func:`run_aside` is for work that may hang without a timeout, and :func:`start_timer`
-for a deadline.
+:func:`start_thread` runs a function in a new thread, such as the loop of a server. Helper threads do one
+piece of work: :func:`run_aside` is for work that can hang without a timeout, and :func:`start_timer` for a
+deadline.
 
 All threads are daemon threads, so a thread that hangs never keeps the process from ending. The table of
 threads for developers (``doc/_ext/threads.py``) consists of the roles that modules define.
@@ -28,7 +28,7 @@ class ThreadSpec:
 
     ``interval`` is in seconds, or a text that names the event for which the thread waits. ``duty`` is the
     work of the thread. ``locks`` names the locks that it shares with other threads. ``calls`` names the
-    services and objects for which it may wait.
+    services and objects for which the thread can wait.
     """
 
     name: str
@@ -44,7 +44,10 @@ ONCE: Final = "once"
 
 
 class WakeSignal:
-    """Ends the pause of a task; it is made first, so that other objects can refer to it."""
+    """Ends the pause of a task.
+
+    A signal can be made before its task, so that other objects can refer to the signal.
+    """
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -56,7 +59,7 @@ class WakeSignal:
     def wait(self, seconds: float | None) -> None:
         """Wait until woken, at most ``seconds`` (None: no limit). Only the thread of the task calls it."""
         self._event.wait(seconds)
-        # The event is cleared before the round, not after it: a change during the round is for the next
+        # The event is cleared before the round, not after it. So a change during the round starts another
         # round.
         self._event.clear()
 
@@ -85,7 +88,10 @@ def _do_nothing() -> None:
 
 
 class PeriodicTask:
-    """A thread that repeats rounds, also after an exception in one; any may start and stop it."""
+    """A thread that repeats rounds, even after an exception in a round.
+
+    Any thread may start and stop the task.
+    """
 
     def __init__(
         self,
@@ -103,10 +109,10 @@ class PeriodicTask:
     ) -> None:
         """Prepare the thread; start() starts it.
 
-        :param pause: takes the seconds that a round took, and returns the seconds until the next round; None
-            waits until woken.
+        :param pause: takes the seconds that a round took, and returns the seconds until the next round. None
+            means that the thread waits until it is woken.
         :param failed: called while an exception of a round is handled. The argument is whether the exception
-            differs from that of the last round.
+            differs from the exception of the last round.
         :param is_needed: tells whether the task has work. Without work the thread ends, and start() starts it
             again later.
         :param begin: called when the thread starts. Neither ``begin`` nor ``rest`` may call methods of the
@@ -131,7 +137,7 @@ class PeriodicTask:
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread has something to do, and runs or was stopped meanwhile."""
+        """Whether the thread was started, and has not ended because its work was done."""
         return self._thread is not None
 
     def is_alive(self) -> bool:
@@ -153,7 +159,7 @@ class PeriodicTask:
 
     def stop(self, timeout: float | None) -> None:
         """Stop for good. If a round hangs, wait at most ``timeout`` seconds for its end (None: no limit)."""
-        self._stopped.set()  # without the lock, as a hanging thread may hold it
+        self._stopped.set()  # the lock is not taken here, because a hanging thread perhaps holds it
         self._signal.wake()
         thread = self._thread
         if thread is not None:
@@ -205,7 +211,7 @@ def run_aside(role: ThreadSpec, work: Callable[[], T], suffix: str = "") -> Futu
         try:
             found.set_result(work())
         except BaseException as error:
-            found.set_exception(error)  # SystemExit, too: the waiting thread has to learn of every end
+            found.set_exception(error)  # the waiting thread also has to learn of SystemExit
 
     start_thread(role, run, suffix)
     return found

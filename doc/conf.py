@@ -1,4 +1,7 @@
-"""How Sphinx builds the site: `make doc`. Pages are MyST markdown; what is generated comes from `_ext`."""
+"""The configuration of Sphinx for the site, which `make doc` builds.
+
+Pages are MyST markdown. The extensions in `_ext` generate parts of pages.
+"""
 
 import sys
 from importlib.metadata import version as installed_version
@@ -13,7 +16,7 @@ extensions = ["myst_parser", "generated", "truth"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build", "changes"]
 nitpicky = True
-smartquotes = False  # commands have "--" and quotes that are to be copied
+smartquotes = False  # commands have "--" and quotes, which readers copy
 
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 3
@@ -23,10 +26,11 @@ html_title = "placement-compute"
 html_show_sourcelink = False
 html_copy_source = False
 
-# The site is read offline too: everything that it loads is in it, and its search runs in the browser.
+# Readers also use the site without a network: it contains all files that its pages load, and the search runs
+# in the browser.
 html_theme_options = {"navigation_with_keys": True}
 html_search_scorer = str(Path(__file__).with_name("search.js"))  # Sphinx opens it from the working directory
 
-# `make doc-links` asks for the links that leave the site; those within it are checked by every build.
+# `make doc-links` requests the links to other sites; every build checks the links within the site.
 linkcheck_timeout = 20
 linkcheck_retries = 2

@@ -1,16 +1,17 @@
 /* The site's search in the browser; html_search_scorer of conf.py puts this file behind searchtools.js of Sphinx.
  *
- * Sphinx shows only pages that have each word of a question, and scores a page by its best single word. Here
- * - words of operators stand for ours: "revert" finds "roll back";
- * - a page scores by the share of the question that its text and its best heading have. Rare words count more.
- *   A page without some words is shown if it has nearly as many as the best page;
- * - the result leads to the best heading if that has most of the question.
+ * Sphinx shows only pages that have each word of a question, and scores a page by its best single word.
+ * This search is different:
+ * - Words of operators also find the words of our pages: "revert" finds "roll back".
+ * - The score of a page depends on the share of the question's words that its text and its best heading have.
+ *   Rare words count more. A page that lacks some words is shown if it has nearly as many as the best page.
+ * - The result links to the best heading if this heading has most words of the question.
  */
 "use strict";
 
 const stemmer = new Stemmer();
 
-/* Our words, and the words of operators for the same, which are found too. */
+/* The words of our pages, each with words of operators for the same thing. A question with these finds our words. */
 const OPERATOR_WORDS = {
   "many hosts": ["all hypervisors", "all hosts", "every hypervisor", "every host", "all compute nodes"],
   "same settings": ["one config", "same config", "central config", "one configuration", "upload", "distribute"],
@@ -41,16 +42,16 @@ const OPERATOR_WORDS = {
   "try beside": ["evaluate", "rehearse", "test without touching", "without risk"],
 };
 
-/* Words of questions that do not name a subject, beside those of Sphinx. */
+/* Words of questions that do not name a subject, in addition to the stop words of Sphinx. */
 const QUESTION_WORDS = new Set("can could get happens mean meaning means need number put reason reasons see want".split(" "));
 
-/* Lists of all commands, options and changes come after guides of equal fit, and so do tables of contents. */
+/* Penalties. Lists of commands, options and changes, and tables of contents, come after guides that fit as well. */
 const findPenalty = (docname) => {
   if (/^(reference\/(?!glossary$)|releases$|host\/nova-doors$)/.test(docname)) return 20;
   return /^(.*\/)?index$/.test(docname) && docname !== "tutorial/index" ? 8 : 0;
 };
 
-/* The stem of a word, or "" for a word without a subject. Capitals name something: BE is a class. */
+/* The stem of a word, or "" for a word that names no subject. A word in capitals is a name: BE is a class. */
 const findStem = (word) => {
   const lower = word.toLowerCase();
   const isName = word.length > 1 && word === word.toUpperCase();
@@ -60,7 +61,7 @@ const findStem = (word) => {
 
 const findStems = (text) => new Set(splitQuery(text).map(findStem).filter((stem) => stem));
 
-/* A question as a list of sets of stems; one of each set should be on the page. */
+/* A question as a list of sets of stems. A page fits if it has at least one stem of each set. */
 const parseQuestion = (question) => {
   const sets = [];
   let rest = ` ${splitQuery(question).join(" ")} `;
@@ -77,7 +78,7 @@ const parseQuestion = (question) => {
   return sets;
 };
 
-/* Numbers of the pages with a stem. An unknown stem stands for all words that begin with it. */
+/* The numbers of the pages with a stem. A stem that no page has finds all words that begin with it. */
 const findPages = (stem, headings) => {
   const { terms, titleterms } = Search._index;
   const pages = [terms, titleterms].flatMap((index) => {
@@ -103,7 +104,8 @@ const readHeadings = () => {
 
 const sumWeights = (words) => words.reduce((sum, { weight }) => sum + weight, 0);
 
-/* The heading of a page that fits best. A short heading is about little else, a question has its answer below it. */
+/* The heading of a page that fits best. Short headings score higher, because they are about little else. Headings
+ * that are questions score higher, because their answer is below. */
 const findBestHeading = (wanted, headings, titleStems) => {
   const hasWord = (stems) => ({ set }) => [...set].some((stem) => stems.has(stem));
   let best = { fit: 0, share: 0 };
@@ -119,18 +121,18 @@ const findBestHeading = (wanted, headings, titleStems) => {
   return best;
 };
 
-/* The words of a question that some page has, with their pages; the sum of their weights is 1. */
+/* The words of a question that at least one page has, with these pages. The sum of the weights of the words is 1. */
 const weighWords = (question, headings) => {
   const words = parseQuestion(question)
     .map((set) => ({ set, pages: new Set([...set].flatMap((stem) => findPages(stem, headings))) }))
     .filter(({ pages }) => pages.size)
-    // A word on very few pages is often not a word of ours, so that it counts little more than one on ten.
+    // A word on very few pages is often not a term of ours, so it counts little more than a word on ten pages.
     .map((word) => ({ ...word, weight: Math.log((10 + Search._index.docnames.length) / (5 + word.pages.size)) }));
   const total = sumWeights(words);
   return words.map((word) => ({ ...word, weight: word.weight / total }));
 };
 
-/* Results for pages that have most of the question, in the form of searchtools.js. */
+/* The results, in the form of searchtools.js: pages that have most words of the question. */
 const findResults = (question) => {
   const { docnames, filenames, titles } = Search._index;
   const headings = readHeadings();
@@ -148,7 +150,8 @@ const findResults = (question) => {
   return results;
 };
 
-/* Puts the functions above in place of those of Sphinx. Without these names Sphinx searches as it always does. */
+/* Replaces functions of Sphinx by the functions above. If Sphinx does not have functions of these names, its own
+ * search stays. */
 const extendSearch = () => {
   if (!Search._parseQuery || !Search.performTermsSearch) return;
   const parseQuery = Search._parseQuery;
@@ -156,7 +159,7 @@ const extendSearch = () => {
   Search._parseQuery = (query) => {
     question = query;
     const [text, searchTerms, ...others] = parseQuery(query);
-    // Summaries begin where one of these words is.
+    // The summary of a result begins at one of these words.
     return [text, new Set([...searchTerms, ...parseQuestion(query).flatMap((set) => [...set])]), ...others];
   };
   Search.performTermsSearch = () => findResults(question);
@@ -171,7 +174,7 @@ var Scorer = {
     return score + (findWords(query) === findWords(title.split(" > ").pop()) ? 80 : 0);
   },
 
-  // The defaults of Sphinx, which an own scorer has to repeat.
+  // The defaults of Sphinx, which a scorer of one's own has to repeat.
   objNameMatch: 11,
   objPartialMatch: 6,
   objPrio: { 0: 15, 1: 5, 2: -5 },

@@ -1,1 +1,1 @@
-"""The placement service, with inventories, allocations and candidates over REST."""
+"""The placement service: a REST API for resource providers, their inventories, allocations and candidates."""

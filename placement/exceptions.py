@@ -1,8 +1,8 @@
-"""The exceptions that the API answers as errors.
+"""The exceptions that become error answers of the API.
 
-Each class is a kind of error that a client may get. The class of an exception determines the HTTP status
-(:mod:`placement.api.errors` has the table). ``code`` is the error code that answers contain from microversion
-1.23 on (API reference, "Error codes").
+Each class is a kind of error that clients can get. The class of an exception determines the HTTP status of
+the answer (:mod:`placement.api.errors` has the table). The attribute ``code`` is the error code, which
+answers contain from microversion 1.23 on (API reference, "Error codes").
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ CANNOT_DELETE_PARENT: Final = "placement.resource_provider.cannot_delete_parent"
 
 
 class ServiceError(Exception):
-    """Base class of all errors; ``str(error)`` becomes the ``detail`` of the answer."""
+    """Base class of all errors. The attribute ``detail`` becomes the field ``detail`` of the answer."""
 
     def __init__(self, detail: str, code: str = UNDEFINED) -> None:
         super().__init__(detail)
@@ -42,17 +42,17 @@ class InvalidRequest(ServiceError):
     def too_long(cls, failure: str, seconds: float, option: str, advice: str) -> Self:
         """Return the error for a request that takes too long.
 
-        :param failure: a main clause that says which result was not reached.
+        :param failure: the beginning of the message: a main clause about the result that was not reached.
         :param seconds: the limit of CPU time.
         :param option: the option in ``[api]`` that sets the limit.
-        :param advice: the end of the sentence, with its punctuation.
+        :param advice: the end of the message, with its punctuation.
         """
         limit = f"in {seconds:g} seconds of work, which is the limit ([api] {option})"
         return cls(f"{failure} {limit}{advice}", SEARCH_TOO_LONG)
 
 
 class Forbidden(ServiceError):
-    """The policy does not allow the operation to the caller: 403."""
+    """The policy does not allow the caller this operation: 403."""
 
 
 class NotFound(ServiceError):
@@ -63,10 +63,10 @@ class Conflict(ServiceError):
     """The request contradicts the current state: 409."""
 
     has_overlaps = False
-    """Whether windows, or claims with an end time, prevent the write."""
+    """Whether windows, or claims with an end time, are the reason for the conflict."""
 
     def add_overlaps(self, sentence: str) -> None:
-        """Add a sentence that names the windows and claims which prevent the write; it may be empty."""
+        """Add a sentence about the windows and claims that prevent the write; an empty text means none."""
         self.detail += sentence
         self.has_overlaps = self.has_overlaps or bool(sentence)
 
@@ -79,11 +79,11 @@ class ConcurrentUpdate(Conflict):
 
 
 class ConsumerExists(ConcurrentUpdate):
-    """A consumer that the request declares as new exists already: 409."""
+    """The request creates a consumer that already exists: 409."""
 
 
 class NoCandidate(Conflict):
-    """No candidate satisfies a claim: 409. The answer contains the explanation, if one was made."""
+    """No candidate satisfies a claim: 409. If an explanation was made, the answer contains it."""
 
     def __init__(self, detail: str, explanation: Mapping[str, Any] | None) -> None:
         super().__init__(detail, NO_CANDIDATE)
@@ -91,7 +91,10 @@ class NoCandidate(Conflict):
 
 
 class EndTooLate(Conflict):
-    """The room of a window is not free until its new end: 409. The answer contains the latest end."""
+    """The resources of a window are not free until its new end: 409.
+
+    The answer contains the latest possible end.
+    """
 
     def __init__(self, detail: str, latest_end: str) -> None:
         super().__init__(detail, END_TOO_LATE)
@@ -103,8 +106,8 @@ class Gone(ServiceError):
 
 
 RETRY_AFTER: Final = "5"
-"""Seconds until a client may repeat a refused request, if the length of the outage is unknown."""
+"""Seconds after which a client should send a refused request again, if the length of an outage is unknown."""
 
 
 class Unavailable(ServiceError):
-    """The database or another server does not answer, or refuses the service: 503."""
+    """The database or another server does not answer, or it refuses the requests of this service: 503."""

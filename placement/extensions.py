@@ -1,21 +1,21 @@
-"""Extension points (seams) through which packages outside of the core add parts to the service.
+"""Extension points, called *seams*, through which packages outside of the core add parts to the service.
 
-The core does not import ``placement_extras``. A seam is a group of entry points of installed distributions;
-the core loads the objects that are registered there. Without any extension, the service is the Placement API
-and most of ``/ext/v1``, such as claims, reservations and explanations. ``placement_extras``, in the same
-distribution, registers the extensions that come with the service.
+The core does not import ``placement_extras``. A seam is a group of entry points of installed distributions.
+The core loads the objects that are registered in this group. Without any extension, the service has the
+Placement API and most of ``/ext/v1``, such as claims, reservations and explanations. The package
+``placement_extras``, in the same distribution, registers the extensions that come with the service.
 
 - ``options``: modules with a ``GROUP`` and its ``OPTIONS``, as in :mod:`placement.conf`
 - ``rules``: lists of policy rules with their defaults
 - ``blueprints``: Flask blueprints of operations below ``/ext/v1``
-- ``request_forms``: :class:`placement.schemas.request_form.RequestForm`, fields of a body that replace the
-  query string of a request for candidates
-- ``applications``: :class:`placement.api.middleware.SideApplication`, WSGI applications below a path
+- ``request_forms``: :class:`placement.schemas.request_form.RequestForm`, fields in the body of a request that
+  replace the query string for candidates
+- ``applications``: :class:`placement.api.middleware.SideApplication`, WSGI applications with their own paths
 - ``commands``: :class:`placement.cmd.common.ManageCommand`, commands of ``placement-manage``
 - ``takeovers``: :class:`placement.maintenance.sync.Takeover`, conversions of databases of other programs
 - ``tables``: :class:`placement.db.tables.ExtensionTables`, further tables and the migrations that create them
-- ``trait_attributes``: mappings from a trait to names of attributes, which a provider loses together with the
-  trait
+- ``trait_attributes``: mappings from a trait to the names of attributes that a provider loses together with
+  this trait
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,8 @@ _GROUP: Final = "placement.extensions."
 
 @cache
 def _all_entry_points() -> Any:  # its type differs between versions of Python
-    # a query for one group also reads the files of all distributions, and a start needs most seams
+    # even a query for one group reads the files of all distributions, and the start of a program needs most
+    # groups
     return entry_points()
 
 

@@ -7,19 +7,19 @@ from typing import Final, Generic, TypeVar
 
 Result = TypeVar("Result")
 
-# this is a generous factor, because results have fields for each parameter of a query, and Python objects are
-# large
+# the factor is large, because a result has fields for each parameter of a query, and Python objects are large
 _EXPANSION: Final = 64
-"""Assumed number of bytes of a result and its key, for each character of the argument."""
+"""Assumed size of a result with its key: this number of bytes for each character of the key as text."""
 
 
 class KeptResults(Generic[Result]):
     """A cache that keeps the most recently used results.
 
-    Clients choose the length of arguments, so the limit applies to the total size of the results, not to
-    their number.
+    The limit applies to the total size of the results and not to their number, because clients choose the
+    length of keys.
 
-    :param max_bytes: the maximum total size of all results, by a generous estimate.
+    :param max_bytes: the maximum total size of all results. The size of a result is estimated, rather too
+        large.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -32,16 +32,16 @@ class KeptResults(Generic[Result]):
         return len(self._kept)
 
     def get(self, key: Hashable, make: Callable[[], Result]) -> Result:
-        """Return the cached result for the key, or make it; errors of ``make`` are not cached."""
+        """Return the cached result for the key, or make it. Errors of ``make`` are not cached."""
         with self._lock:
             if (known := self._kept.get(key)) is not None:
                 self._kept.move_to_end(key)
                 return known[0]
-        # computed without the lock, so that other requests do not wait; sometimes two requests compute the
-        # same result
+        # the lock is not held here, so that other requests do not wait. Sometimes two requests compute the
+        # same result.
         result = make()
         size = _EXPANSION * len(repr(key))
-        # too large for the cache: it would remove all other results, and then itself
+        # a result larger than the cache is not stored, because the loop below would remove all results
         if size > self._max_bytes:
             return result
         with self._lock:

@@ -1,11 +1,11 @@
-"""Messages about optional packages, which pip installs with an extra of the distribution."""
+"""Messages about optional packages, which pip installs in groups: the *extras* of the distribution."""
 
 
 def how_to_install(extra: str) -> str:
-    """Return the command that installs an extra.
+    """Return the command that installs this release with an extra.
 
-    The command has a path, because PyPI has no package of this service: a name alone would install any
-    package that is published under this name.
+    The command has the path of a wheel, because this service is not published on PyPI. With a name instead of
+    a path, pip would install any package that PyPI has under this name.
     """
     return (
         f"install this release's wheel with its extra {extra}: "

@@ -1,4 +1,4 @@
-"""Outages of a peer: only one request at a time tries the silent peer; all others are refused at once."""
+"""Outages of a peer, such as the database. During an outage, only one request at a time tries the peer."""
 
 import threading
 import time
@@ -11,13 +11,14 @@ from placement.exceptions import Unavailable
 
 
 class PeerOutage(ABC):
-    """Keeps requests from waiting for a peer that accepts connections, but does not answer.
+    """Prevents requests from waiting for a peer that accepts connections, but does not answer.
 
-    A worker has few threads. If each request waited for the peer until its time limit, no thread would be
-    free for requests that do not need the peer, such as health checks.
+    During an outage, one request at a time tries the peer, and all other requests are refused at once. A
+    worker has few threads. If each request waited for the peer until a time limit, no thread would be free
+    for requests that do not need the peer, such as health checks.
     """
 
-    #: the error text of refused requests
+    #: the text of the error for refused requests
     refusal: ClassVar[str]
 
     def __init__(self) -> None:
@@ -38,13 +39,13 @@ class PeerOutage(ABC):
 
     @contextmanager
     def attempt_request(self) -> Iterator[None]:
-        """Query the peer in this context; errors of the peer pass through unchanged.
+        """Return a context in which the caller queries the peer. Errors of the peer pass through unchanged.
 
         :raises Unavailable: the peer did not answer the last request, and another request is testing the peer
-            now.
+            at this moment.
         """
-        # the attribute is read once, because another thread may begin or end the outage meanwhile, and this
-        # thread may release the lock only if it took it
+        # the attribute is read only once, because another thread can begin or end the outage meanwhile. This
+        # thread must release the lock only if it has acquired the lock.
         alone = self._since is not None
         if alone and not self._trying.acquire(blocking=False):
             raise Unavailable(self.refusal)

@@ -15,11 +15,11 @@ this package, so that they can be read, created and tested without a process.
   ``resctrl groups``.
 
 Example: ``kill -HUP`` puts a signal into :class:`~compute_agent.agent.service.ReceivedSignals`. The main
-thread lets the reloader read the files. A configuration that is refused changes nothing. If the configuration
-is accepted, the worker gets the new host state and controllers. Then
+thread then calls the reloader, which reads the files. A configuration that is refused changes nothing. If the
+configuration is accepted, the worker gets the new host state and controllers. Then
 :class:`~compute_agent.loops.base.ConfigurationInForce` passes the configuration to each loop, and the loop
 uses the configuration from its next round on.
 
 Invariants: an object is made after the objects that it uses. Before start(), only threads of the driver run.
-An agent that refuses to start has written only to its state folder, and has mounted resctrl if configured.
+An agent that refuses to start has changed only its state folder, and has mounted resctrl if configured.
 """

@@ -1,4 +1,4 @@
-"""The methods that the agent serves on its UNIX socket, and the interface to the agent that they use."""
+"""The methods that the agent serves on its UNIX socket, and the parts of the agent that these methods use."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class AgentParts(Protocol):
 
     @property
     def manual_throttling(self) -> ManualThrottling:
-        """Limits and evicts guests by hand."""
+        """Limits and evicts guests by an operator's command."""
         ...
 
     @property
@@ -167,7 +167,7 @@ class AgentParts(Protocol):
         ...
 
     def audit(self, options: HealOptions) -> list[AuditOutcome]:
-        """Compare the guests of this host with allocations, and repair what ``options`` select.
+        """Compare the guests of this host with allocations, and repair the differences that ``options`` name.
 
         :raises PlacementError: Placement cannot be read.
         :raises DriverError: it is not known which guests run.
@@ -210,7 +210,7 @@ OPEN_METHODS: Final = frozenset(
         *("inventory", "resctrl.groups", "status", "watermark.list", "watermark.test"),
     }
 )
-"""The methods that any user that may open the socket can call. They change nothing."""
+"""The methods for all users with access to the socket. These methods change nothing."""
 
 
 class ApiMethods:
@@ -343,7 +343,10 @@ class ApiMethods:
         return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
 
     def guest_limit(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Limit the CPU use of a guest, or remove the limit, before the method answers."""
+        """Limit the CPU use of a guest, or remove the limit.
+
+        The method answers after the change is in effect.
+        """
         body = load(LimitSchema(), params)
         guest = self._agent.configurator.find_guest(body["guest"]).guest
         with _refuse_request():
@@ -351,7 +354,7 @@ class ApiMethods:
         return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
 
     def guest_evict(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Start the eviction of a guest, like a watermark's evict; an event records the outcome."""
+        """Start the eviction of a guest, as a watermark does; an event records the outcome."""
         guest = self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]).guest
         self._agent.manual_throttling.evict_guest(guest)
         return {"uuid": guest.uuid, "name": guest.name}
@@ -413,7 +416,7 @@ class ApiMethods:
         }
 
     def reshape(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Move allocations into the shape of the current provider tree, or only list the moves."""
+        """Move allocations to the providers of the current provider tree, or only list the moves."""
         with _refuse_request(PlacementError, DriverError):
             planned = self._agent.reports.reshape(load(ReshapeSchema(), params)["dry_run"])
         if isinstance(planned, InfeasibleReshape):
@@ -447,7 +450,7 @@ class ApiMethods:
         )
 
     def allocations_accept(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Accept allocations of a restored Placement; return the guests with smaller ones than before."""
+        """Accept the allocations of a restored database; return the guests that have lost amounts."""
         load(EmptySchema(), params)
         with _refuse_request(PlacementError, DriverError, OSError):
             losses = self._agent.reports.accept_allocations()
@@ -515,11 +518,11 @@ class ApiMethods:
                 guest_uuid,
                 error,
             )
-            as_of, resources = 0.0, known.allocation  # each later answer of Placement is newer
+            as_of, resources = 0.0, known.allocation  # so each later answer of Placement counts as newer
         except PlacementError as error:
             raise RequestError(f"the allocation of guest {guest_uuid} cannot be read: {error}") from error
         if not self._agent.pipeline.host_state.root_known:
-            self._agent.reports.wait_for_first(ROOT_SECONDS)  # the first report finds the root
+            self._agent.reports.wait_for_first(ROOT_SECONDS)  # the first report finds the root provider
         # The host state is read again, because the first report may have replaced it.
         host_state = self._agent.pipeline.host_state
         if not host_state.root_known:
@@ -542,13 +545,13 @@ class ApiMethods:
 
 @contextmanager
 def _refuse_request(*kinds: type[Exception], intro: str = "") -> Iterator[None]:
-    """Raise a RequestError in place of an error of the given classes or a timeout of the worker.
+    """Replace an error of the given classes, or a timeout of the worker, by a RequestError.
 
     :param intro: the beginning of the error's text.
     """
     try:
         yield
-    # The timeout is caught first, because TimeoutError is an OSError, which ``kinds`` may contain, and has no
+    # The timeout is caught first, because TimeoutError is an OSError, which ``kinds`` can contain, and has no
     # text.
     except FutureTimeoutError as error:
         raise RequestError(_BUSY) from error
@@ -557,7 +560,7 @@ def _refuse_request(*kinds: type[Exception], intro: str = "") -> Iterator[None]:
 
 
 def _guest_settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSettings:
-    """The settings of a request; without ``vcpus``, one guest CPU for each held CPU, and at least one."""
+    """The settings of a request. Without ``vcpus``, the guest gets a guest CPU for each held CPU, or one."""
     amount = sum(held.get(name, 0) for held in allocation.values() for name in CPU_CLASSES)
     return GuestSettings(
         vcpus=body.get("vcpus") or max(amount, 1), **{name: body[name] for name in SETTING_NAMES}
@@ -565,5 +568,5 @@ def _guest_settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSet
 
 
 def _declared_guest(params: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the settings that a request contains, even if their values are the defaults."""
+    """The names of the settings that a request contains, including those with default values."""
     return tuple(name for name in SETTING_NAMES if name in params)

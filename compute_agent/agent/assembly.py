@@ -129,12 +129,12 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
     :raises OSError: a file of the host or of the state folder cannot be read or written.
     """
     with ExitStack() as undo:
-        # The state of the last agent: the state file, and the owner of the root provider
+        # The state of the previous run of the agent: the state file, and the owner of the root provider
         state = StateFile(folder / STATE_FILE)
-        # The state file is passed, because former versions of the agent kept the limits there.
+        # The state file is passed, because former versions of the agent kept limits in the state file.
         throttling = ThrottlingFile(folder, state)
         saved, registry = state.state, load_registry()
-        # An agent with providers of its own in Placement has chosen the owner of the root in an earlier run.
+        # If the agent already has providers in Placement, an earlier run has chosen the owner of the root.
         root = RootWatch(
             options, provider_tree.load_or_create(folder), saved.nova_root, bool(saved.owned), state
         )
@@ -144,15 +144,15 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         metrics = AgentMetrics()
         events = EventLog(options, metrics.registry)
         recorder = EventRecorder(events.add)
-        ProcessCollector(registry=metrics.registry)  # CPU time and memory of the agent itself
+        ProcessCollector(registry=metrics.registry)  # the CPU time and the memory of the agent
         holder = f"pid {os.getpid()}, agent of {host.host_state.tree.root.name}, state folder {folder}"
         name = host.host_state.tree.root.name
         host_driver = open_host_driver(options, state, folder / GUESTS_FOLDER, holder, metrics, name)
-        # The driver has threads, connections and a lock, which must end if anything below fails.
+        # The driver has threads, connections and a lock. If a later step fails, the driver must be closed.
         undo.callback(host_driver.close)
         driver = host_driver.driver
         if (flavors := driver.flavor_source) is not None:
-            # nova-compute gives its root provider the name by which libvirtd knows this host.
+            # The root provider of nova-compute has the name that libvirtd has for this host.
             root.use_hypervisor(lambda: flavors.host_name)
 
         # The worker and its controllers, and the configuration by which they are made
@@ -182,8 +182,8 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         undo.callback(reloader.close)
         configurator = GuestConfigurator(pipeline, in_force)
 
-        # The loops that contribute to reports are made before the loop of reports. The signal comes first,
-        # because these loops use the signal to wake the loop of reports.
+        # The loops that contribute to reports are made before the loop of reports. The signal is made before
+        # all of them, because these loops use the signal to wake the loop of reports.
         changed = WakeSignal()
         cold = ColdMemoryLoop(conf, pipeline, driver, metrics.registry)
         reclaimed = ReclaimLoop(
@@ -199,8 +199,8 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         promises = PromiseWatch(conf, verifier.verify_all, recorder, metrics.registry, changed.wake)
         monitored = MonitoredGuests(driver, pipeline, in_force)
         monitoring = CacheMonitoring(conf, monitored, metrics.registry)
-        # All triggers, and the limits that operators set by hand, share one arbiter: it applies a guest's
-        # lowest limit.
+        # All triggers, and the operators' commands, pass limits to one arbiter. The arbiter applies the
+        # lowest limit of each guest.
         limits = LimitArbiter(pipeline)
         evictions = GuestEvictions(conf.settings, pipeline, driver, conf.client)
         machine = read_host_id(Path(options.host.root))
@@ -210,8 +210,8 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             pipeline,
             driver,
             EndStore(folder, machine),
-            # The allocation ends by itself. A guest that leaves early keeps it until then, because its claim
-            # may be extended meanwhile.
+            # The allocation of an evicted guest ends with its claim, so this evictor does not delete the
+            # allocation. Until the claim ends, a client can extend it.
             GuestEvictor(evictions.stop_guest, evictions.forget_guest, MAX_ENDS),
             evictions.stop_guest,
             recorder,
@@ -319,7 +319,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         announcements = PreStartHook(pipeline, driver.expecting_driver, conf.client)
 
         # The early loops start before the socket answers, because requests need events and arrivals. The late
-        # loops start afterwards, because their first round may wait long for Placement.
+        # loops start afterwards, because their first round can wait long for Placement.
         early: tuple[AgentLoop, ...] = (events, monitoring, arrivals, announcements)
         cpu_use = CpuUse(conf, pipeline, driver)
         late: tuple[AgentLoop, ...] = (
@@ -327,7 +327,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             *(promises, claim_ends, manual_throttling),
         )
         in_force.set_followers((*early, *late))
-        # The start has not failed, so the callbacks that would close the driver are dropped.
+        # The assembly has not failed, so the callback that would close the driver is dropped.
         undo.pop_all()
     return AssembledAgent(
         state,

@@ -1,6 +1,6 @@
-"""Checks another configuration against running guests: which rules match, and which settings change.
+"""Shows which rules and settings running guests would have with another configuration.
 
-The running agent sends, as JSON, the values from which the settings of each guest follow. ``config check``
+The running agent sends the values from which the settings of each guest follow, as JSON. ``config check``
 resolves the settings again with the rules of the configuration files.
 """
 

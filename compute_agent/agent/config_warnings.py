@@ -72,7 +72,7 @@ _METRICS: Final[Mapping[str, tuple[str, ...]]] = {
     "memory_bandwidth": ("memory_bandwidth",),
     "llc_occupancy": ("memory_bandwidth", "llc_occupancy"),
 }
-"""For each interference signal, the watermark metrics that need the same kernel features."""
+"""The watermark metrics that need the same kernel features, by signal of interference."""
 
 
 def interference_warnings(
@@ -80,7 +80,7 @@ def interference_warnings(
 ) -> Iterator[str]:
     """Warnings about interference sections that limit no guest on this host, or call a missing program.
 
-    :param unmeasured_metrics: the reason for each metric that this host cannot measure.
+    :param unmeasured_metrics: the metrics that this host cannot measure, each with the reason.
     :param unusable_levers: the reason for each lever that cannot throttle a guest on this host.
     """
     for name, options in family_sections(conf, INTERFERENCE):
@@ -104,7 +104,7 @@ def _without_counters() -> str:
         counters.read((os.getpid(),))
         return counters.missing_reason
     finally:
-        counters.read(())  # closes the counters, which are open file descriptors
+        counters.read(())  # this closes the counters, which are open file descriptors
 
 
 def cold_memory_warnings(conf: cfg.ConfigOpts, unusable_levers: Mapping[str, str]) -> Iterator[str]:
@@ -129,14 +129,14 @@ def source_warnings(conf: cfg.ConfigOpts) -> Iterator[str]:
 
 
 _EVENTS: Final = {"memory_bandwidth": {TOTAL_BYTES, LOCAL_BYTES}, "llc_occupancy": {OCCUPANCY}}
-"""For each metric, the resctrl counters that can measure the metric; one counter is enough."""
+"""The resctrl counters that can measure a metric, by metric; one of the counters is enough."""
 
 _PRESSURES: Final = ("cpu", "memory", "io")
 """The files of /proc/pressure that watermarks read."""
 
 
 def unmeasured_metrics(conf: cfg.ConfigOpts, control: ResctrlHandle | None) -> dict[str, str]:
-    """For each metric of watermarks that this host cannot measure: the reason and the remedy, in one text.
+    """The metrics of watermarks that this host cannot measure, each with the reason and the remedy as text.
 
     :param control: the resctrl mount; None means that the host has no usable mount.
     """
@@ -163,7 +163,7 @@ def unmeasured_metrics(conf: cfg.ConfigOpts, control: ResctrlHandle | None) -> d
 
 
 def unusable_levers(conf: cfg.ConfigOpts, resctrl: HostResctrl, driver: str) -> dict[str, str]:
-    """For each lever that cannot throttle guests on this host: the reason and the remedy, in one text.
+    """The levers that cannot throttle guests on this host, each with a text about the reason and the remedy.
 
     :param driver: the name of the driver of guests; several names are separated by commas.
     """
@@ -188,7 +188,7 @@ def cpu_class_warnings(
 ) -> Iterator[str]:
     """The warnings about sections ``[cpu_class:NAME]`` that have no effect on this host.
 
-    :param named: the names of the classes that guests may have.
+    :param named: the names of the classes that guests can have.
     """
     for name, one in classes.items():
         if name not in (IDLE, SHARED) and name not in named:
@@ -196,7 +196,7 @@ def cpu_class_warnings(
                 f"[{CPU_CLASS}{name}] applies to no CPU: name it in cpu_class of a [qos_class:NAME] or"
                 f" [guest_rule:NAME], or call it {IDLE} or {SHARED}"
             )
-        # The check gives the class to all CPUs, because a guest with the class may get any of them.
+        # The check gives the class to all CPUs, because a guest with the class can get any of them.
         for reasons in decide_files(
             power, [CpuClassClaim(power.cpus, one, parked=one.park is not None)]
         ).missing.values():
@@ -204,8 +204,8 @@ def cpu_class_warnings(
 
 
 def _named_cpu_classes(conf: cfg.ConfigOpts, classes: Mapping[str, CpuClass], driver: str) -> set[str]:
-    """The names of the classes of CPUs that QoS classes, guest rules or flavors may give to guests."""
-    # The flavors are not known before a guest starts, so a flavor may name any class.
+    """The names of the classes of CPUs that QoS classes, guest rules or flavors can give to guests."""
+    # The flavors are not known before a guest starts, so a flavor can name any class.
     if "libvirt" in split_names(driver) and "cpu_class" in conf.guests.flavor_settings:
         return set(classes)
     by_rules = {options.cpu_class for _, options in family_sections(conf, GUEST_RULE)}

@@ -109,7 +109,8 @@ def policy_of(conf: cfg.ConfigOpts, beside: bool) -> str:
 def check_options(conf: cfg.ConfigOpts) -> None:
     """Check that options do not contradict each other.
 
-    :raises ConfigError: an option needs a missing collector or pool, or an action the policy never takes.
+    :raises ConfigError: an option needs a collector or pool that does not exist, or an action that the policy
+        never takes.
     """
     check_collectors(conf.capacity.collectors)
     if conf.policy.name == "static-pools" and not any(family_sections(conf, CPU_POOL)):
@@ -153,7 +154,7 @@ def pools_of(
 ) -> tuple[tuple[CpuPool, ...], Positions, list[str]]:
     """Return the pools of the host, the CPUs of each pool by its name, and warnings about unusable pools.
 
-    :param guest_classes: the names of the QoS classes that pools may name.
+    :param guest_classes: the names of the QoS classes that pools can name.
     :param beside: whether nova-compute owns the root provider, so that pools have no effect.
     :raises ConfigError: a pool is wrong; the error names section and option.
     """
@@ -173,7 +174,8 @@ class DerivedTree:
 
     :ivar pools: the CPU pools of the configuration.
     :ivar positions: the CPUs of each pool, by its name.
-    :ivar warnings: warnings about options without effect, about devices and about boot options.
+    :ivar warnings: warnings about options without effect, about devices, and about boot options of the
+        kernel.
     """
 
     tree: ProviderTree
@@ -185,7 +187,7 @@ class DerivedTree:
 def isolation_levels(conf: cfg.ConfigOpts, sinks: CpuSet) -> tuple[IsolationLevel, ...]:
     """The isolation levels above ``shared`` that dedicated CPUs of this host can have.
 
-    :param sinks: the CPUs outside the dedicated set, which take the interrupts and the kernel's own work.
+    :param sinks: the CPUs that are not dedicated. They take the interrupts and the kernel's own work.
     """
     reader = MaskReader(Path(conf.host.root))
     if not reader.has_masks or not sinks:
@@ -207,7 +209,7 @@ def derive_tree(
 
     The function writes nothing, so checks of a configuration can call it.
 
-    :param guest_classes: the names of the QoS classes that pools may name; None if the sections of classes
+    :param guest_classes: the names of the QoS classes that pools can name; None if the sections of classes
         are wrong. The tree then has no pools.
     :param platform: the caches and the memory bandwidth of resctrl; None if the tree offers neither.
     :param own_uuid: the uuid of the agent's own root provider; unused if nova-compute owns the root.
@@ -227,7 +229,7 @@ def derive_tree(
         uuid, name = own_uuid, options.root_name(conf)
     derived = derive_provider_tree(topology, cpu_sets, settings, uuid, name, platform, positions)
     offered, device_warnings = add_devices(conf, derived, topology, owner.beside)
-    # Provider files come last, because they may add inventories and traits to any derived provider.
+    # Provider files come last, because they can add inventories and traits to any derived provider.
     files = options.provider_configs(conf)
     offered = with_isolation(offered, isolation_levels(conf, topology.online - cpu_sets.dedicated))
     tree, unused = with_additions(offered, files.configs)
@@ -291,8 +293,8 @@ def build_host_state(
     if topology is None:
         topology = read_topology(Path(conf.host.root))
     whose = root or owner_of(conf.compute.provider_tree)
-    # Only the agent itself stores the seen CPUs in the state folder. A check of a configuration passes a
-    # uuid, and must not change the folder of an agent that may be running.
+    # Only the agent itself stores in the state folder which CPUs it has seen online. A check of a
+    # configuration passes a uuid, and must not change the folder of an agent that perhaps runs.
     acting = root_uuid is None
     topology = (learned_topology if acting else known_topology)(conf, topology)
     cpu_sets = resolve_cpu_sets(options.cpu_options(conf), topology)
@@ -308,7 +310,7 @@ def build_host_state(
     platform = offered_platform(control, classes.share_specs)
     derived = derive_tree(conf, topology, cpu_sets, classes.classes.keys(), platform, whose, root_uuid)
     tree = derived.tree
-    # The CPUs of pools are added only now, because deriving the tree chooses them.
+    # The CPUs of pools are added only now, because they are chosen when the tree is derived.
     cpu_sets = replace(cpu_sets, pooled=frozenset[int]().union(*derived.positions.values()))
     stopped = stopped_cpus(conf, topology, whose.beside)
     offline = filter(None, [cpu_sets.offline_warning, stopped_warning(stopped)])
@@ -317,7 +319,7 @@ def build_host_state(
     warnings = [*offline, *derived.warnings, *class_warnings(classes.classes, limit, status)]
     for warning in warnings:
         LOG.warning("The configuration needs attention: %s", warning)
-    # Guests may still hold allocations on the providers of an earlier shape of the tree, so the host state
+    # Guests can still hold allocations on the providers of an earlier shape of the tree, so the host state
     # keeps these providers, without inventories.
     former = {
         node.uuid: replace(node, inventories={})
@@ -418,7 +420,7 @@ def build_controllers(
         ),
         cache_shares=guest_classes.share_specs,
     )
-    # With cache control off, the mount may be read, but no controller may write there.
+    # With cache control off, the agent can read the mount, but no controller is allowed to write there.
     control = None if resctrl.off else resctrl.control
     return make_controllers(
         driver,
@@ -441,7 +443,7 @@ class ControllerSettings:
 
     :ivar pins: whether the agent pins guests and binds their memory.
     :ivar best_effort: the names of the QoS classes of best-effort guests.
-    :ivar memory_overhead: the MiB that a process guest may use in addition to its allocation of MEMORY_MB.
+    :ivar memory_overhead: the MiB that a process guest can use in addition to its allocation of MEMORY_MB.
     :ivar limits_pages: whether guests are limited to the huge pages that they hold.
     :ivar memory_types: the memory types by NUMA node.
     """
@@ -466,8 +468,8 @@ class ControllerStores:
 
     These stores outlive each reload of the configuration.
 
-    :ivar former: the contents of kernel files before the agent changed them.
-    :ivar originals: the CPU masks of interrupts and threads before the agent changed them.
+    :ivar former: the contents that kernel files had before the agent changed them.
+    :ivar originals: the CPU masks that interrupts and threads had before the agent changed them.
     :ivar cookies: the guests with core-scheduling cookies from the agent.
     :ivar priorities: the guests with realtime priorities from the agent.
     :ivar ownership: the right to change the CPU masks of this host.
@@ -509,7 +511,7 @@ def make_controllers(
 ) -> tuple[KernelController, ...]:
     """Make all controllers, in the order in which they act. The agent and a release use the same list.
 
-    :param control: the resctrl mount that the controllers may change; None means that there is no cache
+    :param control: the resctrl mount that the controllers can change; None means that there is no cache
         control.
     :param root: the folder with ``sys`` and ``proc``.
     :param drift_counter: takes the name of a controller and returns a function. The controller calls that
@@ -523,7 +525,8 @@ def make_controllers(
     if control is not None:
         caches = (ResctrlController(driver, control, settings.cache_shares, recorder),)
     return (
-        # Pins come before weights: a weight means little on CPUs that a guest is about to leave.
+        # Guests are pinned before they get weights: a weight means little on CPUs that a guest is about to
+        # leave.
         pinning,
         CpuController(driver, settings.best_effort, settings.cpu_shares),
         MemoryLimitController(
@@ -590,7 +593,7 @@ class ControllerFactory:
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredHost:
-    """The objects that are built from ``options`` and this host before the driver of guests is opened.
+    """The objects that are built from ``options`` and from this host, before the driver of guests is opened.
 
     Controllers are built later, because they need the driver.
     """
@@ -629,7 +632,7 @@ def configured_host(
 
     See :func:`build_host_state` for ``topology``, ``root`` and ``root_uuid``.
 
-    :param registry: the metrics that watermarks may name.
+    :param registry: the metrics that watermarks can name.
     :param acting: whether the caller is the agent. Only the agent may mount resctrl and write there.
     :raises ConfigError: the configuration is wrong, or does not fit this host.
     :raises cfg.Error: an option has an invalid value.

@@ -50,7 +50,8 @@ from compute_agent.throttling.watermarks.metrics import WatermarkMetric
 from compute_agent.throttling.watermarks.sections import WatermarkAction, WatermarkSection
 from compute_agent.usage.snapshot import MetricSeries
 
-# The version is read once, because an agent that still runs during an upgrade has the old version.
+# The version is read at the start: after an upgrade of the package, a running agent still has the old
+# version.
 _VERSION: Final = installed_version()
 
 
@@ -89,8 +90,8 @@ def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[
         "stray": view.stray,
         "refused": list(view.refused),
         "cache_group_delay": view.cache_delay if view.cache_delay is None else round(view.cache_delay, 3),
-        # The value None means that the driver does not know the devices. A process may open any device that
-        # its user may open.
+        # If the value is None, the driver does not know the devices of the guest. For example, a guest that
+        # is a plain process can open all devices that its user can open.
         "devices": None if view.guest.devices is None else sorted(view.guest.devices),
         **view.guest.details,
         **({"cgroup": view.guest.cgroup} if view.guest.cgroup else {}),
@@ -160,7 +161,7 @@ def guest_reason(view: GuestView) -> str:
 
 
 def move_document(view: GuestView, to: CpuAssignment | None, outcome: str) -> dict[str, Any]:
-    """The JSON document of a guest's move into the present CPU sets.
+    """The JSON document of the move of a guest into the present CPU sets.
 
     :param view: the guest before the move.
     :param to: the CPUs after the move; None if the guest stays on its CPUs.
@@ -200,7 +201,7 @@ def provider_document(
 
 
 def origin_document(settled: SettledInventory) -> dict[str, str]:
-    """For each field of an inventory: whether the agent or another client of Placement has set it."""
+    """The origin of each field of an inventory: the agent, or another client of Placement."""
     others = {one.field: f"set through the API, {one.verdict}" for one in settled.adjustments}
     return {field: others.get(field, "agent") for field in FIELDS}
 
@@ -336,8 +337,9 @@ def watermark_rows(status: WatermarkStatus) -> list[dict[str, Any]]:
     ``usage``, ``amount`` (the threshold) and ``gap`` (the excess) are in the metric's unit. A value of None
     is unknown. ``gap`` is also None while the threshold is not exceeded. For ``throttle_up``, ``gap`` is the
     difference by which usage is below the threshold. ``streak`` counts the consecutive rounds with usage
-    above the threshold; the agent acts when ``streak`` reaches ``for_samples``. ``in_force`` describes the
-    present limits of the kind that the metric sets, and the evictions that the metric causes.
+    above the threshold; the agent acts when ``streak`` reaches ``for_samples``. In rows of ``throttle_down``,
+    ``in_force`` describes the present limits of the metric's lever. In rows of ``evict``, it describes the
+    evictions in progress because of the metric.
 
     While watermarks keep new guests away, ``in_force`` says so in the rows of all watermarks with an exceeded
     threshold. If no threshold is exceeded, the rows of all watermarks within their cool-down say so.
@@ -487,13 +489,16 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
 
 
 def _parked_cpus(shown: StatusSources) -> CpuSet:
-    """The CPUs that the agent has parked, and the offline CPUs that count as present."""
+    """The CPUs that the agent has parked, and other offline CPUs that count as present."""
     online = read_online(Path(shown.options.host.root))
     return shown.cpu_classes.parked | shown.pipeline.host_state.with_online(online).topology.parked
 
 
 def health_document(shown: StatusSources) -> tuple[bool, dict[str, Any]]:
-    """Whether the worker is alive, and ``/healthz``; a silent Placement is healthy, as no restart helps."""
+    """Return whether the worker is alive, and the JSON document of ``/healthz``.
+
+    An agent is also healthy while Placement does not answer, because a restart of the agent would not help.
+    """
     alive = shown.pipeline.is_alive
     reports = status_document(shown.reports.status)
     document = {

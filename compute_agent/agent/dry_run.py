@@ -1,8 +1,9 @@
 """Dry runs: list the changes that the agent would make at its next start, without writing anything.
 
-A worker makes the same decisions as in the agent, from the present state of the driver, the kernel and
-Placement. In place of each controller, a recorder notes the target values. The driver and Placement are only
-read. ``try_configuration`` checks whether an agent would accept a configuration on this host.
+A worker makes the same decisions as the worker of a running agent, from the present state of the driver, the
+kernel and Placement. Each controller is replaced by a recorder, which remembers the target values. The driver
+and Placement are only read. ``try_configuration`` checks whether an agent would accept a configuration on
+this host.
 """
 
 from __future__ import annotations
@@ -155,8 +156,8 @@ def look_up_owner(
     last = None if explicit_own else state.nova_root
     presumed = owner_of(shape, last, bool(state.owned))
     try:
-        # ``beside`` is None, so that the search runs even if the option names the agent as owner:
-        # nova-compute may write the root, too.
+        # The search also runs if the option names the agent as owner, because nova-compute perhaps writes
+        # the root, too. So ``beside`` is True or None, and never False.
         found = find_root(client, RootSearch(name, own, True if shape == BESIDE else None, last))
     except RootMissingError as error:
         return presumed, str(error), ""
@@ -179,12 +180,12 @@ def try_configuration(
 
     :param owner: the owner of the root provider; None means the owner that the configuration names.
     :param factory: builds the controllers with the driver of a running agent. None means that no controller
-        is built, and so none is checked.
+        is built, so the settings of controllers are not checked.
     :raises ConfigError: an agent would refuse the configuration.
     :raises OSError: the host cannot be read.
     """
     try:
-        # The result is not used; the call raises the errors.
+        # The result is not used. The call only serves to raise errors.
         PlacementClient.from_conf(options)
         host = configured_host(options, load_registry(), root=owner, root_uuid=NO_UUID)
         _check_guests(options, parse_known_classes(options))
@@ -216,10 +217,10 @@ _READS: Final = frozenset(
         *("cpu_limits", "memory_nodes"),
     }
 )
-"""The attributes of a driver that a dry run may use, because they change nothing."""
+"""The attributes of a driver that a dry run can use, because they change nothing."""
 
 _SECONDS: Final = 60.0
-"""Seconds to wait for an answer of the worker, which itself waits for libvirtd at most."""
+"""Seconds to wait for an answer of the worker. The worker itself waits for nothing slower than libvirtd."""
 
 
 def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
@@ -253,7 +254,8 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
         recorders = [RecordingController(each) for each in controllers]
         pipeline = GuestPipeline(
             host_state,
-            # cast(): the class forwards reads by __getattr__, which the type checker does not see.
+            # The class forwards attributes by __getattr__, which the type checker does not see, so cast() is
+            # needed.
             cast(GuestDriver, _ReadOnlyDriver(driver)),
             recorders,
             lambda *saved: None,
@@ -293,7 +295,7 @@ def _in_placement(
 ) -> Iterator[PlannedChange]:
     """List the changes in Placement, and submit the allocations of guests to the worker.
 
-    :param nameless: the state folder if it does not contain the root provider's uuid yet; otherwise None.
+    :param nameless: the state folder, if it does not yet contain a uuid of the root provider; otherwise None.
     """
     host_state = pipeline.host_state
     first = first_tree(host_state.tree, conf)
@@ -341,7 +343,7 @@ class RecordingController(KernelController):
         self._together = targets, zones
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """Return None always: in a dry run, only plan_changes() compares the kernel."""
+        """Return None always: in a dry run, only plan_changes() compares the kernel with the targets."""
         return None
 
     def apply(self, target: GuestTarget) -> bool:
@@ -374,7 +376,10 @@ class _KeptValues:
 
 
 class _ReadOnlyDriver:
-    """Forwards only what changes nothing. A driver that reports an end would delete the guest's record."""
+    """Forwards only those attributes of a driver that change nothing.
+
+    No listener is registered, because a driver that reports the end of a guest deletes the guest's record.
+    """
 
     def __init__(self, driver: GuestDriver) -> None:
         self._driver = driver

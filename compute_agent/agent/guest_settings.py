@@ -1,6 +1,6 @@
 """Checks requested settings of guests against the host and the configuration, and changes running guests.
 
-The methods of the UNIX socket and the settings from the fleet's file use the same code.
+Requests on the UNIX socket and settings from the fleet's file both use this code.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class GuestConfigurator:
     def load_settings(self, schema: Schema, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Check the parameters of a request, and return their values after the schema has converted them.
 
-        Named classes must be configured, and a memory type must exist on this host.
+        Classes that the parameters name must be configured, and a named memory type must exist on this host.
 
         :raises RequestError: a parameter is wrong; the error names it.
         """
@@ -89,7 +89,7 @@ class GuestConfigurator:
         return ""
 
     def list_views(self) -> list[GuestView]:
-        """The views of all known guests. If a driver has not listed its guests yet, these guests are missing.
+        """The views of all known guests. Guests of drivers that have not listed their guests yet are missing.
 
         :raises RequestError: no driver has listed its running guests yet.
         """
@@ -100,12 +100,12 @@ class GuestConfigurator:
         return self._pipeline.guest_views()
 
     def find_guest(self, wanted: str) -> GuestView:
-        """Find a guest by its uuid, or else by its name.
+        """Find a guest by its uuid or, if no guest has this uuid, by its name.
 
         :raises RequestError: no guest has this uuid or name, or several guests have the name.
         """
         views = self.list_views()
-        # The name of one guest may be the uuid of another, so uuids come first.
+        # The name of one guest can be the uuid of another, so uuids come first.
         found = [view for view in views if view.guest.uuid == wanted] or [
             view for view in views if view.guest.name == wanted
         ]

@@ -50,12 +50,12 @@ _NEEDED: Final = "the agent needs a folder there that it can write to"
 def check_state_folder(conf: cfg.ConfigOpts) -> str:
     """The reason why this user cannot use the state folder; empty if it is usable. Nothing is created.
 
-    :raises ConfigError: other users may write to the folder, so an agent would refuse it.
+    :raises ConfigError: other users can write to the folder, so an agent would refuse it.
     """
     folder = Path(conf.state_path)
     if reason := _folder_fault(folder, check_folder):
         return reason
-    # An absent folder can be created if the user may write to its closest existing parent.
+    # An absent folder can be created if the user can write to its closest existing parent.
     there = next(part for part in (folder.absolute(), *folder.absolute().parents) if part.exists())
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         return ""
@@ -65,7 +65,7 @@ def check_state_folder(conf: cfg.ConfigOpts) -> str:
 def make_state_folder(conf: cfg.ConfigOpts) -> Path:
     """Create the state folder if it is absent, and return its path.
 
-    :raises ConfigError: the folder cannot be used, or other users may write to it.
+    :raises ConfigError: the folder cannot be used, or other users can write to it.
     """
     folder = Path(conf.state_path)
     if reason := _folder_fault(folder, secure_folder):
@@ -76,8 +76,8 @@ def make_state_folder(conf: cfg.ConfigOpts) -> Path:
 def _folder_fault(folder: Path, see_to: Callable[[Path], None]) -> str:
     """The reason why the state folder, or its folder of guests, is unusable; empty if they are usable.
 
-    :param see_to: checks a folder, and may create it.
-    :raises ConfigError: other users may write there.
+    :param see_to: checks a folder. make_state_folder() passes a function that also creates a missing folder.
+    :raises ConfigError: other users can write there.
     """
     try:
         for part in (folder, folder / GUESTS_FOLDER):
@@ -143,7 +143,7 @@ def offered_platform(control: ResctrlHandle | None, classes: Mapping[str, ShareS
 
 
 def resctrl_signature(conf: cfg.ConfigOpts) -> Any:
-    """A value that changes whenever the resctrl mount or a group of another program has changed."""
+    """A value that differs after each change of the resctrl mount or of groups of other programs."""
     mount = find_mount(Path(conf.host.root))
     if mount is None:
         return None

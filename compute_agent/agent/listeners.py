@@ -87,7 +87,10 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The TCP port on which the server listens; the kernel chooses it if 0 is configured."""
+        """The TCP port on which the server listens.
+
+        If the configured port is 0, the kernel has chosen the port.
+        """
         return self._server.server_port
 
     def close(self) -> None:
@@ -144,7 +147,7 @@ class AgentListeners:
             except OSError:
                 self._server.server_close()
                 raise
-        # The socket answers last, because an agent that answers there counts as started.
+        # The UNIX socket answers last, because an agent that answers there counts as started.
         start_thread(SOCKET_THREAD, self._server.serve_until_stopped)
 
     def close(self) -> None:

@@ -29,8 +29,8 @@ IDENTIFIER: Final = "compute-agent"
 """The program name of the agent's entries in the journal: ``journalctl -t compute-agent``."""
 
 _PRIORITIES: Final = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
-"""Pairs of a log level and the syslog priority for records of at least this level, the highest level
-first.
+"""Pairs of a log level and a syslog priority, the highest level first. The priority is for records of at
+least this level.
 """
 
 _DEBUG: Final = 7
@@ -62,8 +62,8 @@ class EventHandler(logging.Handler):
         if isinstance(event, AgentEvent):
             try:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-                    # The socket does not block, because the journal may hang and no thread of the agent may
-                    # wait for its log.
+                    # The socket does not block, because the journal can hang, and a thread of the agent must
+                    # not wait for its log.
                     sender.setblocking(False)
                     sender.sendto(journal_entry(record, event, self.format), self._path)
                     return
@@ -77,7 +77,7 @@ class EventHandler(logging.Handler):
 def journal_entry(
     record: logging.LogRecord, event: AgentEvent, line: Callable[[logging.LogRecord], str]
 ) -> bytes:
-    """The datagram that gives an event to the journal.
+    """The datagram that sends an event to the journal.
 
     :param line: formats a record as a whole line of the log.
     """
@@ -93,7 +93,7 @@ def journal_entry(
         "EVENT_GUEST_NAME": event.name,
         "EVENT_REASON": event.reason,
     }
-    # A text may quote the name of a file with bytes that are not UTF-8. Python has surrogates for these
+    # A text can quote the name of a file with bytes that are not UTF-8. Python has surrogates for these
     # bytes, which cannot be encoded strictly.
     return "".join(f"{name}={value}\n" for name, value in fields.items() if value).encode(
         errors="backslashreplace"
@@ -141,13 +141,13 @@ def set_level(conf: cfg.ConfigOpts) -> None:
 class _LogFormatter(ContextFormatter):
     """Formats records like oslo.log, but without the exception that oslo.log adds to warnings and errors.
 
-    oslo.log adds the exception that Python handles at the moment of the log call. The text of this exception
-    repeats the reason in the message, or has nothing to do with the message, such as the queue.Empty of a
-    timer.
+    oslo.log adds the exception that Python is handling at the moment of the log call. The text of this
+    exception repeats the reason in the message, or has nothing to do with the message, such as the
+    queue.Empty of a timer.
 
-    Control characters are replaced, because messages of libraries quote texts of peers, such as the address
-    of a redirection. Each message becomes one line: a peer's text must not look like a line of the log. A
-    traceback keeps its lines.
+    Control characters are replaced, because messages of libraries quote texts from other hosts, such as the
+    address of a redirection. Each message becomes one line, so that a text from another host cannot look like
+    a line of the log. A traceback keeps its lines.
     """
 
     def format(self, record: logging.LogRecord) -> str:

@@ -32,10 +32,10 @@ If the change takes longer, a later report completes it.
 
 
 class MaintenanceStore(Protocol):
-    """Stores whether an operator last ordered to keep new guests away or to let them in."""
+    """Stores the last order of an operator: to keep new guests away, or to let them in."""
 
     def keep_maintenance(self, said: HostMaintenance) -> None:
-        """Store the operator's request for maintenance durably.
+        """Store the operator's order. It is on disk when this method returns.
 
         :raises OSError: the file cannot be written.
         """
@@ -43,7 +43,7 @@ class MaintenanceStore(Protocol):
 
 
 class MaintenanceMode:
-    """The operator's switch that keeps new guests away; an order is stored before it takes effect."""
+    """The operator's switch that keeps new guests away. An order is stored before it takes effect."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class MaintenanceMode:
         registry: CollectorRegistry,
         recorder: EventRecorder | None = None,
     ) -> None:
-        """Begin with the order that the last agent on this host stored.
+        """Begin with the order that the previous run of the agent stored.
 
         :param said: the last order in ``store``; None means that ``store`` has no order.
         """
@@ -87,7 +87,8 @@ class MaintenanceMode:
         """
         if off and self._reports.is_beside:
             raise RequestError(f"nothing is changed: {DISABLE_SERVICE}")
-        # The lock spans the store and the reports: two orders must take effect in the order of their storage.
+        # The lock is held until the order is stored and passed to the reports. So two orders take effect in
+        # the order in which they were stored.
         with self._lock:
             again = off and self._said is not None and self._said.off
             # A repeated order with another reason keeps the time of the first order.
@@ -110,7 +111,8 @@ class MaintenanceMode:
                 reason=reason,
             )
             self._reports.switch_scheduling(DisableCause.MAINTENANCE, off)
-        # The wait is outside the lock: another order must not wait while Placement does not answer.
+        # The lock is released before the wait, because another order must not wait while Placement does not
+        # answer.
         if not self._reports.wait_for_switch(ANSWER_SECONDS):
             LOG.warning("The report to Placement that the host was %s is still pending", _switch_verb(off))
         return self.status_fields()
@@ -144,14 +146,14 @@ def _switch_verb(off: bool) -> str:
 
 
 def causes_kept(state: AgentState, scheduling_off: bool | None, has_watermarks: bool) -> Causes:
-    """For each cause that can keep new guests away: whether it is active when the agent starts.
+    """Return the causes that can keep new guests away, each with whether it is active when the agent starts.
 
     A cause is left out if the state folder contains no information about it.
 
-    :param scheduling_off: whether watermarks kept new guests away when the last agent ended; None if unknown.
+    :param scheduling_off: whether watermarks kept new guests away when the agent last ended; None if unknown.
     :param has_watermarks: whether the configuration has watermarks.
     """
-    # Without watermarks no loop would ever end this cause, so it ends at the start.
+    # Without watermarks, no loop would ever end the cause of the watermarks, so this cause ends at the start.
     by_watermarks = scheduling_off if has_watermarks else False
     by_operator = None if state.maintenance is None else state.maintenance.off
     causes = {DisableCause.WATERMARK: by_watermarks, DisableCause.MAINTENANCE: by_operator}

@@ -1,7 +1,7 @@
 """Limits and evictions of guests by an operator's command.
 
 Each command is recorded as an event. The module uses the same code as limits and evictions by watermarks. A
-limit ends with the agent. An eviction does not: the next agent continues it.
+limit ends with the agent. An eviction does not: the next run of the agent continues it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from compute_agent.throttling.executor import LimitSetter
 LOG = logging.getLogger(__name__)
 
 OWNER: Final = "by hand"
-"""The name under which the arbiter, which combines all limits of a guest, keeps the limits of operators."""
+"""The name under which the arbiter of limits keeps the limits that operators set."""
 
 
 MANUAL_EVICTION_THREAD: Final = ThreadSpec(
@@ -89,10 +89,11 @@ class ManualThrottling(AgentLoop):
         boot: str,
         lost_guests: Callable[[], Mapping[str, str]],
     ) -> None:
-        """Begin with the evictions that the last agent has not finished.
+        """Begin with the evictions that the previous run of the agent has not finished.
 
         :param boot: the id of the present boot.
-        :param lost_guests: returns guests that may run, of drivers that cannot list them now.
+        :param lost_guests: returns the guests that perhaps run, for drivers that cannot list their guests
+            now.
         """
         self._limits = limits
         self._leaving = leaving
@@ -101,7 +102,7 @@ class ManualThrottling(AgentLoop):
         self._store = store
         self._boot = boot
         self._lost_guests = lost_guests
-        # The lock is for the notes, too.
+        # The lock protects the notes in the store as well as ``_evicting``.
         self._lock = threading.Lock()
         self._evicting: set[str] = set()
         self._unresumed = set(store.notes)
@@ -114,18 +115,18 @@ class ManualThrottling(AgentLoop):
         )
 
     def start(self) -> None:
-        """Continue the evictions of the last agent, as soon as the running guests are known."""
+        """Continue the evictions of the previous run, as soon as the running guests are known."""
         self._thread.start()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
         """Do nothing, because no option matters here."""
 
     def stop(self) -> None:
-        """Stop the thread. The next agent continues evictions that are under way."""
+        """Stop the thread. The next run of the agent continues evictions that are under way."""
         self._thread.stop(STOP_SECONDS)
 
     def resume_evictions(self) -> None:
-        """Continue the evictions of the last agent; do nothing before the running guests are known.
+        """Continue the evictions of the previous run; do nothing before the running guests are known.
 
         A guest that was started again, or that is preserved now, is not evicted.
         """
@@ -187,7 +188,7 @@ class ManualThrottling(AgentLoop):
             self._evicting.add(note.uuid)
             # The note is on disk before the guest is asked to leave.
             self._keep_notes({**self._store.notes, note.uuid: note})
-        # The eviction has its own thread, because it may take longer than the client waits for an answer.
+        # The eviction has its own thread, because it can take longer than the client waits for an answer.
         run_aside(MANUAL_EVICTION_THREAD, partial(self._see_off, note), f"-{note.uuid}")
         return True
 
@@ -200,7 +201,7 @@ class ManualThrottling(AgentLoop):
         try:
             self._store.keep_notes(notes)
         except OSError as error:
-            # The operator may evict the guest because it has filled the disk.
+            # The disk is perhaps full because of this guest, so the eviction continues without the note.
             LOG.warning("The notes of evictions cannot be written, and would not survive a crash: %s", error)
 
     def _see_off(self, guest: EvictionNote) -> None:
@@ -208,8 +209,9 @@ class ManualThrottling(AgentLoop):
             self._leaving.stop_guest(guest.uuid)
             self._leaving.give_back(guest.uuid)
         except EvictionInterruptedError:
-            return  # the note stays for the next agent
-        # Every failure is caught: this is a thread's outermost function, and the event needs an outcome.
+            return  # the note stays for the next run of the agent
+        # Every failure is caught: this is a thread's outermost function, and the event has to record the
+        # outcome.
         except Exception as error:
             message, outcome = "Guest %s cannot be evicted: %s", EventOutcome.FAILED
             self._recorder.record_event(

@@ -1,4 +1,4 @@
-"""The schemas of the parameters that the methods on the UNIX socket take."""
+"""The schemas of the parameters of the methods on the UNIX socket."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class AnnounceSchema(Schema):
 
 
 class GuestSchema(Schema):
-    """The parameter of methods on one guest: its uuid or name."""
+    """The parameter of methods that concern one guest: the uuid or the name of the guest."""
 
     guest = fields.String(required=True)
 

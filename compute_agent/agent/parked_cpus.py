@@ -33,11 +33,11 @@ from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline.state import look_up
 
 _LEAVING: Final = (FOLLOW, "none")
-"""The policies with which the agent pins no guest, so it cannot know which CPUs are idle."""
+"""The policies that pin no guest. With these policies, the agent cannot know which CPUs are idle."""
 
 
 def parkable_cpus(conf: cfg.ConfigOpts, beside: bool) -> CpuSet:
-    """The CPUs that a power manager of this configuration may take offline.
+    """The CPUs that a power manager of this configuration can take offline.
 
     :param beside: whether nova-compute owns the root provider.
     """
@@ -51,12 +51,12 @@ def parkable_cpus(conf: cfg.ConfigOpts, beside: bool) -> CpuSet:
 
 def dedicated_cpus(conf: cfg.ConfigOpts) -> CpuSet:
     """The CPUs that ``[compute] cpu_dedicated_set`` names, online or not."""
-    # An error in the option gives no CPUs here: resolve_cpu_sets() reports it.
+    # If the option is wrong, there are no CPUs: resolve_cpu_sets() reports the error.
     return cpuset.parse_or_empty(conf.compute.cpu_dedicated_set)
 
 
 def park_mode(conf: cfg.ConfigOpts) -> ParkMode | None:
-    """How the agent parks idle cores; None if it parks no cores.
+    """The way in which the agent parks idle cores; None if it parks no cores.
 
     The agent parks only with a policy that pins guests.
 
@@ -80,7 +80,7 @@ def parking_rules(
     if mode is None or beside:
         return None
     cpus = cpu_sets.dedicated - cpu_sets.shared - cpu_sets.emulator - cpu_sets.pooled
-    if mode is not ParkMode.OFFLINE:  # other modes set idle states, which offline CPUs lack in sysfs
+    if mode is not ParkMode.OFFLINE:  # other modes set idle states, and sysfs has none for offline CPUs
         cpus -= topology.parked
     after = parse_cpu_classes(conf)[IDLE].park_after
     return ParkingRules(mode, after, topology, cpus, cpu_sets.offline)

@@ -1,10 +1,10 @@
-"""The protocol of the UNIX socket, and servers that limit their threads and the time of idle clients.
+"""The protocol of the UNIX socket, and servers that limit their threads and the time for silent clients.
 
 A request is a line of JSON, ``{"method": "guest.list", "params": {...}}``. The answer is ``{"result": ...}``
-or ``{"error": "what went wrong"}``. Root and the agent's own user can call each method. Other users that may
-open the socket can call some of the methods that change nothing. Each connection has a thread. The server
-limits the number of threads, and the seconds for which a connection may keep its thread without a complete
-request.
+or ``{"error": "what went wrong"}``. Root and the agent's own user can call each method. Other users with
+access to the socket can call some of the methods that change nothing. Each connection has a thread. The
+server limits the number of threads. It also limits the time for which a connection keeps its thread without a
+complete request.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class LimitedThreads(socketserver.ThreadingMixIn):
 
     A client must send its request within ``receive_timeout`` seconds; the handler calls end_reading() when
     the request is complete. If all threads are in use, the server ends the connection that has waited longest
-    without a complete request, and accepts the new one. If each thread serves a request, the server refuses
-    the new connection.
+    without a complete request, and accepts the new one. If each thread is serving a complete request, the
+    server refuses the new connection.
     """
 
     daemon_threads = True
@@ -66,9 +66,10 @@ class LimitedThreads(socketserver.ThreadingMixIn):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._guard = threading.Condition()
-        # A dictionary keeps the order of arrival, so that its first entry has been silent for longest.
+        # A dictionary keeps the order of arrival, so its first entry is the connection that has been silent
+        # for longest.
         self._waited_for: dict[socket.socket, float] = {}
-        """The time, in monotonic seconds, until which each connection may send its request; the oldest
+        """The time, in monotonic seconds, until which each connection can send its request; the oldest
         connection first.
         """
         self._open: set[socket.socket] = set()
@@ -88,16 +89,16 @@ class LimitedThreads(socketserver.ThreadingMixIn):
     def serve_until_stopped(self) -> None:
         """Accept connections until shutdown()."""
         # The half second that socketserver waits by default wakes an idle host 120 times a minute.
-        self.serve_forever(_IDLE_SECONDS)  # type: ignore[attr-defined]  # of the server that this is mixed into
+        self.serve_forever(_IDLE_SECONDS)  # type: ignore[attr-defined]  # the server class defines it
 
     def shutdown(self) -> None:
         """Stop accepting connections, and wait for the end of the thread that accepts them."""
-        # This ends the thread's wait for a connection at once; otherwise the wait would last for seconds.
+        # This call ends the wait of the accepting thread at once; otherwise the wait would last for seconds.
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]  # as above
         super().shutdown()  # type: ignore[misc]  # as above
 
-    # The method is called by socketserver
+    # Methods that socketserver calls
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in a thread of its own, or refuse it."""
@@ -122,7 +123,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
 
     def service_actions(self) -> None:
         """Shut down connections that sent no request in time; socketserver calls this between two waits."""
-        super().service_actions()  # type: ignore[misc]  # of the server that this is mixed into
+        super().service_actions()  # type: ignore[misc]  # the server class defines it
         now = time.monotonic()
         with self._guard:
             for connection, deadline in list(self._waited_for.items()):
@@ -144,7 +145,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         """Log an unexpected exception of a handler, which socketserver would write to standard error."""
         LOG.exception("A connection of %s could not be served", type(self).__name__)
 
-    # The method is called with the guard held
+    # Methods that are called while the guard is held
 
     def _admit_connection(self) -> bool:
         if len(self._open) < self.max_connections:
@@ -153,7 +154,8 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         if oldest is None:
             return False
         self._hang_up(oldest)
-        # The thread of the connection ends now, and shutdown_request() notifies this condition.
+        # The thread of the oldest connection now ends, and its call of shutdown_request() notifies this
+        # condition.
         return self._guard.wait_for(lambda: len(self._open) < self.max_connections, _SECONDS_TO_END)
 
     def _hang_up(self, connection: socket.socket) -> None:
@@ -169,7 +171,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
 MAX_LINE: Final = 1 << 20
 """Maximum number of bytes of a request. A request concerns at most one guest."""
 MAX_ANSWER: Final = 256 << 20
-"""Maximum number of bytes of an answer, which may list all guests and providers of the host."""
+"""Maximum number of bytes of an answer, which can list all guests and providers of the host."""
 
 ANSWER_SECONDS: Final = 30.0
 """Seconds for which the server waits for a client that does not read its answer."""
@@ -221,7 +223,7 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
         """Listen on ``path``; a socket that an ended agent left there is replaced.
 
         :param methods: the functions that serve requests, by the name of the method.
-        :param open_methods: the names of methods for all users that may open the socket. All other methods
+        :param open_methods: the names of methods for all users with access to the socket. All other methods
             are for root and the agent's own user.
         :raises OSError: the socket cannot be made; the text has the path.
         :raises UnsafeFileError: another user could replace the socket.
@@ -263,7 +265,7 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
             return _answer_line({"result": serve(params)})
         except RequestError as error:
             return _answer_line({"error": str(error)})
-        # A defect in a method is logged, and the client gets an answer.
+        # If a method has a defect, the error is logged, and the client still gets an answer.
         except Exception as error:
             LOG.exception("The agent failed to answer a command, which called the method %s", method)
             return _answer_line({"error": f"internal error: {type(error).__name__}: {error}"})
@@ -271,7 +273,7 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
     def _parse_request(self, line: bytes, user: int) -> tuple[str, Method, dict[str, Any]]:
         """Parse a request; return the name of the method, its function and the parameters.
 
-        :raises RequestError: the request is wrong, or this user may not call the method.
+        :raises RequestError: the request is wrong, or this user is not allowed to call the method.
         """
         if len(line) > MAX_LINE:
             raise RequestError(f"the request is longer than {MAX_LINE} bytes")
@@ -283,7 +285,7 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
         serve = self._methods.get(method) if isinstance(method, str) else None
         if serve is None or not isinstance(params, dict):
             raise RequestError(f"there is no method {str(method)[:80]!r} with such parameters")
-        # Methods are restricted by default: only listed ones are for other users.
+        # Methods are restricted by default: other users can call only the listed methods.
         if method not in self._open_methods and user not in (0, os.geteuid()):
             raise RequestError(
                 f"user {user} may not call {method}: only root and the agent's user ({os.geteuid()}) may"
@@ -298,7 +300,7 @@ def _answer_line(answer: Mapping[str, Any]) -> bytes:
 def _user_of(connection: socket.socket) -> int:
     """The user id of the client of a connection, from the kernel (SO_PEERCRED, unix(7))."""
     size = struct.calcsize(_CREDENTIALS)
-    # The kernel records the user at connect(2), so that a client cannot claim to be another one.
+    # The kernel records the user at connect(2), so that a client cannot pretend to be another user.
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     return int(struct.unpack(_CREDENTIALS, raw)[1])
 
@@ -347,7 +349,7 @@ def call_agent(
 ) -> Any:
     """Call a method of the agent over its UNIX socket, and return the result.
 
-    :param timeout: seconds to wait for each step of the exchange.
+    :param timeout: seconds to wait for each step: the connection, the request and the answer.
     :raises DaemonUnreachableError: no agent answers.
     :raises RequestError: the agent refuses the request; the error has the agent's text.
     """

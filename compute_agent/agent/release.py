@@ -78,7 +78,7 @@ SCHEDULING: Final = "scheduling"
 """The value of :attr:`ReleaseRow.kind` for the traits that keep new guests away."""
 
 BY_RELEASE: Final = "new guests kept away by this release until it ends"
-"""The detail of a :data:`SCHEDULING` row that is not shown: only a release has kept new guests away."""
+"""The detail of a :data:`SCHEDULING` row that is not shown: only a release keeps new guests away."""
 
 KEPT_AWAY: Final = f"{STAYS}: new guests are kept away until all else is given back"
 """The outcome of the :data:`SCHEDULING` row after an incomplete release: new guests stay away, because no
@@ -86,7 +86,7 @@ agent could serve them.
 """
 
 WOULD_CLOSE: Final = "would be kept away until all else is given back"
-"""The predicted outcome of the :data:`SCHEDULING` row if new guests may come now, and another setting cannot
+"""The predicted outcome of the :data:`SCHEDULING` row, if new guests can come now but another setting cannot
 be undone.
 """
 
@@ -118,10 +118,10 @@ def mark_released(folder: Path) -> None:
 
 
 def remove_mark(folder: Path, lock_timeout: float) -> None:
-    """Remove the mark, so that an agent may start on this state folder again.
+    """Remove the mark, so that an agent can start on this state folder again.
 
     Limits for interference are also removed from the state folder, because the release has undone them. If
-    the release itself kept new guests away, the next agent lets them in again.
+    the release itself kept new guests away, the next run of the agent lets them in again.
 
     :param lock_timeout: the seconds to wait for the end of an agent or a release on the folder.
     :raises LockedError: an agent or a release still runs.
@@ -174,9 +174,9 @@ class ReleaseRow:
     """One setting that the agent has made, and the outcome of its release.
 
     :ivar kind: the kind of the setting, such as :data:`SCHEDULING`.
-    :ivar name: the guest, the provider, or the CPUs or files of the host with the setting.
+    :ivar name: the guest, the provider, the CPUs or the files that have the setting.
     :ivar detail: the present value in words.
-    :ivar outcome: a text: the setting was undone, stays, or could not be undone, with the reason.
+    :ivar outcome: a text that says whether the setting was undone, stays, or could not be undone, and why.
     """
 
     kind: str
@@ -205,9 +205,9 @@ class HostRelease:
 
         :param controllers: the controllers that find and undo their settings; see releasing_controllers().
         :param root_uuid: the uuid of the root provider.
-        :param online: the CPUs on which a guest without pins may run.
-        :param beside: whether nova-compute owns the root provider. Only the agent's own providers below it
-            are released then.
+        :param online: the CPUs on which a guest without pins can run.
+        :param beside: whether nova-compute owns the root provider. If so, only the agent's own providers
+            below the root are released.
         :param claims: the notes of the allocations that the agent has claimed; None if the host has no such
             notes.
         """
@@ -223,7 +223,7 @@ class HostRelease:
         self._claims = claims
 
     def list_rows(self) -> list[ReleaseRow]:
-        """List all settings that the agent has made, and what a release would do with each setting."""
+        """List all settings that the agent has made, each with the effect that a release would have on it."""
         items = list(self._release_items())
         open_again = not any(item.cannot_be_released for item in items)
         rows = [_release_row(item, _reason_to_stay(item, open_again) or WOULD) for item in items]
@@ -234,10 +234,10 @@ class HostRelease:
         return rows
 
     def carry_out(self) -> list[ReleaseRow]:
-        """Undo all requested settings, and list them with their outcomes. A failure stops no other step.
+        """Undo all requested settings, and list them with their outcomes. A failed step ends no other step.
 
-        Before the first change, new guests are kept away. After the last change, they are let in if nothing
-        failed.
+        Before the first change, new guests are kept away. After the last change, new guests are let in again
+        if nothing has failed.
         """
         rows = self._keep_guests_away()
         open_again = not rows
@@ -300,7 +300,7 @@ class HostRelease:
 
     def _release_items(self) -> Iterator[ReleaseItem]:
         guests: Sequence[Guest] = ()
-        # This value is read before the list, because a driver may list its guests in between.
+        # Both values are read before the guests are listed, because a driver can begin to answer in between.
         reasons, awaited = self._driver.outage_reasons(), self._driver.awaited_drivers
         try:
             guests = self._driver.listed_guests()
@@ -335,7 +335,7 @@ class HostRelease:
         said, state = self._state.state.maintenance, self._throttling.state.watermarks
         marked = root is not None and bool(root.traits & MARKS) and not self._beside
         if (
-            # If the state contains more than the switch, it contains limits or evictions.
+            # If the state contains more than the scheduling switch, it contains limits or evictions.
             marked
             or state != WatermarkState(scheduling_off=state.scheduling_off)
             or (said is not None and said.off)
@@ -346,7 +346,8 @@ class HostRelease:
                 if root is None
                 else f"new guests {in_words(root.traits)}"
             )
-            # The switch of the release itself is no setting of the host.
+            # If only a release has switched scheduling off, this switch does not count as a setting of the
+            # host.
             if (
                 root is not None
                 and root.traits & MARKS == {DisableCause.MAINTENANCE.value}
@@ -419,7 +420,7 @@ class HostRelease:
 def _reason_to_stay(item: ReleaseItem, open_again: bool) -> str:
     """The reason why a release leaves a setting unchanged; empty if the release undoes the setting.
 
-    :param open_again: whether all other settings were undone, so that new guests may come.
+    :param open_again: whether all other settings were undone, so that new guests can come.
     """
     if item.give_back is None:
         return item.reason
@@ -447,7 +448,11 @@ def children_first(reported: dict[str, ReportedProvider]) -> list[str]:
 def blocked_providers(
     reported: dict[str, ReportedProvider], owned: Ownership, root_uuid: str
 ) -> dict[str, str]:
-    """Why, by uuid, a release keeps providers: others made them or their inventories, or a descendant's."""
+    """The reasons why a release keeps providers, by uuid.
+
+    A provider is kept if the agent has not made it, if it has inventories of other programs, or if a provider
+    below it is kept.
+    """
     reasons: dict[str, str] = {}
     for uuid in children_first(reported):
         provider = reported[uuid]
@@ -466,8 +471,8 @@ def blocked_providers(
 def combine_items(items: Iterable[ReleaseItem]) -> list[ReleaseItem]:
     """Merge items with the same kind and name, because several controllers may have pinned one guest.
 
-    If one of the items cannot be read, the merged item fails: otherwise a half-undone setting would count as
-    undone.
+    If one of the items cannot be read, the merged item fails. Otherwise a setting that is only half undone
+    would count as undone.
     """
     found: dict[tuple[str, str], list[ReleaseItem]] = {}
     for item in items:
@@ -519,7 +524,7 @@ def survey_host(
     options: ReleaseOptions,
     root: Path,
 ) -> list[ReleaseRow]:
-    """List the settings that a release would undo. The agent may run on the host meanwhile.
+    """List the settings that a release would undo. The agent can run on the host meanwhile.
 
     :param root: the folder with ``sys`` and ``proc``.
     """

@@ -72,7 +72,7 @@ class FileStamp:
 
 
 FileStamps = tuple[tuple[Path, FileStamp | None], ...]
-"""Files with the stamp of each; None means that the file is absent."""
+"""The stamps of files, by path; None means that the file is absent."""
 
 
 def emptied_files(before: FileStamps, now: FileStamps) -> list[Path]:
@@ -83,7 +83,7 @@ def emptied_files(before: FileStamps, now: FileStamps) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class HostSignature:
-    """Facts about the host that are cheap to read.
+    """Facts about the host that the agent can read often at low cost.
 
     These facts differ after a change of the host that needs a reload of the agent.
 
@@ -143,8 +143,8 @@ class DeviceSurvey:
 
     Only one thread may use the object.
 
-    Devices come and go with hotplug, and virtual functions with ``sriov_numvfs``. A comparison of addresses
-    would not notice another device at the same address. An event reports such a change.
+    Devices appear and disappear by hotplug, and virtual functions by writes to ``sriov_numvfs``. A comparison
+    of addresses would not show that another device now has the same address. An event reports such a change.
     """
 
     def __init__(self) -> None:
@@ -172,7 +172,7 @@ class DeviceSurvey:
 
 
 def _other_files(conf: cfg.ConfigOpts) -> tuple[Path, ...]:
-    """The paths of the provider files, nova-compute's files and the fleet's revision, which may be absent."""
+    """The paths of the provider files, nova-compute's files and the fleet's revision, which can be absent."""
     of_fleet = (Path(conf.state_path) / KEPT,) if conf.fleet.group else ()
     of_nova = (Path(each) for each in conf.pci.nova_config if each and conf.pci.device_spec)
     always = (*of_fleet, *of_nova)
@@ -235,7 +235,7 @@ class ConfigReloader:
     ) -> None:
         """Begin with the configuration in force, and log the warnings about its options.
 
-        :param registry: the metrics that watermarks may name.
+        :param registry: the metrics that watermarks can name.
         :param host: the configured host that the agent starts with.
         :raises ConfigError: a class of block I/O is wrong.
         :raises OSError: a file of the host has disappeared since ``host`` was read.
@@ -259,20 +259,20 @@ class ConfigReloader:
         self._waiting: list[str] = []
         """Warnings about changed options that take effect only after a restart of the agent."""
         self._config_warnings = self._warnings_of(host)
-        for warning in self._config_warnings:  # the choice of the driver has logged its own notice
+        for warning in self._config_warnings:  # the driver's own notice was logged before
             LOG.warning("The configuration needs attention: %s", warning)
         self._devices = DeviceSurvey()
         self._signature = self._read_signature(host.options)
         self._accepted = self._signature.files
         """The stamps of the files of the configuration in force."""
         self._recorder = recorder
-        # The values are stored now, because option_values() reads files that may change before the next
+        # The values are stored now, because option_values() reads files that can change before the next
         # reload.
         self._values = option_values(host.options)
 
     @property
     def all_warnings(self) -> list[str]:
-        """The warnings about the driver, options that need a restart, and options without effect."""
+        """The warnings about the driver, about options that need a restart, and about useless options."""
         return [*filter(None, [self._driver.notice]), *self._waiting, *self._config_warnings]
 
     def reload_changes(self) -> None:
@@ -294,7 +294,10 @@ class ConfigReloader:
         return host_signature(options, self._devices.read_devices(options))
 
     def reload(self) -> None:
-        """Read and apply the configuration and the host; report a refused one, and keep the old in force."""
+        """Read the configuration and the host, and apply them.
+
+        If the configuration is refused, report the reason; the old configuration stays in force.
+        """
         self.error = self._take_up()
         self._refused.set(bool(self.error))
         if self.error:
@@ -328,7 +331,7 @@ class ConfigReloader:
             options = self._load_conf()
             if problem := self._find_unfinished(before):
                 raise ConfigError(problem)
-            # Some objects exist as long as the process. Their options keep the old values, so that all
+            # Some objects exist for as long as the process. Their options keep the old values, so that all
             # objects use the same values.
             waiting = keep_started(self._in_force.current.options, options)
             topology = read_topology(Path(options.host.root))
@@ -399,8 +402,9 @@ class ConfigReloader:
                     options, topology, control=self.resctrl.control, root=self._root.owner
                 )
             except (ConfigError, IdentityError, cfg.Error, OSError):
-                # The options in force do not fit the hardware either, or a provider file is refused. Guests
-                # run on the present CPUs; the report to Placement stays as it was until an operator decides.
+                # In this case, the options in force do not fit the hardware either, or a provider file is
+                # refused. Guests then use the present CPUs. The reported inventories stay the same until an
+                # operator corrects the configuration.
                 known = known_topology(options, topology)
                 host_state = replace(self._pipeline.host_state, topology=known)
             self._pipeline.submit(HostStateChanged(host_state))

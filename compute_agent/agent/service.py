@@ -61,7 +61,7 @@ class ReceivedSignals:
     """A queue of signals: handlers and all threads may call put(), the main thread calls get()."""
 
     def __init__(self) -> None:
-        # SimpleQueue.put() is reentrant, unlike Queue.put(): a handler may interrupt a put of the main
+        # SimpleQueue.put() is reentrant, unlike Queue.put(): a handler can interrupt a put of the main
         # thread.
         self._queue: queue.SimpleQueue[int] = queue.SimpleQueue()
 
@@ -78,7 +78,10 @@ class ReceivedSignals:
 
 
 class HostAgent:
-    """One agent on one state folder. Its threads and listeners run from start() to stop()."""
+    """One agent on one state folder.
+
+    Its threads and listeners run from the call of start() until the call of stop().
+    """
 
     def __init__(self, load_conf: ConfigurationLoader) -> None:
         """Read the configuration, the host and the state folder, and make all objects of the agent.
@@ -183,10 +186,10 @@ class HostAgent:
             if loop is not parts.events:
                 loop.stop()
         self.pipeline.stop()
-        parts.events.stop()  # events stop after the worker, which records events until its end
+        parts.events.stop()  # the loop of events stops after the worker, which records events
         parts.host_driver.close()
         parts.reloader.close()
-        # The lock is released last: from here on, another agent may work on the state folder.
+        # The lock is released last: from here on, another agent can work on the state folder.
         os.close(self._lock)
         LOG.info("The agent stopped; its guests continue to run")
 
@@ -195,11 +198,14 @@ class HostAgent:
     def catch_signals(self) -> None:
         """Queue SIGTERM, SIGINT and SIGHUP for serve_signals(); called in the main thread before start()."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            # The handler only queues: it interrupts the main thread, which may hold a lock at that moment.
+            # The handler only queues: it interrupts the main thread, which can hold a lock at that moment.
             signal.signal(number, lambda number, frame: self._signals.put(number))
 
     def serve_signals(self) -> None:
-        """Run periodic tasks after start() until SIGTERM or SIGINT, then stop; SIGHUP reloads."""
+        """Run the periodic tasks of the main thread until SIGTERM or SIGINT, and then stop.
+
+        SIGHUP reloads.
+        """
         due = time.monotonic() + self.reconcile_interval
         prune_due = time.monotonic()
         try:
@@ -226,7 +232,10 @@ class HostAgent:
         self._parts.reloader.reload_changes()
 
     def reload(self) -> None:
-        """Read and apply the configuration and the host; report a refused one, and keep the old in force."""
+        """Read the configuration and the host, and apply them.
+
+        If the configuration is refused, report the reason; the old configuration stays in force.
+        """
         self._parts.reloader.reload()
 
     def reconcile(self) -> None:
@@ -243,7 +252,7 @@ class HostAgent:
         self._guest_logs.shorten_logs(self.options.guests.log_guest_mb * 10**6)
 
     def prune_guest_logs(self) -> None:
-        """Remove those logs of ended guests that exceed the age or the total size in ``[guests]``."""
+        """Remove logs of ended guests that are beyond the maximum age or total size in ``[guests]``."""
         records.try_prune(self._folder / GUESTS_FOLDER, self.options.guests)
 
     # For the socket and HTTP
@@ -311,7 +320,7 @@ class HostAgent:
         )
 
     def capacity(self) -> list[dict[str, Any]]:
-        """The terms of the sums that give the reclaimed capacity and the stolen CPUs: one row per term."""
+        """Rows that show how reclaimed capacity and stolen CPUs are computed: one row for each summand."""
         return self._parts.reclaimed.list_rows(self.reports.status.not_offered.withheld)
 
     def list_interference(self) -> list[dict[str, Any]]:
@@ -319,7 +328,7 @@ class HostAgent:
         return self._parts.interference.list_rows()
 
     def audit(self, options: HealOptions) -> list[AuditOutcome]:
-        """Compare the guests of this host with allocations, and repair what ``options`` select.
+        """Compare the guests of this host with allocations, and repair the differences that ``options`` name.
 
         :raises PlacementError: Placement cannot be read.
         :raises DriverError: it is not known which guests run.
@@ -361,7 +370,7 @@ class HostAgent:
         )
 
     def end_agent(self) -> None:
-        """Queue a SIGTERM, at which the main thread ends the agent."""
+        """Queue a SIGTERM, so that the main thread ends the agent."""
         # The agent is not stopped here, because this thread belongs to a listener and still has to answer its
         # client.
         self._signals.put(signal.SIGTERM)

@@ -81,7 +81,7 @@ def blockio_warnings(classes: Mapping[str, BlockIoClass], devices: BlockDevices)
     """Sentences about options of classes that have no effect on a host with these devices."""
     for name, one in classes.items():
         section = f"[{BLOCKIO_CLASS}{name}]"
-        # A name without a device is no error, because disks may be attached while the agent runs.
+        # A name without a device is no error, because disks can be attached while the agent runs.
         for reason in devices.describe_unmatched(one.host_devices):
             yield f"{section} devices: {reason}"
         if one.weight is not None and not any(device.by_weight for device in devices.devices):

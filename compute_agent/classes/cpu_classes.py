@@ -93,8 +93,8 @@ def _always_exceeds(low: Bound, high: Bound) -> bool:
     if isinstance(low, NamedFrequency) and isinstance(high, NamedFrequency):
         return order.index(low) > order.index(high)
     return (
-        # The value of a word, such as base, depends on the processor: the controller compares it with
-        # numbers.
+        # The value of a word, such as base, depends on the processor. So only the controller can compare it
+        # with a number.
         not isinstance(low, NamedFrequency | None)
         and not isinstance(high, NamedFrequency | None)
         and low > high
@@ -130,7 +130,8 @@ def _cpu_pool(name: str, options: Any, guest_classes: Collection[str]) -> CpuPoo
             f"{section} per_node: the option needs dedicated_cpus or shared_cpus; set one of"
             " them, or remove per_node"
         )
-    # No guest can be of an unknown class: the CPUs of its pool would stay unused.
+    # An unknown class is refused, because no guest can have this class, and the CPUs of the pool would stay
+    # unused.
     if unknown := sorted(set(options.guest_classes) - set(guest_classes)):
         raise ConfigError(
             f"{section} guest_classes: there is no class {', '.join(unknown)}; there are"

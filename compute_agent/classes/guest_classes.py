@@ -77,7 +77,7 @@ class QosClass:
 
 @dataclass(frozen=True, slots=True)
 class QosClasses:
-    """Classes of guests by name; throttling spares guests of a rank above ``highest``."""
+    """Classes of guests by name. Throttling does not act on guests with a rank above ``highest``."""
 
     classes: Mapping[str, QosClass]
     highest: int
@@ -96,7 +96,7 @@ class QosClasses:
 
     def rank_of(self, name: str) -> int:
         """The rank of a class. A class without a section ranks above all other classes."""
-        # A class may be removed while guests of it run. They are protected until an operator decides
+        # A class can be removed while guests of it run. These guests are protected until an operator decides
         # otherwise.
         known = self.classes.get(name)
         return max(one.rank for one in self.classes.values()) + 1 if known is None else known.rank
@@ -119,7 +119,8 @@ def parse_classes(conf: cfg.ConfigOpts) -> QosClasses:
     ranks = _class_ranks(conf)
     for name, options in family_sections(conf, QOS_CLASS):
         section, rank = class_section(QOS_CLASS, name), ranks[name]
-        # A class with a rank up to that of BE has the memory defaults of BE, among them an early OOM kill.
+        # A class with the rank of BE or a lower rank has the memory defaults of BE: its guests are killed
+        # early when memory runs out.
         like = DEFAULT_SHARES[BEST_EFFORT] if rank <= ranks[BEST_EFFORT] else MemoryShare()
         # A section of a default class changes only the options that it sets.
         default = classes.get(name, QosClass(name, rank, memory=like))
@@ -146,8 +147,8 @@ def _class_ranks(conf: cfg.ConfigOpts) -> dict[str, int]:
     for name, options in family_sections(conf, QOS_CLASS):
         section = class_section(QOS_CLASS, name)
         rank = ranks.get(name) if options.rank is None else options.rank
-        # A new class needs a rank, because the order in which classes give way has no default place for a new
-        # class.
+        # A new class needs a rank, because there is no default for its place in the order in which guests are
+        # limited.
         if rank is None:
             raise ConfigError(f"{section} rank: a class with a name other than BE, LS or LSR needs a rank")
         ranks[name] = rank
@@ -205,8 +206,8 @@ _CAP_PARSERS: Final[Mapping[str, Callable[[str], BandwidthCap]]] = {
     "mb_percent": parse_percent,
     "mb_mbps": parse_rate,
 }
-"""The parser of each option that limits memory bandwidth. The option with ``_per_cache`` after its name has
-other limits for single caches.
+"""The parser of each option that limits memory bandwidth. For each of these options, an option with the
+suffix ``_per_cache`` has other limits for single caches.
 """
 
 
@@ -254,7 +255,7 @@ def parse_annotation(text: str) -> ShareSpec:
         body = json.loads(text, object_pairs_hook=_no_duplicates)
     except BadShareError:
         raise
-    # A tenant may write any text: json raises RecursionError for thousands of nested brackets.
+    # A tenant can write any text: json raises RecursionError for thousands of nested brackets.
     except RecursionError as error:
         raise BadShareError("the annotation is nested too deeply") from error
     except ValueError as error:  # Python also raises ValueError for integers of more than 4300 digits
@@ -346,7 +347,7 @@ def _json_object(where: str, body: object, keys: tuple[str, ...]) -> dict[str, o
 
 
 def _no_duplicates(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
-    # Python's parser takes the last of two values, and another tool may take the first.
+    # If a key occurs twice, Python's parser uses the last value, and another tool perhaps uses the first.
     fields: dict[str, object] = {}
     for key, value in pairs:
         if key in fields:

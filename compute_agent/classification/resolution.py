@@ -5,7 +5,7 @@ the setting. Tenants make images. A property of an image counts if ``[guests] im
 property.
 
 If flavor and image have different thread policies, the rule of Nova applies
-(``get_cpu_thread_policy_constraint`` of ``nova.virt.hardware``). The policy of the image counts only if the
+(``get_cpu_thread_policy_constraint`` of ``nova.virt.hardware``). The policy of the image applies only if the
 flavor has no policy. If the flavor has another policy than ``prefer``, a different policy of the image is a
 problem.
 """
@@ -60,7 +60,7 @@ _MAX_SHOWN: Final = 80
 """Maximum number of characters of a wrong value that the text of a problem shows."""
 
 _MAX_PROBLEMS: Final = 20
-"""Maximum number of problems of one guest, because tenants' tools may write any metadata."""
+"""Maximum number of problems of one guest, because tools of tenants can write any metadata."""
 
 Values = Mapping[str, Any]
 """Values by the name of the setting."""
@@ -131,14 +131,15 @@ class _SourceFindings:
     def check_class(self, where: str, setting: str, value: Any) -> Values:
         """Check that the class that a setting names exists.
 
-        The result is a dict with the setting and its value. For an unknown class, a problem is noted and the
-        result is empty, apart from the settings ``qos_class`` and ``blockio_class``.
+        The result is a dict with the setting and its value. For an unknown class, a problem is noted, and the
+        result is empty. The settings ``qos_class`` and ``blockio_class`` keep their value even for an unknown
+        class.
         """
         missing = "" if self.known is None else self.known.missing_class(setting, value)
         if not missing:
             return {setting: value}
         if setting == "qos_class":
-            # A class may be removed while guests of it run. The guest keeps the name of the class, and
+            # A class can be removed while guests of it run. The guest keeps the name of the class, and
             # throttling does not act on guests of an unknown class.
             self.problems.append(f"{where}: {missing}; until then no watermark acts on the guest")
             return {setting: value}
@@ -212,7 +213,8 @@ def _flavor_values(found: _SourceFindings, policy: ClassificationPolicy, facts: 
     values: dict[str, Any] = {}
     for key, text in facts.identity.extra_specs.items():
         if key in _NOVA_SPECS:
-            # An extra spec compute_agent:SETTING takes precedence over Nova's, in any order of the two.
+            # An extra spec compute_agent:SETTING takes precedence over an extra spec of Nova, in any order of
+            # the two.
             values = {**found.read_value(f"flavor: {key}", _NOVA_SPECS[key], text), **values}
         elif key.startswith(NAMESPACE):
             setting, shown = key.removeprefix(NAMESPACE), printable_text(key[:_MAX_SHOWN])

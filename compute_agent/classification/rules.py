@@ -1,9 +1,9 @@
 """Guest rules: sections of the configuration that match guests by properties and give them settings.
 
-A *match* is an option of a section that has patterns for one property of guests, such as the flavor. All
-matches of a section have to hold. A match holds if one of its patterns matches. For extra specs and image
-properties, each key has to match, and one matching pattern of a key is enough. Patterns are those of a
-shell: ``*``, ``?`` and ``[abc]``.
+A *match* is an option of a section that has patterns for one property of guests, such as the flavor. A rule
+applies to a guest if all matches of its section hold. A match holds if one of its patterns matches. For extra
+specs and image properties, each key has to match, and one matching pattern of a key is enough. Patterns are
+those of a shell: ``*``, ``?`` and ``[abc]``.
 """
 
 from __future__ import annotations

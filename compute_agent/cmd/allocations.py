@@ -23,7 +23,7 @@ class AllocationsAccept(AgentLister):
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Accept the allocations; return a row for each guest that lost some."""
+        """Accept the allocations; return a row for each guest that lost allocations."""
         rows = self.ask_daemon("allocations.accept")
         if not rows:
             self.say_why_empty("No guest lost anything: see placement_history in compute-agent status.")
@@ -37,9 +37,9 @@ class AllocationsRestore(AgentLister):
     """Restore allocations in Placement for guests of many hosts, from the state files of their agents.
 
     Run the command after the database of Placement was restored from an older copy. The command changes only
-    consumers that have no allocation. Each of them gets exactly its former allocation, with the same project
-    and user. The command needs no daemon, but it needs the address and credentials in [placement]. The exit
-    status is 1 if an allocation could not be restored.
+    consumers that have no allocation. Each of these consumers gets exactly its former allocation, with the
+    same project and user. The command needs no daemon, but it needs the address and credentials in
+    [placement]. The exit status is 1 if an allocation could not be restored.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -28,7 +28,7 @@ class AnswerLister(AgentLister):
         return rows
 
     def why_empty(self) -> str:
-        """The reason for an empty list; empty if a list without rows needs none."""
+        """A sentence with the reason for an empty list; empty if the list needs no explanation."""
         return ""
 
 
@@ -51,7 +51,7 @@ class CapacityShow(AnswerLister):
     COLUMNS = ("provider", "term", "amount", "unit")
 
     def why_empty(self) -> str:
-        """The options that nothing sets, or the reason why nothing can be measured."""
+        """A sentence about the options that are not set, or the reason why the agent can measure nothing."""
         options = self.load_conf().capacity
         if options.mode == options.steal == "off" and not options.collectors:
             return (
@@ -75,23 +75,23 @@ class DeviceList(AnswerLister):
         return [{**row, "guests": sorted(row["guests"])} for row in super().request_rows()]
 
     def why_empty(self) -> str:
-        """The option that selects no device."""
+        """A sentence about the option that selects no device."""
         return "The host offers no PCI devices: [pci] device_spec selects none."
 
 
 class InterferenceList(AnswerLister):
     """List pairs of guests: a disturbed guest, and the guest that disturbs it according to the agent.
 
-    The columns show the reason, and whether the second guest is limited. `compute-agent event list` has
-    earlier decisions.
+    The columns show the reason of each decision, and whether the second guest is limited. `compute-agent
+    event list` shows earlier decisions.
     """
 
     METHOD = "interference.list"
     COLUMNS = ("section", "victim", "before", "level", "suspect", "correlation", "limit", "state")
 
     def why_empty(self) -> str:
-        """The watched signals, or the missing section."""
-        # ask_daemon() has imported the options already, so this costs no time
+        """A sentence about the watched signals, or about the missing section."""
+        # ask_daemon() has imported the options already, so these imports cost no time
         from compute_agent.conf.interference import INTERFERENCE
         from compute_agent.conf.qos import family_sections
 
@@ -114,7 +114,7 @@ class InterferenceList(AnswerLister):
 class ResctrlGroupList(AnswerLister):
     """List the resctrl groups of this host with their cache ways and bandwidth, and the guests in them.
 
-    Groups that other programs made have the kind foreign.
+    For groups of other programs, the column kind contains foreign.
     """
 
     METHOD = "resctrl.groups"
@@ -144,7 +144,7 @@ _MOVES: Final = (
 
 
 class ReshapeCommand(AgentLister):
-    """Move allocations of guests to the current providers of their resources, in one atomic request.
+    """Move allocations of guests to the providers that now have their resources, in one atomic request.
 
     The command lists the moved allocations.
     """

@@ -20,10 +20,10 @@ ALL_MENDED: Final = 4
 class AuditCommand(AgentLister):
     """Compare the guests of this host with their allocations in Placement.
 
-    The findings are guests without an allocation or without CPUs, allocations without a guest, and guests
-    with other amounts, kinds of CPUs or PCI devices than they hold. Guests on CPUs of other guests or outside
-    the CPU sets are findings, too. Emulator threads on dedicated CPUs are a finding if the agent cannot move
-    them.
+    The findings are guests without an allocation or without CPUs, and allocations without a guest. Guests
+    that use other amounts, kinds of CPUs or PCI devices than they have allocated are findings, too. So are
+    guests on CPUs of other guests, or on CPUs outside the CPU sets. Emulator threads on dedicated CPUs are a
+    finding if the agent cannot move these threads.
 
     Two kinds of rows do not count as findings: guests that migrate, and emulator threads on dedicated CPUs
     with [isolation] emulator = leave.
@@ -61,7 +61,7 @@ class AuditCommand(AgentLister):
             action="append",
             default=[],
             metavar="UUID",
-            help="check only this consumer; may be given several times",
+            help="check only this consumer; can be given several times",
         )
         return parser
 
@@ -72,7 +72,7 @@ class AuditCommand(AgentLister):
         return failed or self._status
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon, after a confirmation of deletions; return a row for each finding."""
+        """Request the audit after the user has confirmed deletions; return a row for each finding."""
         params = {"min_age": parsed_args.min_age, "consumers": parsed_args.consumer}
         options = {"heal": parsed_args.heal, "delete": parsed_args.delete, "dry_run": parsed_args.dry_run}
         if parsed_args.delete and not parsed_args.dry_run and not parsed_args.yes:

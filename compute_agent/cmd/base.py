@@ -58,7 +58,7 @@ class ConfigMixin:
         return with_kept(own)
 
     def load_own_conf(self) -> cfg.ConfigOpts:
-        """The configuration without fleet settings, which cannot change the daemon's socket."""
+        """The configuration without fleet settings. Fleet settings cannot change the daemon's socket."""
         # the package is imported here, because this import takes half of the time of printing a help text,
         # which needs no options
         from compute_agent import conf
@@ -123,7 +123,7 @@ class AgentLister(ConfigMixin, CliffLister):
     """Base class of commands that print a list."""
 
     def say_why_empty(self, sentence: str) -> None:
-        """Print the reason for an empty list on standard error, which programs do not take for a row."""
+        """Print the reason for an empty list to standard error, where programs do not read it as a row."""
         self.app.stderr.write(f"{sentence}\n")
 
 
@@ -142,8 +142,8 @@ class ShowOne(ConfigMixin, CliffShowOne):
 def offer_format(
     formatters: stevedore.ExtensionManager[Any], name: str, formatter: Callable[[], Any]
 ) -> None:
-    """Add an output format to a command, unless it already has a format of that name."""
-    # One plugin manager serves all commands of a process, and several commands may add the same format.
+    """Add an output format to a command, unless the command already has a format of that name."""
+    # One plugin manager serves all commands of a process, and several commands can add the same format.
     if name not in formatters.names():
         # The entry point is None, because the format comes from no entry point, and stevedore does not use
         # it.

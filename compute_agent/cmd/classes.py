@@ -30,7 +30,8 @@ Guests = list[Mapping[str, Any]]
 def set_values(one: Any, besides: Iterable[str] = ("name",)) -> Iterator[str]:
     """The settings of a class that are not empty, each as text such as ``weight = 50``.
 
-    :param one: the class, a dataclass. Fields of nested dataclasses are treated like its own fields.
+    :param one: the class, a dataclass. Fields of nested dataclasses are treated like fields of the class
+        itself.
     :param besides: the names of fields to leave out.
     """
     for field in fields(one):
@@ -52,7 +53,7 @@ def set_values(one: Any, besides: Iterable[str] = ("name",)) -> Iterator[str]:
 
 
 def guest_names(guests: Iterable[Mapping[str, Any]]) -> LinesColumn:
-    """The sorted names of guests; a table shows each name on a line of its own."""
+    """The sorted names of guests, each of which a table shows on a line of its own."""
     return LinesColumn(sorted(str(guest["name"]) for guest in guests))
 
 

@@ -23,7 +23,7 @@ from compute_agent.events.store import FILE, read_events
 _FOR_PEOPLE: Final = ("time", "kind", "outcome", "text", "reason")
 _COLUMNS: Final = ("id", "time", "kind", "outcome", "guest", "name", "text", "reason")
 
-# short enough for a waiting person; each poll costs only a stat() of one file
+# short enough for a person that waits; each poll costs only a stat() of one file
 _POLL_SECONDS: Final = 0.5
 
 
@@ -98,7 +98,7 @@ class _EventLister(AgentLister):
 
 
 class EventList(_EventLister):
-    """List the agent's decisions about guests and the host, each with its reason. The oldest comes first.
+    """List the agent's decisions about guests and the host, each with its reason, the oldest decision first.
 
     The command reads the events that are stored on this host. The command needs no running daemon.
     """
@@ -121,7 +121,7 @@ class EventList(_EventLister):
 
 
 class GuestHistory(_EventLister):
-    """List all stored decisions of the agent about a guest, each with its reason. The guest may have ended.
+    """List all stored decisions of the agent about a guest, each with its reason. The guest can have ended.
 
     The command reads the events that are stored on this host. The command needs no running daemon.
     """
@@ -165,7 +165,7 @@ def _followed_events(path: Path, wanted: argparse.Namespace) -> Iterator[AgentEv
 
 
 def _file_identity(path: Path) -> tuple[int, int] | None:
-    """The inode and size of a file, of which each write changes one; None without the file."""
+    """The inode and size of a file; each write changes one of them. None if there is no file."""
     try:
         status = path.stat()
     except FileNotFoundError:

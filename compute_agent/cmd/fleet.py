@@ -20,8 +20,8 @@ from compute_agent.model.messages import require_cryptography
 class _SigningCommand(ShowOne):
     """Base class of commands that make or check signatures.
 
-    Such commands need the package cryptography, which the extra fleet installs. The help texts of these
-    commands do not need the package.
+    Such commands need the package cryptography, which pip installs with the optional dependencies ``fleet``.
+    The help texts of these commands do not need the package.
     """
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -75,8 +75,8 @@ class FleetSign(_SigningCommand):
 
     A host applies the settings when this file is in the folder that [fleet] source of the host names.
 
-    The command refuses settings that no host would accept. A single host may still refuse settings that do
-    not fit this host.
+    The command refuses settings that no host would accept. A host can still refuse settings that do not fit
+    this host.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -101,8 +101,8 @@ class FleetSign(_SigningCommand):
         parser.add_argument(
             "--days",
             type=float,
-            help="number of days in which a host can apply this revision for the first time; default: no"
-            " limit",
+            help="number of days after which a host that has not applied this revision yet refuses it;"
+            " default: no limit",
         )
         return parser
 
@@ -137,8 +137,8 @@ class FleetShow(_SigningCommand):
             "--public-key",
             action="append",
             metavar="KEY",
-            help="public key that the command accepts; may be given several times; default:"
-            " [fleet] public_keys",
+            help="public key that the command accepts; can be given several times; default: [fleet]"
+            " public_keys",
         )
         return parser
 

@@ -17,21 +17,21 @@ from compute_agent.model.guest_settings import (
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add the settings of guests that an operator may also change while a guest runs."""
+    """Add options for settings that an operator can also change while the guest runs."""
     parser.add_argument(
         "--qos-class", help="QoS class of the guest: BE, LS, LSR, or the name of a section [qos_class:NAME]"
     )
     parser.add_argument(
         "--priority",
         type=int,
-        help="priority of the guest; within a class, guests of a lower priority are limited and evicted"
-        " first",
+        help="priority of the guest; among guests of the same QoS class, guests with a lower priority are"
+        " limited and evicted first",
     )
     parser.add_argument("--thread-policy", choices=[policy.value for policy in ThreadPolicy])
     parser.add_argument("--emulator-policy", choices=[policy.value for policy in EmulatorPolicy])
     parser.add_argument(
         "--blockio-class",
-        help="class of block I/O: the name of a section [blockio_class:NAME]; empty for none",
+        help="class of block I/O: the name of a section [blockio_class:NAME]; an empty name means no class",
     )
     parser.add_argument(
         "--cpu-class",
@@ -41,8 +41,9 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--isolation",
         choices=ISOLATION_LEVELS,
-        help="other work on the guest's dedicated CPUs: allowed (shared), moved away (quiet), or also kept"
-        " away by a cpuset partition (alone); default: the option isolation of the guest's QoS class",
+        help="isolation of the guest's dedicated CPUs. With shared, interrupts and other work of the host run"
+        " there, too. With quiet, this work moves to other CPUs. With alone, the CPUs also form a cpuset"
+        " partition. Default: the option isolation of the guest's QoS class",
     )
     parser.add_argument(
         "--spread",
@@ -107,7 +108,7 @@ class _GuestStart(ShowOne):
 
 
 class GuestRun(_GuestStart):
-    """Start a process as a guest, pinned before its first instruction.
+    """Start a process as a guest. The process is pinned to its CPUs before its first instruction.
 
     Example: guest run --vcpus 2 -- COMMAND ARG...
     """
@@ -121,9 +122,9 @@ class GuestRun(_GuestStart):
             default=[],
             type=_parse_variable,
             metavar="NAME[=VALUE]",
-            help="environment variable of the guest; without =VALUE, the variable has its value from this"
-            " shell; may be given several times. Guests always have PATH, HOME, USER, LOGNAME, SHELL, LANG"
-            " and COMPUTE_AGENT_GUEST (their uuid). Guests inherit no variables of the agent",
+            help="environment variable of the guest; without =VALUE, the variable gets the value that it has"
+            " in this shell; can be given several times. Guests always have PATH, HOME, USER, LOGNAME, SHELL,"
+            " LANG and COMPUTE_AGENT_GUEST (their uuid). Guests inherit no variables of the agent",
         )
         parser.add_argument("--cwd", default=os.getcwd(), help="working folder; default: the current folder")
         parser.add_argument("command", nargs="+", metavar="COMMAND", help="program and arguments, after --")
@@ -142,7 +143,7 @@ class GuestRun(_GuestStart):
 
 
 class GuestAdopt(_GuestStart):
-    """Make a running process, or all processes of a cgroup, a guest, and pin it."""
+    """Turn a running process, or all processes of a cgroup, into a guest, and pin the guest to its CPUs."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the command's options."""
@@ -205,7 +206,7 @@ _VERDICT: Final = ("guest", "name", "kind", "state", "promised", "found")
 
 
 class GuestVerify(AgentLister):
-    """Compare the promises to guests with what the kernel shows now.
+    """Compare the promises to guests with the current state of the kernel.
 
     The promises to a guest are its CPUs, their sibling threads, its NUMA nodes, its cache, its memory
     bandwidth and its level of isolation. Each promise is kept, broken, limited or unknown. A promise is
@@ -240,8 +241,8 @@ class GuestVerify(AgentLister):
 class GuestSet(_OneGuest):
     """Set or unset settings of a running guest of any driver.
 
-    Settings from this command override the settings from the domain, its flavor and rules. Settings from this
-    command stay until you unset them, or until the guest has left the host for good.
+    Settings from this command override the settings from the guest's domain, from its flavor and from rules.
+    Settings from this command stay until you unset them, or until the guest has left the host for good.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -254,8 +255,8 @@ class GuestSet(_OneGuest):
             default=[],
             metavar="SETTING",
             choices=SETTING_NAMES,
-            help="remove this setting of an earlier `guest set`, such as qos_class; may be given several"
-            " times",
+            help="remove the value that an earlier `guest set` gave to this setting, such as qos_class; can"
+            " be given several times",
         )
         return parser
 
@@ -293,9 +294,10 @@ class GuestLimit(_OneGuest):
 
 
 class GuestEvict(_OneGuest):
-    """Evict a guest, as a watermark does: by [qos] evict_command, or by asking it to stop.
+    """Evict a guest in the same way as a watermark: run [qos] evict_command, or ask the guest to stop.
 
-    When the guest has left, the agent deletes its allocation on this host, except beside nova-compute.
+    When the guest has left, the agent deletes the guest's allocation on this host. If nova-compute owns the
+    root provider of this host, the agent does not delete the allocation, because Nova deletes it.
     `compute-agent event list --kind evict` shows the outcome.
     """
 
@@ -327,9 +329,11 @@ class GuestMove(_OneGuest):
 
 
 class GuestStop(_OneGuest):
-    """End a guest. Its allocation in Placement stays, and its owner has to delete it.
+    """Stop a guest.
 
-    The agent itself deletes an allocation that it has claimed ([guests] claim).
+    The guest's allocation in Placement stays, and the owner of the allocation has to delete it.
+
+    The agent deletes the allocation only if the agent itself has claimed it ([guests] claim).
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

@@ -93,7 +93,7 @@ class HostShow(ShowOne):
 
 
 def _read_host(conf: cfg.ConfigOpts) -> HostTopology:
-    """The topology of this host, with the offline dedicated CPUs that ``topology.json`` has."""
+    """The topology of this host, with the offline dedicated CPUs that ``topology.json`` describes."""
     return known_topology(conf, read_topology(Path(conf.host.root)))
 
 
@@ -108,9 +108,9 @@ def _cache_document(platform: CachePlatform) -> dict[str, Any]:
 
 
 class TopologyShow(ShowOne):
-    """Show packages, NUMA nodes and caches, with the purpose of their CPUs and the guests on them.
+    """Show packages, NUMA nodes and caches, what their CPUs are used for, and the guests on these CPUs.
 
-    The output is a tree, or a picture (-f svg). Other formats also show cores and all caches, but no
+    The output is a tree, or a picture (-f svg). Other output formats also show cores and all caches, but no
     guests.
     """
 
@@ -168,9 +168,9 @@ class TopologyShow(ShowOne):
     def _cpu_conditions(
         self, conf: cfg.ConfigOpts, topology: HostTopology, seconds: int | None
     ) -> CpuConditions:
-        """The levels of isolation of CPUs, and with ``seconds`` the noise of all CPUs.
+        """The isolation levels of CPUs, and the noise (interruptions) of CPUs if ``seconds`` is given.
 
-        Without a daemon, no CPU has a level.
+        If no daemon answers, no CPU has a level.
 
         :param seconds: the duration of the measurement of noise; None means that noise is not measured.
         """
@@ -182,13 +182,13 @@ class TopologyShow(ShowOne):
         if seconds:
             found = measure_noise(Path(conf.host.root), topology.online, holders.threads, seconds)
             noise = {cpu: one.all_interruptions for cpu, one in found.items()}
-        # CPUs with the level shared are left out, because they are shared with work of the host like CPUs
-        # without a level.
+        # CPUs with the level ``shared`` are left out: work of the host runs on them in the same way as on
+        # CPUs without a level.
         levels = {cpu: level for cpu, level in holders.levels.items() if level != IsolationLevel.SHARED}
         return CpuConditions(levels, noise)
 
     def _device_lines(self) -> dict[int | None, list[str]]:
-        """Lines about the PCI devices that the host offers, by NUMA node; none without a daemon."""
+        """Lines about the PCI devices that the host offers, by NUMA node; empty if no daemon answers."""
         found: dict[int | None, list[str]] = {}
         try:
             rows = self.ask_daemon("device.list")
@@ -199,7 +199,7 @@ class TopologyShow(ShowOne):
         return found
 
     def _cpu_sets(self, conf: cfg.ConfigOpts, topology: HostTopology) -> CpuSets:
-        """The configured CPU sets; empty, with the reason printed, if they contradict each other."""
+        """The configured CPU sets. If they contradict each other, print the reason, and return empty sets."""
         try:
             return resolve_cpu_sets(options.cpu_options(conf), topology)
         except ConfigError as error:
@@ -215,12 +215,12 @@ class TopologyShow(ShowOne):
 
 
 class ConfigCheck(ShowOne):
-    """Check the configuration against this host. Show the purpose of each CPU, and the resulting inventories.
+    """Check the configuration on this host. Show what each CPU is used for, and the inventories that result.
 
-    If an agent runs, the row guests lists, for each guest, the matching rule and the settings that would
-    change. The exit status is 0 if the configuration is good, and 1 if the agent would refuse to start. The
-    exit status is 3 if an option or section is unknown, if a value seems to contain a comment, or if
-    Placement does not answer.
+    If an agent runs, the row guests of the output shows which rule matches each guest, and which settings of
+    the guest would change. The exit status is 0 if the configuration is good, and 1 if the agent would refuse
+    to start. The exit status is 3 if an option or section is unknown, if a value seems to contain a comment,
+    or if Placement does not answer.
     """
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -251,7 +251,7 @@ class ConfigCheck(ShowOne):
             check_owner(Path(conf.state_path), read_identity(Path(conf.host.root)))
         except IdentityError as error:
             self._refusals.append(str(error))
-        except OSError:  # a user without rights to the folder can check a configuration, too
+        except OSError:  # a user without rights to the state folder can check a configuration, too
             pass
         try:
             check_options(conf)
@@ -322,7 +322,7 @@ class ConfigCheck(ShowOne):
         )
 
     def _check_guests(self, policy: ClassificationPolicy) -> list[dict[str, Any]]:
-        """The rule that matches each running guest, and its changed settings; none if no agent answers."""
+        """The matching rule and the changed settings of each running guest; empty if no agent answers."""
         try:
             return check_guests(policy, self.ask_daemon("guest.inputs"))
         except (DaemonUnreachableError, RequestError):
@@ -332,12 +332,12 @@ class ConfigCheck(ShowOne):
 def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[RootOwner, str, str]:
     """The owner of the root provider, a description of the owner, and an error of Placement.
 
-    Placement is asked only if the configuration has credentials. The error is empty if Placement answers,
-    or is not asked.
+    The function asks Placement only if the configuration has credentials. The error is empty if Placement
+    answers, or if the function does not ask.
     """
     try:
         saved = state.look_up(Path(conf.state_path) / STATE_FILE)
-    except (OSError, IdentityError):  # another check of the command reports it
+    except (OSError, IdentityError):  # another check of the command reports this error
         saved = AgentState()
     if client is None or not (conf.placement.auth_type or conf.placement.auth_section):
         owner = owner_of(conf.compute.provider_tree, saved.nova_root)
@@ -346,7 +346,7 @@ def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[R
 
 
 def _own_uuid(conf: cfg.ConfigOpts) -> str:
-    """The uuid of the agent's own root provider; ``PLACEHOLDER`` if there is none to read."""
+    """The uuid of the agent's own root provider; ``PLACEHOLDER`` if no uuid can be read."""
     try:
         return provider_tree.look_up(Path(conf.state_path)) or PLACEHOLDER
     except (OSError, IdentityError):
@@ -381,8 +381,9 @@ _AMOUNTS: Final = ("total", "reserved", "min_unit", "max_unit", "step_size", "al
 _DERIVED: Final = ("provider", "resource_class", *_AMOUNTS)
 
 PLACEHOLDER: Final = str(uuid.UUID(int=0))
-"""A uuid for a root provider that does not exist yet. This command must not write a new uuid into the state
-folder."""
+"""A uuid for a root provider that does not exist yet. Commands of this module must not write a new uuid into
+the state folder.
+"""
 
 
 def _inventory_rows(tree: ProviderTree) -> list[tuple[Any, ...]]:
@@ -395,7 +396,7 @@ def _inventory_rows(tree: ProviderTree) -> list[tuple[Any, ...]]:
 
 
 class InventoryShow(AgentLister):
-    """Compare the inventories and traits that the agent derives for this host with those in Placement."""
+    """Compare the inventories and traits that the agent derives for this host with the ones in Placement."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the command's options."""
@@ -408,7 +409,7 @@ class InventoryShow(AgentLister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Derive the inventories here, or request those of the daemon; return the rows."""
+        """Derive the inventories, or request a comparison from the daemon; return the rows."""
         if parsed_args.derived:
             conf = self.load_conf()
             owner, *_ = _root_owner(conf, None)
@@ -447,7 +448,7 @@ def _comparison_rows(answer: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def _set_by(origins: dict[str, str]) -> str:
-    """The source of an inventory: ``agent``, ``others``, or each field that others set, with its source."""
+    """The source of an inventory: ``agent``, ``others``, or the fields of others, with sources."""
     if not origins:
         return "others"
     if set(origins.values()) == {"agent"}:
@@ -489,7 +490,7 @@ class HostEnable(ShowOne):
 
 
 class ConfigShow(AgentLister):
-    """Show the options that files or the environment set, with their values.
+    """Show the options that files or environment variables set, with their values.
 
     Passwords and other secrets are not shown.
     """

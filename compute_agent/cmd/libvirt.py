@@ -31,7 +31,7 @@ class _HookCommand:
 class HookInstall(_HookCommand, AgentCommand):
     """Install the hook by which libvirt announces starting guests to the agent.
 
-    So a guest has its cache group from its start.
+    With the hook, the agent puts a guest into its cache group as soon as the guest starts.
 
     The hook needs libvirt 6.5 or later. The command never overwrites a hook of another program.
     """
@@ -56,7 +56,7 @@ class HookRemove(_HookCommand, AgentCommand):
 class HookShow(_HookCommand, ShowOne):
     """Show whether the hook is absent, installed, outdated, or of another program (foreign).
 
-    An outdated hook needs a new ``libvirt hook install``.
+    To replace an outdated hook, run ``libvirt hook install`` again.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

@@ -147,7 +147,7 @@ class AgentShell(App):
             "--config-file",
             action="append",
             metavar="FILE",
-            help="ini file; may be given several times, and later files override earlier ones. Default:"
+            help="ini file; can be given several times, and later files override earlier ones. Default:"
             " /etc/compute-agent/compute-agent.conf, and the ini files in the folder compute-agent.conf.d"
             " beside it.",
         )

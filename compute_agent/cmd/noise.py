@@ -1,4 +1,4 @@
-"""The command ``compute-agent cpu noise``, and the noise of CPUs (interruptions of guests) for pictures."""
+"""The command ``compute-agent cpu noise``, and a function that measures noise: interruptions of guests."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def measure_noise(
 
 
 class CpuNoiseList(AgentLister):
-    """Measure the interruptions per second of the CPUs that guests hold, by cause.
+    """Measure how often the CPUs of guests are interrupted per second, by cause.
 
     The command reads counters of the kernel twice. The columns show how often interrupts, softirqs, other
     threads and the timer tick interrupt the threads of guest CPUs, and how long these threads wait. With

@@ -59,7 +59,7 @@ class ReleaseCommand(AgentLister):
         parser.add_argument(
             "--undo",
             action="store_true",
-            help="cancel an earlier release, so that the agent may start on this host again",
+            help="cancel an earlier release, so that the agent can start on this host again",
         )
         return parser
 
@@ -79,9 +79,10 @@ class ReleaseCommand(AgentLister):
             release.remove_mark(folder, LOCK_TIMEOUT)
             return _COLUMNS, []
         check_owner(folder, read_identity(Path(conf.host.root)))
-        # The mark is written before the agent ends, so that a service manager cannot restart the agent.
+        # The release is noted in the state folder before the agent ends, so that a service manager cannot
+        # restart the agent.
         release.mark_released(folder)
-        # Without a running agent there is nothing to end.
+        # If no agent runs, there is nothing to end.
         with contextlib.suppress(DaemonUnreachableError):
             self.ask_daemon("release.retire")
         with open_release(conf, ReleaseOptions(**wanted), LOCK_TIMEOUT) as found:

@@ -1,8 +1,8 @@
 """The command ``compute-agent report``: it makes an archive with the state of a host for a bug report.
 
 The archive has the output of commands, the metrics, and the end of the log. A part that cannot be read has
-the reason as its text, because the host may be broken. Texts that look like passwords or tokens are
-replaced in all parts. ``placement.cmd.report`` has the same functions again, because neither program
+the reason as its text, because the host is perhaps broken. Texts that look like passwords or tokens are
+replaced in all parts. The module ``placement.cmd.report`` has the same functions, because neither program
 imports the other.
 """
 
@@ -49,7 +49,7 @@ _MAX_BYTES: Final = 4 << 20
 """Maximum bytes of each part in the archive. A log file is cut at its beginning, other parts at their end."""
 _SECRETS: Final = (
     (re.compile(r"(?<=://)([^/\s:@]*):\S+@"), r"\1:***@"),
-    # the pattern matches up to the end of the line, because a password may contain any character
+    # the pattern matches up to the end of the line, because a password can contain any character
     (
         re.compile(
             r"(?i)((?:password|passwd|secret|token|authorization)[\w-]*[\"']?[ |,]*[=:|,])[ \"']*[^ |,\"'].*"
@@ -97,7 +97,7 @@ class DefectReport(AgentCommand):
         # each command is a process of its own, so that a command that hangs or fails affects only its part
         files = [word for file in self.app.options.config_file or () for word in ("--config-file", file)]
         code = "import sys; from compute_agent.cmd.main import main; sys.exit(main())"
-        # with -P, root runs no module from the current folder, which may be /tmp
+        # with -P, root runs no module from the current folder, which is perhaps /tmp
         return run_program([sys.executable, "-P", "-c", code, *files, *words])
 
 
@@ -130,12 +130,12 @@ def list_versions() -> str:
 
 
 def run_program(command: Sequence[str], *, keeps_end: bool = False) -> str:
-    """The output of a program with its errors, and after a failure the exit status or the error.
+    """The output of a program with its errors. After a failure, the exit status or the error follows.
 
     :param keeps_end: whether to return the end of a long output instead of its beginning.
     """
     end = ""
-    # this is a file, because the output has no limit
+    # the output is written to a file, because its size has no limit
     with tempfile.TemporaryFile() as output:
         try:
             done = subprocess.run(
@@ -167,7 +167,7 @@ def read_end(file: BinaryIO) -> str:
     start = max(0, os.fstat(file.fileno()).st_size - _MAX_BYTES)
     file.seek(start)
     if start:
-        # the first line is cut, and may be a secret without the name that marks it
+        # the first line is cut, and is perhaps a secret without the name that marks it
         file.readline()
     return file.read(_MAX_BYTES).decode(errors="replace")
 

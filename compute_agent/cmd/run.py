@@ -53,12 +53,15 @@ class RunCommand(AgentLister):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Run the agent until a signal, or list the changes of a start; 1 if it refuses to start."""
+        """Run the agent until a signal, or list the changes of a start.
+
+        Returns the exit status: 1 if the agent refuses to start.
+        """
         try:
             if parsed_args.dry_run:
                 return super().run(parsed_args)
             own = self.load_own_conf()
-            # The log is set up first, so that it gets the errors of the start.
+            # The log is set up first, so that it contains the errors of the start.
             logs.set_up(own)
             with _by_fleet(own):
                 agent = HostAgent(self.load_conf)

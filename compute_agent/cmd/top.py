@@ -71,7 +71,8 @@ class TopCommand(AgentCommand):
 def _read_agent(tell: Callable[[str], Any], samples: Path) -> AgentSnapshot:
     """The current answers of the agent, and the last samples of its guests.
 
-    :param tell: sends the request with this name to the daemon, and returns the answer.
+    :param tell: sends a request to the daemon, and returns the answer. The argument is the name of the
+        request.
     :param samples: the file with the stored samples.
     """
     now = time.strftime("%H:%M:%S")
@@ -80,7 +81,7 @@ def _read_agent(tell: Callable[[str], Any], samples: Path) -> AgentSnapshot:
     except (DaemonUnreachableError, RequestError) as error:
         return AgentSnapshot(now, trouble=str(error))
     groups: list[dict[str, Any]] = []
-    # the request fails if the host has no resctrl, which the status shows
+    # this request fails if the host has no resctrl; the status shows the reason
     with contextlib.suppress(RequestError):
         groups = tell("resctrl.groups")
     return AgentSnapshot(now, status, guests, watermarks, groups, _guest_uses(samples))

@@ -81,7 +81,7 @@ class AmountColumn(AnyColumn):
 
 
 def _condition_text(value: Any) -> str:
-    """The threshold of a condition: ``true`` (1) or ``false`` (0); empty for any other number."""
+    """The text for a threshold of a condition: ``true`` for 1, ``false`` for 0, or an empty text."""
     if isinstance(value, str):
         return value
     return {0.0: "false", 1.0: "true"}.get(value, "")

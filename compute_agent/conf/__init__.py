@@ -2,9 +2,9 @@
 
 Modules
     Each section has a module of the same name, even if the module is short. So the help of an option is easy
-    to find. A family of sections, such as ``[watermark:NAME]``, counts as one section. The module of a
-    section has ``SECTIONS``, its options by section. ``MODULES`` lists these modules. The other modules have
-    no options:
+    to find. A family of sections, such as ``[watermark:NAME]``, counts as one section. The constant
+    ``SECTIONS`` of a module has the options of its sections. ``MODULES`` lists the modules of sections. The
+    other modules define no options:
 
     - ``duration`` has the type of options for lengths of time
     - ``written`` reads the text of ini files, for errors about unknown options and misplaced comments
@@ -13,9 +13,9 @@ Modules
     - ``restart_only`` lists the options that a reload does not change
 
 Order of calls
-    :func:`load` registers all options, reads the files, and registers the sections of families that it finds
-    there. :func:`load` then reads each value once, because oslo.config checks a value only when it is read.
-    Each package of the agent may import this package.
+    :func:`load` registers all options, reads the files, and registers the sections of families in these
+    files. :func:`load` then reads each value once, because oslo.config checks a value only when it is read.
+    Each package of the agent is allowed to import this package.
 """
 
 import contextlib
@@ -110,9 +110,10 @@ def load(
     :param args: the arguments of the command line.
     :param config_files: the files to read; later files override earlier ones. With None, oslo.config finds
         the files, such as /etc/compute-agent/compute-agent.conf.
-    :param below: files with the lowest precedence, such as the applied revision of fleet settings.
+    :param below: files that each of the other files overrides, such as the applied revision of fleet
+        settings.
 
-    :raises cfg.Error: a file or a value is wrong; the text names the file and the option.
+    :raises cfg.Error: a file or a value is wrong. The text of the error names the file and the option.
     """
     conf = cfg.ConfigOpts()
     log.register_options(conf)
@@ -122,13 +123,13 @@ def load(
         register_module(conf, module)
     files, folders = config_files, list[str]()
     if files is None:
-        # The program has the name of the project, so oslo.config finds each place twice, and an option with
-        # several values would have each value twice.
+        # The program has the name of the project, so oslo.config finds each file and folder twice. An option
+        # with several values would then have each value twice.
         files, folders = (
             list(dict.fromkeys(find(PROJECT))) for find in (cfg.find_config_files, cfg.find_config_dirs)
         )
-    # For a wrong value, argparse prints an error and ends the process, even if the value is from a file. Here
-    # its output becomes the text of an exception.
+    # For a wrong value, argparse prints an error and ends the process, even if the value is from a file. This
+    # code puts the output of argparse into the text of an exception.
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -139,7 +140,7 @@ def load(
                 default_config_dirs=folders,
             )
     except SystemExit as error:
-        # This happens only for options that a command line may also have, such as debug.
+        # argparse refuses only values of options that a command line can also have, such as debug.
         option, _, reason = said.getvalue().strip().removeprefix("argument --").partition(": ")
         raise written.value_error("DEFAULT", option.replace("-", "_"), ValueError(reason)) from error
     sys.stderr.write(said.getvalue())
@@ -149,7 +150,10 @@ def load(
 
 
 def register_module(conf: cfg.ConfigOpts, module: ModuleType) -> None:
-    """Register the options of a module in ``MODULES``, except families, which depend on the files."""
+    """Register the options of a module in ``MODULES``, except options of families.
+
+    The sections of a family are known only after the files were read.
+    """
     for section, options in module.SECTIONS.items():
         if not section.endswith(_FAMILY):
             conf.register_opts(options, group=None if section == "DEFAULT" else section)
@@ -168,18 +172,18 @@ def _check_values(conf: cfg.ConfigOpts) -> None:
             try:
                 getattr(section, option.dest)
             except cfg.NoSuchOptError:
-                # only the sample file has the option; an authentication plugin, for example, registers its
-                # options later
+                # the option is listed for the sample file, but is not registered yet: an authentication
+                # plugin, for example, registers its options later
                 continue
             except cfg.ConfigSourceValueError as error:
                 raise written.value_error(group, option.dest, error) from error
 
 
 def find_unknown_options(conf: cfg.ConfigOpts) -> list[str]:
-    """A sentence for each line of the ini files that has no effect, or another effect than it seems to have.
+    """Sentences about lines of the ini files that have no effect, or another effect than they seem to have.
 
-    Unknown options in [qos] and in families of sections are not in the list, because :func:`load` raises an
-    error for them.
+    The result contains no unknown options of [qos] and of families of sections, because :func:`load` raises
+    an error for such an option.
     """
     known: dict[str, set[str]] = {"DEFAULT": set(OWN_OPTIONS)}
     for group, options in known_options(conf):
@@ -188,7 +192,7 @@ def find_unknown_options(conf: cfg.ConfigOpts) -> list[str]:
 
 
 def known_options(conf: cfg.ConfigOpts) -> list[tuple[str, list[Any]]]:
-    """All options that files may have, by section. The options of oslo.log and keystoneauth are included."""
+    """All options that files can have, by section. The options of oslo.log and keystoneauth are included."""
     pairs = (*list_opts(), *log_options(), (placement.GROUP, placement.auth_opts(conf) or []))
     return [(group or "DEFAULT", options) for group, options in pairs]
 

@@ -13,8 +13,9 @@ OPTS: Final = [
         "weight",
         min=1,
         max=10_000,
-        help="Weight of guests of the class on a busy device (io.weight). Without this option the weight is"
-        " 100. Weights have an effect only on devices with the I/O scheduler bfq, or with io.cost.qos.",
+        help="Weight of a guest of the class, relative to other guests that use the same busy device"
+        " (io.weight). Without this option the weight is 100. Weights have an effect only on devices with the"
+        " I/O scheduler bfq, or with io.cost.qos.",
     ),
     cfg.StrOpt(
         "read_bytes", help=f"Maximum rate of reads from each of the devices, in bytes a second: {_RATE}."
@@ -22,8 +23,8 @@ OPTS: Final = [
     cfg.StrOpt(
         "write_bytes", help=f"Maximum rate of writes to each of the devices, in bytes a second: {_RATE}."
     ),
-    cfg.StrOpt("read_operations", help="Maximum number of reads a second from each of the devices."),
-    cfg.StrOpt("write_operations", help="Maximum number of writes a second to each of the devices."),
+    cfg.StrOpt("read_operations", help="Maximum number of reads a second from each device in devices."),
+    cfg.StrOpt("write_operations", help="Maximum number of writes a second to each device in devices."),
     cfg.FloatOpt(
         "latency_ms",
         min=0.001,

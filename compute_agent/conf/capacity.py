@@ -34,21 +34,21 @@ OPTS: Final = [
     cfg.BoolOpt(
         "cold_memory",
         default=False,
-        help="Whether the agent looks for memory that guests do not use. Every 6 seconds, the agent has"
-        " the kernel move up to 1/2000 of a guest's memory to swap (memory.reclaim of cgroup v2), and less"
-        " if the guest waits for memory. If a guest has not waited for memory for 10 minutes, the option"
-        " memory counts all of its memory in swap as unused. The host needs swap, of which at least a"
-        " quarter is free. The agent moves memory only of guests that have a class up to [qos]"
-        " highest_class and no dedicated CPUs.",
+        help="Whether the agent looks for memory that guests do not use. Every 6 seconds, the agent tells the"
+        " kernel to move up to 1/2000 of a guest's memory to swap (memory.reclaim of cgroup v2). If the guest"
+        " waits for memory, the amount is smaller. After 10 minutes in which a guest has not waited for"
+        " memory, all of its memory in swap counts as unused for the option memory. The host needs swap, of"
+        " which at least a quarter is free. The agent moves only the memory of guests that have no dedicated"
+        " CPUs and a class up to [qos] highest_class.",
     ),
     cfg.FloatOpt(
         "cold_pressure",
         default=0.1,
         min=0.01,
         max=10.0,
-        help="Share of time, in percent. From a guest that waits for memory during this share or more, the"
-        " option cold_memory takes no memory. With a larger value the agent finds more unused memory, and"
-        " slows guests down more.",
+        help="Share of time, in percent. If a guest waits for memory during this share of time or more, the"
+        " option cold_memory moves none of its memory. With a larger value the agent finds more unused"
+        " memory, and slows guests down more.",
     ),
     cfg.StrOpt(
         "steal",
@@ -84,8 +84,8 @@ OPTS: Final = [
         default=85.0,
         min=1.0,
         max=100.0,
-        help="Percentile of the hourly peaks of a guest in the last day. The agent uses this value as the"
-        " peak of the guest in the sum of all peaks (see margin).",
+        help="Percentile of the hourly peaks of a guest in the last day. The agent takes this percentile as"
+        " the peak use of the guest when it adds the peak uses of all guests (see margin).",
     ),
     cfg.FloatOpt(
         "margin",
@@ -101,9 +101,9 @@ OPTS: Final = [
         default=1.0,
         min=0.0,
         max=100.0,
-        help="Percent of hours in which the agent assumes that the largest guest uses all its CPUs. So the"
-        " estimate includes rare peaks that one day of measurements does not show. A larger value, up to"
-        " 50, lowers the offer.",
+        help="Share of hours, in percent, in which the agent assumes that the largest guest uses all its"
+        " CPUs. With this assumption, the estimate of future use contains rare peaks that one day of"
+        " measurements does not show. A larger value, up to 50, lowers the offer.",
     ),
 ]
 

@@ -8,8 +8,8 @@ CGROUP_OPTS: Final = [
     cfg.StrOpt(
         "root",
         help="Folder of a delegated cgroup (version 2). Each process guest gets its own cgroup below this"
-        " folder. If the folder is not set or not writable, the agent pins process guests by scheduler"
-        " affinity only.",
+        " folder. If the option is not set, or the folder is not writable, the agent pins process guests by"
+        " scheduler affinity only.",
     ),
 ]
 

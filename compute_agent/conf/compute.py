@@ -1,7 +1,7 @@
 """Options of inventories: CPU sets, allocation ratios, reserved amounts, and the shape of the provider tree.
 
-Options that Nova has, too, have the names and defaults of Nova. So an operator can copy these options from
-nova.conf.
+Options that also exist in Nova have the names and defaults of Nova. So an operator can copy these options
+from nova.conf.
 """
 
 from typing import Final
@@ -71,22 +71,23 @@ DEFAULT_OPTS: Final = [
         "vcpu_pin_set",
         deprecated_for_removal=True,
         deprecated_reason="cpu_dedicated_set and cpu_shared_set separate pinned from floating guests.",
-        help="CPUs that back both VCPU and PCPU. If cpu_shared_set is set as well, the CPUs of vcpu_pin_set"
-        " back VCPU only, and emulator threads run on the CPUs of cpu_shared_set. The option cannot be"
-        " combined with cpu_dedicated_set.",
+        help="CPUs that the agent offers as VCPU and also as PCPU. If cpu_shared_set is also set, the agent"
+        " offers the CPUs of vcpu_pin_set only as VCPU, and emulator threads run on the CPUs of"
+        " cpu_shared_set. The option cannot be combined with cpu_dedicated_set.",
     ),
 ]
 
 COMPUTE_OPTS: Final = [
     cfg.StrOpt(
         "cpu_dedicated_set",
-        help="CPUs that back PCPU, such as 4-12,^8,15. Each of these CPUs runs one guest CPU. If neither"
-        " this option nor cpu_shared_set nor [DEFAULT] vcpu_pin_set is set, all online CPUs back VCPU.",
+        help="CPUs that the agent offers as PCPU, such as 4-12,^8,15. Each of these CPUs runs one guest CPU."
+        " If neither this option nor cpu_shared_set nor [DEFAULT] vcpu_pin_set is set, the agent offers all"
+        " online CPUs as VCPU.",
     ),
     cfg.StrOpt(
         "cpu_shared_set",
-        help="CPUs that back VCPU and serve emulator threads, such as 0-3,16. CPUs that are neither in this"
-        " set nor in cpu_dedicated_set belong to the host.",
+        help="CPUs that the agent offers as VCPU, such as 0-3,16. Emulator threads of guests also run on"
+        " these CPUs. CPUs that are neither in this set nor in cpu_dedicated_set belong to the host.",
     ),
     cfg.StrOpt(
         "provider_tree",
@@ -108,10 +109,10 @@ COMPUTE_OPTS: Final = [
     ),
     cfg.StrOpt(
         "resource_provider_name",
-        help="Name of the root provider. Default: the former name of the provider, or at the first start"
-        " the host's fully qualified domain name. If the value changes, the agent renames the provider."
-        " On a host with nova-compute, the value must be the host's name in `openstack hypervisor list`, and"
-        " the default is the name that libvirt reports (`virsh hostname`).",
+        help="Name of the root provider. Default: the name that the provider already has. At the first start"
+        " the default is the host's fully qualified domain name. If the value changes, the agent renames the"
+        " provider. On a host with nova-compute, the value must be the host's name in `openstack hypervisor"
+        " list`, and the default is the name that libvirt reports (`virsh hostname`).",
     ),
     cfg.StrOpt(
         "provider_config_location",
@@ -124,16 +125,17 @@ COMPUTE_OPTS: Final = [
         "memory_overhead",
         default=64,
         min=0,
-        help="MiB that a process guest may use above its MEMORY_MB before the kernel kills it (memory.max"
-        " of its cgroup). Memory that the kernel itself uses for the guest counts towards memory.max.",
+        help="Memory in MiB that a process guest can use in addition to its MEMORY_MB before the kernel kills"
+        " the guest (memory.max of its cgroup). Memory that the kernel itself uses for the guest counts"
+        " towards memory.max.",
     ),
     cfg.BoolOpt(
         "huge_pages",
         default=False,
         help="Whether huge pages of the host are offered to guests, as CUSTOM_HUGE_PAGES_2MB and similar"
-        " classes on the provider of their NUMA node. MEMORY_MB then does not contain this memory. While"
-        " the allocations of guests exceed the smaller amount of MEMORY_MB, the agent does not offer huge"
-        " pages yet.",
+        " classes on the provider of their NUMA node. The inventory of MEMORY_MB then does not contain this"
+        " memory. While the allocations of guests exceed this smaller inventory of MEMORY_MB, the agent does"
+        " not offer huge pages yet.",
     ),
     cfg.MultiStrOpt(
         "reserved_huge_pages",
@@ -171,10 +173,10 @@ COMPUTE_OPTS: Final = [
     cfg.BoolOpt(
         "report_positions",
         default=False,
-        help="Whether the CPUs and cache ways of guests and the thresholds of watermarks are reported to"
-        " Placement, as attributes of the agent's first provider. The console draws the CPUs, ways and"
-        " thresholds. Each start or end of a guest then causes one more write to Placement. The attributes"
-        " do not change which hosts Placement chooses.",
+        help="Whether the agent reports the CPUs and cache ways of guests, and the thresholds of watermarks,"
+        " to Placement. The reports are attributes of the agent's first provider, and the console draws them."
+        " Each start or end of a guest then causes one more write to Placement. The attributes do not change"
+        " which hosts Placement chooses.",
     ),
 ]
 

@@ -26,13 +26,13 @@ OPTS: Final = [
     cfg.ListOpt(
         "disabled_c_states",
         default=[],
-        help="Idle states that CPUs of the class must not enter, by their names in"
-        " /sys/devices/system/cpu/cpu0/cpuidle/state*/name, such as C6.",
+        help="Names of idle states that CPUs of the class must not enter, such as C6. The names are in the"
+        " files /sys/devices/system/cpu/cpu0/cpuidle/state*/name.",
     ),
     cfg.StrOpt(
         "uncore_min_frequency",
-        help="Lowest frequency of the uncore of a package (caches, memory controllers): kHz, or min or turbo."
-        " The option needs the kernel's intel_uncore_frequency.",
+        help="Lowest frequency of the uncore of a package (caches, memory controllers): a number of kHz, min"
+        " or turbo. The option needs the kernel's driver intel_uncore_frequency.",
     ),
     cfg.StrOpt(
         "uncore_max_frequency", help="Highest frequency of the uncore, in the format of uncore_min_frequency."
@@ -56,8 +56,8 @@ OPTS: Final = [
         "park_after",
         default=60.0,
         min=0.0,
-        help="Seconds after which an unused core may be parked. The agent parks the core at the next event"
-        " of a guest, or at the next comparison ([guests] reconcile_interval).",
+        help="Seconds that a core must be unused before the agent parks the core. The agent then parks it at"
+        " the next event of a guest, or at the next comparison ([guests] reconcile_interval).",
     ),
 ]
 

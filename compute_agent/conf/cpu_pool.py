@@ -10,7 +10,7 @@ OPTS: Final = [
     cfg.StrOpt(
         "cpus",
         help="CPUs of the pool, such as 4-7,12. Each CPU must be in cpu_dedicated_set or in cpu_shared_set,"
-        " and in no other pool. The pool offers CPUs of cpu_dedicated_set as PCPU, and CPUs of"
+        " and must not be in another pool. The pool offers CPUs of cpu_dedicated_set as PCPU, and CPUs of"
         " cpu_shared_set as VCPU. The parent of the pool's provider then no longer offers these CPUs.",
     ),
     cfg.IntOpt(
@@ -18,9 +18,9 @@ OPTS: Final = [
         default=0,
         min=0,
         help="Number of CPUs of cpu_dedicated_set in the pool, as an alternative to the option cpus. The"
-        " agent chooses whole cores, as far as possible, in the first NUMA node that has enough CPUs for"
-        " dedicated_cpus and shared_cpus outside other pools. Within the node, the agent starts with the"
-        " highest CPU numbers.",
+        " agent chooses CPUs in the first NUMA node that has enough CPUs for dedicated_cpus and for"
+        " shared_cpus. CPUs of other pools do not count. The agent takes whole cores where possible. Within"
+        " the node, it starts with the highest CPU numbers.",
     ),
     cfg.IntOpt(
         "shared_cpus",
@@ -38,14 +38,16 @@ OPTS: Final = [
     cfg.IntOpt(
         "max_cpus",
         min=1,
-        help="Maximum number of CPUs on which floating guests of the pool run. If max_cpus is above the"
-        " number of shared CPUs in the pool, floating guests may also use free dedicated CPUs in the pool's"
-        " zones: those that no guest holds. Default: the number of shared CPUs of the pool.",
+        help="Maximum number of CPUs on which the guests of the pool run that have no dedicated CPUs"
+        " (floating guests). If max_cpus is above the number of shared CPUs in the pool, floating guests also"
+        " run on dedicated CPUs that no guest holds. These CPUs are in the zones of the pool (NUMA nodes or"
+        " caches). Default: the number of shared CPUs of the pool.",
     ),
     cfg.ListOpt(
         "guest_classes",
         default=[],
-        help="Classes of guests that the pool accepts, such as LSR, LS. Default: all.",
+        help="QoS classes of the guests that the pool accepts, such as LSR, LS. Default: guests of all"
+        " classes.",
     ),
     cfg.IntOpt(
         "max_guests", min=1, help="Maximum number of guests in the pool at the same time. Default: no limit."

@@ -10,10 +10,10 @@ OPTS: Final = [
     cfg.StrOpt(
         "socket",
         help="UNIX socket on which the daemon answers the command line (mode 0660). Default: agent.sock in"
-        " [DEFAULT] state_path. Root and the user of the daemon may run every command. Members of the"
-        " socket's group may only run commands that change nothing. If the folder of the socket has the"
-        " setgid bit, the socket gets the group of the folder. Other users must not be able to write to the"
-        " folder.",
+        " [DEFAULT] state_path. Root and the user of the daemon are allowed to run every command. Members of"
+        " the socket's group are allowed to run only commands that change nothing. If the folder of the"
+        " socket has the setgid bit, the socket gets the group of the folder. Other users must not be able to"
+        " write to the folder.",
     ),
     cfg.StrOpt(
         "http_address",

@@ -9,7 +9,7 @@ SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def parse_duration(text: object) -> float:
-    """Convert a length of time to seconds. The text is a number, and may have the unit s, m, h, d or w.
+    """Convert a length of time to seconds. The text is a number, with or without the unit s, m, h, d or w.
 
     A number without a unit is in seconds.
 

@@ -12,8 +12,9 @@ OPTS: Final = [
         default=20000,
         min=2,
         max=200000,
-        help="Maximum number of events kept for `compute-agent event list`, in events.jsonl in [DEFAULT]"
-        " state_path. Above this number the agent removes the older half of the events.",
+        help="Maximum number of events that the agent stores for `compute-agent event list`. The events are"
+        " in events.jsonl in [DEFAULT] state_path. Above this number the agent removes the older half of the"
+        " events.",
     ),
     cfg.IntOpt(
         "max_mb",

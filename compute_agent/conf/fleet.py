@@ -13,14 +13,14 @@ OPTS: Final = [
     cfg.StrOpt(
         "group",
         regex=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$",
-        help="Group of hosts to which this host belongs. The agent then reads settings from GROUP.conf of"
-        " the source, and the host's own files override them. If the option is not set, the agent reads"
-        " only its own files. The option needs the Python package cryptography: install the wheel"
-        ' with the extra "fleet".',
+        help="Group of hosts to which this host belongs. The agent then reads settings from the file"
+        " GROUP.conf in the folder source, and the host's own files override these settings. If the option is"
+        " not set, the agent reads only the host's own files. The option needs the Python package"
+        " cryptography. To install it, give pip the name of the agent's wheel followed by [fleet].",
     ),
     cfg.StrOpt(
         "source",
-        help="Folder with the file GROUP.conf of the group: an absolute path, or an address"
+        help="Folder that contains the file GROUP.conf of the group: an absolute path, or an address"
         " (https://HOST/FOLDER).",
     ),
     cfg.ListOpt(

@@ -92,8 +92,8 @@ OPTS: Final = [
     cfg.IntOpt(
         "order",
         default=100,
-        help="Order of the rules. If several rules match a guest, only the rule with the lowest number"
-        " applies. If two rules have the same number, the first by name applies.",
+        help="Number that orders the rules. If several rules match a guest, only the rule with the lowest"
+        " number applies. If several of these rules have this number, the first of them by name applies.",
     ),
     *_MATCHES,
     cfg.StrOpt(
@@ -103,12 +103,12 @@ OPTS: Final = [
         "priority",
         min=-MAX_PRIORITY,
         max=MAX_PRIORITY,
-        help="Priority of the guests. Within a class, guests of a lower priority are throttled and"
-        " evicted first.",
+        help="Priority of the guests. Among guests of the same QoS class, guests with a lower priority are"
+        " throttled and evicted first.",
     ),
     cfg.StrOpt(
         "resctrl",
-        help="Settings of caches and memory bandwidth, in the format of `compute-agent guest set --resctrl`.",
+        help="Limits of caches and memory bandwidth, in the format of `compute-agent guest set --resctrl`.",
     ),
     cfg.StrOpt("blockio_class", help="Class of block I/O: the name of a section [blockio_class:NAME]."),
     cfg.StrOpt(
@@ -129,8 +129,8 @@ OPTS: Final = [
     ),
     cfg.BoolOpt(
         "spread",
-        help="Whether the dedicated CPUs of a guest are on as many cores as possible. The option applies"
-        " only with the thread policy prefer.",
+        help="Whether the dedicated CPUs of a guest are on as many cores as possible. The option applies only"
+        " if thread_policy is prefer.",
     ),
     cfg.StrOpt(
         "thread_policy",

@@ -20,8 +20,8 @@ FLAVOR_SETTINGS: Final = (
 """The default of the option ``flavor_settings``."""
 
 IMAGE_SETTINGS: Final = ("hw_cpu_thread_policy", "hw_emulator_threads_policy")
-"""The default of the option ``image_settings``. The default contains only harmless settings, because tenants
-can set properties of their images.
+"""The default of the option ``image_settings``. The default contains only harmless properties, because
+tenants can set properties of their images.
 """
 
 GUESTS_OPTS: Final = [
@@ -30,17 +30,16 @@ GUESTS_OPTS: Final = [
         item_type=types.String(choices=["libvirt", "process", "systemd", "podman", "docker"]),
         deprecated_name="driver",
         help="Kinds of guests on this host, separated by commas. The kind libvirt stands for QEMU domains of"
-        " the libvirtd on this host. The kind process stands for plain processes that the agent has"
-        " started or adopted. The kind systemd (experimental) stands for services with a section"
-        " [X-ComputeAgent], and needs the Python package jeepney. The kinds podman and docker"
-        " (experimental) stand for containers that root runs, if they have the label"
-        " compute-agent.guest=true, or if guest_names in [podman] or [docker] has their name. If two"
-        " drivers report guests with the same uuid, the agent manages only the guest of the driver that"
-        " comes first in this list. If the option is not set, the agent keeps the drivers of its last"
-        " start. At its first start the agent chooses libvirt if libvirt-python is installed and the"
-        " socket of [libvirt] uri exists, else process. At a later start the agent changes from process to"
-        " libvirt by itself, if libvirtd runs and there is no process guest. Any other change needs this"
-        " option and a restart.",
+        " the libvirtd on this host. The kind process stands for plain processes that the agent has started"
+        " or adopted. The kind systemd (experimental) stands for services with a section [X-ComputeAgent],"
+        " and needs the Python package jeepney. The kinds podman and docker (experimental) stand for"
+        " containers that root runs, if they have the label compute-agent.guest=true, or if guest_names in"
+        " [podman] or [docker] has their name. If two drivers report guests with the same uuid, the agent"
+        " manages only the guest of the driver that comes first in this list. If the option is not set, the"
+        " agent uses the same drivers as at its last start. At its first start the agent chooses libvirt if"
+        " libvirt-python is installed and the socket of [libvirt] uri exists, else process. At a later start"
+        " the agent changes from process to libvirt by itself, if libvirtd runs and there is no process"
+        " guest. For any other change of drivers, set this option and restart the agent.",
     ),
     cfg.StrOpt(
         "unallocated",
@@ -49,8 +48,8 @@ GUESTS_OPTS: Final = [
             ("shared", "the agent moves the guests to the shared CPUs"),
             ("ignore", "the guests keep their current CPUs"),
         ],
-        help="CPUs on which guests without an allocation on this host run. The agent always reports such"
-        " guests, whatever the value of this option.",
+        help="CPUs on which guests run that have no allocation on this host. The agent reports such guests"
+        " with either value of this option.",
     ),
     cfg.StrOpt(
         "unplaced",
@@ -62,24 +61,23 @@ GUESTS_OPTS: Final = [
             ),
             ("refuse", "as shared, but the agent stops such a guest at once when it starts"),
         ],
-        help="Treatment of guests for which the agent finds no CPUs. The agent finds no CPUs if Placement"
-        " has allocated more CPUs than the host has. On hosts without cpu_shared_set, the agent also finds"
-        " none for guests without an allocation. The agent lets a guest without CPUs of its own use the"
-        " CPUs of another guest only if guests hold all CPUs of the host. The agent never stops guests"
-        " that already run.",
+        help="Treatment of guests for which the agent finds no CPUs. This happens if Placement has allocated"
+        " more CPUs than the host has. On hosts without cpu_shared_set, it also happens to guests without an"
+        " allocation. Such a guest runs on the CPUs of another guest only if guests hold all CPUs of the"
+        " host. The agent never stops guests that already run.",
     ),
     cfg.StrOpt(
         "default_qos_class",
         default=LATENCY_SENSITIVE,
-        help="Class of guests that get no class from a command, metadata, a flavor or a rule.",
+        help="QoS class of guests that get no class from a command, metadata, a flavor or a rule.",
     ),
     cfg.ListOpt(
         "flavor_settings",
         default=list(FLAVOR_SETTINGS),
-        help="Settings that flavors of Nova may choose with extra specs compute_agent:SETTING, such as"
-        " compute_agent:qos_class. The agent ignores other extra specs compute_agent:SETTING, and"
-        " `compute-agent guest show` reports them. hw:cpu_thread_policy and hw:emulator_threads_policy"
-        " always apply.",
+        help="Settings of guests that flavors of Nova are allowed to choose. A flavor chooses a setting with"
+        " the extra spec compute_agent:SETTING, such as compute_agent:qos_class. If this list does not"
+        " contain SETTING, the agent ignores the extra spec, and `compute-agent guest show` reports it. The"
+        " extra specs hw:cpu_thread_policy and hw:emulator_threads_policy always apply.",
     ),
     cfg.ListOpt(
         "image_settings",
@@ -91,9 +89,9 @@ GUESTS_OPTS: Final = [
     cfg.BoolOpt(
         "confirm_claims",
         default=False,
-        help="Whether the agent confirms expiring claims of running guests (expires_in of POST"
-        " /ext/v1/claims). If false, the agent only warns, and the program that started the guest has to"
-        " confirm the claim.",
+        help="Whether the agent confirms claims that expire unless they are confirmed (expires_in of POST"
+        " /ext/v1/claims). The agent confirms a claim if the guest of the claim runs. If the option is false,"
+        " the agent only logs a warning, and the program that started the guest has to confirm the claim.",
     ),
     cfg.BoolOpt(
         "claim",
@@ -101,7 +99,7 @@ GUESTS_OPTS: Final = [
         help="Whether the agent claims an allocation (POST /ext/v1/claims) for each service and container"
         " that runs as a guest without an allocation. The claim contains CPUs, and also MEMORY_MB if the"
         " guest has a setting or a limit of its memory. The agent deletes the allocation when the guest has"
-        " ended for good. The agent never changes allocations that another program made.",
+        " ended for good (see claim_grace). The agent never changes allocations that another program made.",
     ),
     cfg.StrOpt(
         "no_room",
@@ -110,15 +108,14 @@ GUESTS_OPTS: Final = [
             ("run", "the guest runs without an allocation, as unallocated decides"),
             ("stop", "the agent stops the guest if the guest has just started"),
         ],
-        help="Treatment of a guest that does not fit on this host when the agent claims for it. With either"
-        " value, the"
-        " agent reports such guests. The agent repeats the claim after 30 seconds, and then at growing"
-        " intervals of at most ten minutes.",
+        help="Treatment of a guest that does not fit on this host when the agent claims an allocation for the"
+        " guest (see claim). With either value, the agent reports such guests. The agent tries the claim"
+        " again after 30 seconds, and then at growing intervals of at most ten minutes.",
     ),
     cfg.ListOpt(
         "claim_dedicated",
         default=[LATENCY_SENSITIVE_RESERVED],
-        help="Classes of guests for which the agent claims dedicated CPUs (PCPU). For guests of other"
+        help="QoS classes of the guests for which the agent claims dedicated CPUs (PCPU). For guests of other"
         " classes the agent claims VCPU.",
     ),
     cfg.Opt(
@@ -131,21 +128,22 @@ GUESTS_OPTS: Final = [
     cfg.StrOpt(
         "claim_project",
         default="",
-        help="Project of the claims that the agent makes. By default the project is the nil uuid.",
+        help="Id of the project that owns the claims of the agent. The default is the nil uuid.",
     ),
     cfg.StrOpt(
         "claim_user",
         default="",
-        help="User of the claims that the agent makes. By default the user is the nil uuid.",
+        help="Id of the user that owns the claims of the agent. The default is the nil uuid.",
     ),
     cfg.Opt(
         "end_notice",
         type=DurationType(),
         default="10m",
-        help="Time before the end of a claim (ends_at of POST /ext/v1/claims) at which the agent records an"
-        " event, if on_end of the claim is notify or evict. For evict, the event comes at the latest when the"
-        " agent asks the guest to stop. With 0 the agent records no event before the end. At the end, the"
-        " agent always records an event for each guest that still runs.",
+        help="Time before the end of a claim at which the agent records an event. The field ends_at of POST"
+        " /ext/v1/claims sets the end, and the agent records the event if the field on_end is notify or"
+        " evict. With evict, the agent records the event at the latest when it asks the guest to stop. With 0"
+        " the agent records no event before the end. At the end, the agent always records an event for each"
+        " guest that still runs.",
     ),
     cfg.FloatOpt(
         "stop_timeout",
@@ -158,20 +156,19 @@ GUESTS_OPTS: Final = [
         "reconcile_interval",
         default=10.0,
         min=0.1,
-        help="Seconds between two comparisons of all guests with the kernel. Each comparison moves threads"
-        " back to their CPUs. Every sixth comparison also corrects limits, frequencies and block I/O that"
-        " another program has changed (drift). Every third comparison also corrects the masks of"
-        " interrupts.",
+        help="Seconds between two comparisons of the settings of all guests with the values in the kernel. At"
+        " each comparison, the agent moves threads back to their CPUs. At every third comparison, the agent"
+        " also corrects the CPU masks of interrupts. At every sixth comparison, the agent also corrects"
+        " limits, frequencies and block I/O that another program has changed (drift).",
     ),
     cfg.Opt(
         "verify_interval",
         type=DurationType(),
         default="5m",
-        help="Time between two checks that the kernel keeps the promises to guests: CPUs, sibling"
-        " threads, NUMA nodes, caches, bandwidth and isolation. The value is a number of seconds, or"
-        " has a unit, such as 5m or 1h. The agent reports broken promises as events, in a metric,"
-        " and in an attribute of the host. With 0 the agent checks only when `compute-agent guest verify`"
-        " runs.",
+        help="Time between two checks whether guests have the CPUs, sibling threads, NUMA nodes, caches,"
+        " bandwidth and isolation that the agent has promised. The value is a number of seconds, or a number"
+        " with a unit, such as 5m or 1h. The agent reports broken promises as events, in a metric, and in an"
+        " attribute of the host. With 0 the agent checks only when `compute-agent guest verify` runs.",
     ),
     cfg.Opt(
         "log_retention",

@@ -14,9 +14,9 @@ DEFAULT_OPTS: Final = [
     ),
     cfg.StrOpt(
         "lock_path",
-        help="Folder of the locks that keep two agents from managing the same guests. All agents of a host"
-        " need the same folder. Default: /run/compute-agent. If the agent does not run as root, the default"
-        " is $XDG_RUNTIME_DIR/compute-agent, or /tmp/compute-agent-UID without that variable.",
+        help="Folder of the lock files that prevent two agents from managing the same guests. All agents of a"
+        " host must use the same folder. Default: /run/compute-agent. If the agent does not run as root, the"
+        " default is $XDG_RUNTIME_DIR/compute-agent, or /tmp/compute-agent-UID without that variable.",
     ),
 ]
 
@@ -24,8 +24,8 @@ HOST_OPTS: Final = [
     cfg.StrOpt(
         "root",
         default="/",
-        help="Folder below which the agent reads /sys and /proc. With a folder other than /, the agent"
-        " reads copies of these files, such as the files of another host.",
+        help="Folder below which the agent reads /sys and /proc. If the folder is not /, the agent reads"
+        " copies of these files, such as files from another host.",
     ),
 ]
 

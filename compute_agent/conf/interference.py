@@ -40,30 +40,31 @@ OPTS: Final = [
     cfg.ListOpt(
         "victims",
         default=[],
-        help="Classes of guests that the agent protects. If empty, the agent protects guests of all classes.",
+        help="Classes of guests that the agent protects. If the list is empty, the agent protects guests of"
+        " all classes.",
     ),
     cfg.ListOpt(
         "consenting",
         default=[],
-        help="Classes of guests that the agent may limit to protect another guest of the same class. The"
-        " agent limits guests of other classes only to protect a guest of a higher class. The agent"
-        " never limits a guest above [qos] highest_class.",
+        help="Classes of guests that the agent is allowed to limit to protect another guest of the same"
+        " class. The agent limits guests of other classes only to protect a guest of a higher class. The"
+        " agent never limits a guest above [qos] highest_class.",
     ),
     cfg.IntOpt(
         "escalate_after",
         default=3,
         min=1,
-        help="Number of times within a day that a guest has to disturb the same other guest, before the agent"
-        " calls escalate_command.",
+        help="Number of times in a day after which the agent calls escalate_command. The agent counts how"
+        " often a guest disturbs the same other guest.",
     ),
     cfg.StrOpt(
         "escalate_command",
-        help="Program that the agent calls if a guest repeatedly disturbs another guest (escalate_after)."
-        " The program may, for example, migrate the guest that disturbs. The last argument of the program"
-        " is the uuid of this guest. The agent calls the program at most once a day for the same two guests,"
-        " and ends it after ten minutes. Blanks separate arguments, and quotes work as in a shell, but no"
-        " shell is started. The program gets PATH, HOME and similar environment variables of the agent, but"
-        " no OS_* variables.",
+        help="Program that the agent calls if a guest repeatedly disturbs another guest (see escalate_after)."
+        " For example, the program migrates the guest that disturbs. The last argument of the program is the"
+        " uuid of the guest that disturbs. The agent calls the program at most once a day for the same two"
+        " guests, and ends it after ten minutes. Blanks separate arguments, and quotes work as in a shell,"
+        " but no shell is started. The program gets PATH, HOME and similar environment variables of the"
+        " agent, but no OS_* variables.",
     ),
 ]
 

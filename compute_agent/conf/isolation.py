@@ -19,11 +19,11 @@ OPTS: Final = [
             ),
             (MOVE, "threads go to shared CPUs, if possible of the guest's NUMA nodes"),
         ],
-        help="Treatment of a guest's helper threads on its dedicated CPUs, with [policy] name = follow."
-        " Helper threads are emulator threads, I/O threads, workers of vhost, and programs such as swtpm."
-        " Nova leaves helper threads on dedicated CPUs, unless cpu_shared_set and"
-        " hw:emulator_threads_policy move them. With any other value of [policy] name except none, the"
-        " agent places helper threads by the setting emulator_policy.",
+        help="Treatment of helper threads of a guest that run on the guest's dedicated CPUs, if [policy] name"
+        " is follow. Helper threads are emulator threads, I/O threads, workers of vhost, and programs such as"
+        " swtpm. Nova leaves helper threads on dedicated CPUs, unless cpu_shared_set and"
+        " hw:emulator_threads_policy move them. If [policy] name is neither follow nor none, the agent places"
+        " helper threads by the guest's setting emulator_policy.",
     ),
 ]
 

@@ -46,7 +46,7 @@ _OPTIONS: Final = {
     ("qos_class:NAME", "realtime_priority"): EXPERIMENTAL,
     ("qos_class:NAME", "reclaimed_cap"): EXPERIMENTAL,
 }
-"""Options with another level than their section."""
+"""The levels of options that differ from the level of their section."""
 
 
 def mark_options(section: str, options: Iterable[Any]) -> list[Any]:

@@ -21,7 +21,7 @@ OPTS: Final = [
     cfg.StrOpt(
         "url",
         default="http://127.0.0.1:9090",
-        help="Address of the Prometheus that answers promql.",
+        help="Address of the Prometheus server that answers the query promql.",
     ),
     cfg.StrOpt(
         "unit",

@@ -44,10 +44,10 @@ OPTS: Final = [
         "guests",
         type=GuestCountType(),
         default="100",
-        help="Maximum number of guests with metrics of their own (compute_agent_guest_...), or all. Each"
-        " such guest has about 15 series. If the host has more guests, only the guests with the most CPU"
-        " time in the last minute have series. With 0, no guest has series, and the agent reads no files for"
-        " them.",
+        help="Maximum number of guests with metrics of their own (compute_agent_guest_...), or all. Each of"
+        " these guests has about 15 time series. If the host has more guests, only the guests that used the"
+        " most CPU time in the last minute have series. With 0, no guest has series, and the agent reads no"
+        " files for these metrics.",
     ),
 ]
 

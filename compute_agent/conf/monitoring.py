@@ -13,11 +13,11 @@ OPTS: Final = [
         "interval",
         type=DurationType(),
         default="1",
-        help="Time between two readings of the counters of cache occupancy and memory bandwidth: seconds, or"
-        " a number with a unit, such as 5s or 1m. The agent reads the counters at this interval only while"
-        " watermarks, interference or scrapes of the metrics need them. Otherwise the agent reads the"
-        " counters at store_interval. 0 disables all readings: watermarks of llc_occupancy and"
-        " memory_bandwidth then have no effect.",
+        help="Time between two readings of the counters of cache occupancy and memory bandwidth: a number of"
+        " seconds, or a number with a unit, such as 5s or 1m. The agent reads the counters at this interval"
+        " only while watermarks, interference or scrapes of the metrics need them. Otherwise the agent reads"
+        " the counters only at store_interval. With 0 the agent never reads the counters, and watermarks of"
+        " llc_occupancy and memory_bandwidth have no effect.",
     ),
     cfg.Opt(
         "store_interval",

@@ -1,4 +1,4 @@
-"""The options in force, each with the origin of its value: a file, the environment or the default."""
+"""The options in force, each with the origin of its value: a file, an environment variable or the default."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,8 @@ _MAX_SHOWN: Final = 80
 MAX_CHANGES: Final = 20
 """Maximum number of changed options that :func:`changed_values` names."""
 _SOUNDS_SECRET: Final = re.compile(r"password|secret|token", re.I)
-"""Matches names of unknown options with values that may be secret, such as a misspelt option of a plugin.
+"""Matches names of unknown options with values that are perhaps secret, such as a misspelt option of a
+plugin.
 """
 
 
@@ -27,8 +28,8 @@ class OptionOrigin:
     """An option in force, as commands show it.
 
     :param value: the value as text; ``***`` for secret options.
-    :param origin: the file, the environment variable, or ``default``. A remark follows if the file uses an
-        old name of the option, or if the option has no effect.
+    :param origin: the file or the environment variable that sets the value, or ``default``. A remark follows
+        if the file uses an old name of the option, or if the option has no effect.
     """
 
     section: str
@@ -42,7 +43,7 @@ def settings(
 ) -> Iterator[OptionOrigin]:
     """All known options by section, followed by the unknown options in the files.
 
-    :param called: by path, the name to show for a file instead of its path.
+    :param called: the names to show for files instead of their paths, by path.
     :param masked: whether secrets are replaced by ``***``.
 
     :raises OSError: a file has been removed since it was read, or cannot be read again.
@@ -85,7 +86,7 @@ def settings(
 class OptionValue:
     """The value of an option, for a comparison with a later value.
 
-    :ivar shown: the text that an operator may read; empty for a value that may be a secret.
+    :ivar shown: the text that an operator may read; empty for a value that is perhaps a secret.
     :ivar mark: a number for the comparison. Different values of an option have different numbers.
     """
 
@@ -107,7 +108,7 @@ def option_values(conf: cfg.ConfigOpts) -> OptionValues | None:
     try:
         for one in settings(conf, masked=False):
             key = one.section, one.option
-            # An unknown option in a section such as [placement] may be a misspelt name of a secret.
+            # An unknown option in a section such as [placement] is perhaps the misspelt name of a secret.
             hidden = secret.get(key, ":" not in one.section) or _SOUNDS_SECRET.search(one.option)
             # The hash does not reveal the value, because hashes of texts depend on a random number of this
             # process.
@@ -118,7 +119,7 @@ def option_values(conf: cfg.ConfigOpts) -> OptionValues | None:
 
 
 def changed_values(before: OptionValues, after: OptionValues) -> Iterator[str]:
-    """Texts like ``[policy] name = follow (was none)``; after ``MAX_CHANGES``, the number of the rest."""
+    """Texts about changed options, like ``[policy] name = follow (was none)``."""
     changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
     for section, option in changed[:MAX_CHANGES]:
         old, new = before.get((section, option)), after.get((section, option))
@@ -145,12 +146,18 @@ def _written_values(
 
 
 def _normal_section(section: str) -> str:
-    """The name of a section in lower case; the case of DEFAULT and families matters, and stays."""
+    """The name of a section in lower case.
+
+    Names of families and the name ``DEFAULT`` stay unchanged, because their case matters.
+    """
     return section if section == "DEFAULT" or ":" in section else section.lower()
 
 
 def _known_options(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """Each known option once, with its section; families are left out, as their sections vary."""
+    """Each known option once, with its section.
+
+    Options of families are left out, because their sections vary.
+    """
     seen = {("DEFAULT", name) for name in agent_conf.OWN_OPTIONS}
     for section, options in agent_conf.known_options(conf):
         for option in options:

@@ -12,18 +12,18 @@ OPTS: Final = [
         default=[],
         help="PCI devices that the host offers, in the format of Nova's option: a JSON object, or a list of"
         " objects. The keys vendor_id, product_id and address select devices. The keys resource_class and"
-        " traits describe the providers of these devices. The first"
-        " object that matches a device applies to it. Each device has a provider below its NUMA node, so one"
-        " query can ask for a device together with CPUs and memory of its node. The agent does not offer"
-        " devices that nova-compute reports.",
+        " traits describe the providers of these devices. The first object that matches a device applies to"
+        " it. Each device has a provider below the provider of its NUMA node. So one query can ask for a"
+        " device together with CPUs and memory of the same node. The agent does not offer devices that"
+        " nova-compute reports.",
     ),
     cfg.MultiStrOpt(
         "device_set",
         default=[],
-        help="Devices that guests may only have together, such as a partition of an NVSwitch: a JSON object"
-        " with a name and addresses. The agent puts the providers of exactly these devices below a"
-        " provider with the trait CUSTOM_<name>. A set may contain another set. Sets that overlap in"
-        " another way have no effect, and the agent logs a warning about them.",
+        help="Devices that a guest gets only together, such as a partition of an NVSwitch: a JSON object with"
+        " a name and addresses. The agent puts the providers of exactly these devices below a provider with"
+        " the trait CUSTOM_<name>. A set can contain another set. Sets that overlap in another way have no"
+        " effect, and the agent logs a warning about them.",
     ),
     cfg.MultiStrOpt(
         "nova_config",

@@ -30,8 +30,8 @@ def register_session(conf: cfg.ConfigOpts) -> None:
     loading.register_session_conf_options(conf, GROUP)
     loading.register_adapter_conf_options(conf, GROUP)
     conf.set_default("service_type", "placement", group=GROUP)
-    # With retries, a lost connection or a restart of the server is no error. Without a timeout, a server that
-    # hangs would block the agent.
+    # The agent retries, so a lost connection or a restart of the server is no error. Without a timeout, a
+    # server that hangs would block the agent.
     conf.set_default("connect_retries", 2, group=GROUP)
     conf.set_default("connect_retry_delay", 0.2, group=GROUP)
     conf.set_default("status_code_retries", 2, group=GROUP)
@@ -40,7 +40,7 @@ def register_session(conf: cfg.ConfigOpts) -> None:
 
 
 def auth_opts(conf: cfg.ConfigOpts) -> list[Any] | None:
-    """Options of the chosen authentication plugin; None without one, or if in another section."""
+    """Options of the chosen authentication plugin; None if no plugin is chosen in this section."""
     options = conf[GROUP]
     if options.auth_section or options.auth_type not in plugin_names():
         return None
@@ -49,12 +49,15 @@ def auth_opts(conf: cfg.ConfigOpts) -> list[Any] | None:
 
 @cache
 def plugin_names() -> frozenset[str]:
-    """The installed authentication plugins; cached, as the search takes most of a command's time."""
+    """The names of the installed authentication plugins.
+
+    The result is cached, because the search takes most of a command's time.
+    """
     return frozenset(entry.name for entry in entry_points(group="keystoneauth1.plugin"))
 
 
 def session_opts() -> list[Any]:
-    """The options of keystoneauth, with those of the authentication plugin ``password``."""
+    """The options of keystoneauth, including the options of the authentication plugin ``password``."""
     return [
         *loading.get_auth_common_conf_options(),
         *loading.get_auth_plugin_conf_options("password"),

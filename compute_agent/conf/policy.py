@@ -41,32 +41,31 @@ POLICY_OPTS: Final = [
     cfg.BoolOpt(
         "rebalance",
         default=False,
-        help="Whether the agent moves running guests to better dedicated CPUs that became free. The agent"
-        " moves at most one guest each [guests] reconcile_interval, and only for a gain of rebalance_gain"
-        " or more.",
+        help="Whether the agent moves running guests to better dedicated CPUs that have become free. The"
+        " agent moves at most one guest in each interval of [guests] reconcile_interval. The gain of the move"
+        " must be at least rebalance_gain.",
     ),
     cfg.FloatOpt(
         "rebalance_gain",
         default=2.0,
         min=0.5,
-        help="Minimum gain of a move, in points. A guest gains 1 point for each L3 domain that it no"
-        " longer uses, 3 more for each NUMA node, and 6 more for each package. The guest gains 1 point for"
-        " each core that it no longer shares with another guest, and 4 points for each CPU that is no"
-        " longer in cpu_dedicated_set. A move of memory to other NUMA nodes costs 2 points.",
+        help="Minimum gain of a move, in points. A guest gains 1 point for each L3 domain that it no longer"
+        " uses. It gains 3 more points for each NUMA node, and 6 more points for each package. The guest"
+        " gains 1 point for each core that it no longer shares with another guest, and 4 points for each CPU"
+        " that is no longer in cpu_dedicated_set. A move of memory to other NUMA nodes costs 2 points.",
     ),
     cfg.BoolOpt(
         "load_aware",
         default=False,
-        help="Whether the agent considers the load of dedicated CPUs. The agent learns the mean CPU use of"
-        " each guest for each hour of the week. For a guest with less than a day of measurements, the"
-        " agent takes the mean over load_minutes. If other criteria are equal, a guest shares cores with"
-        " guests that are busy at other hours. With this option, a move that ends the sharing of a core by"
-        " two guests gains 0 to 4 points (rebalance_gain) instead of 1. The number is 4 times the share of"
-        " time in"
-        " which both guests are busy, in the 24 hours of the week in which they are busiest together. If"
-        " the agent has learned these hours for all guests of the cores, a gain of a sixteenth of"
-        " rebalance_gain is enough for a move. If no such move exists, the agent separates guests that are"
-        " busy together now.",
+        help="Whether the agent considers the load of dedicated CPUs when it chooses CPUs for a guest. The"
+        " agent learns the mean CPU use of each guest for each hour of the week. For a guest with less than a"
+        " day of measurements, the agent uses the mean CPU use over load_minutes. If other criteria are"
+        " equal, a guest shares cores with guests that are busy at other hours. The option also changes the"
+        " gain of moves (see rebalance_gain). A move after which two guests no longer share a core gains 0 to"
+        " 4 points instead of 1. The number is 4 times the share of time in which both guests are busy, in"
+        " the 24 hours of the week in which they are busiest together. If the agent has learned these hours"
+        " for all guests of the cores, a sixteenth of rebalance_gain is enough for a move. If no such move"
+        " exists, the agent separates guests that are busy together now.",
     ),
     cfg.FloatOpt(
         "load_minutes",

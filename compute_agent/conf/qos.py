@@ -1,8 +1,9 @@
 """Reactions to an overloaded host: section ``[qos]``, and a section for each watermark and class of guests.
 
-``register_sections`` registers the sections of all families, such as ``[watermark:NAME]`` or
-``[guest_rule:NAME]``, after the files were read. An unknown option in ``[qos]`` or in these sections is an
-error. Otherwise a limit with a misspelt name would have no effect, and no message would say so.
+A family is all sections with the same prefix, such as ``[watermark:NAME]`` or ``[guest_rule:NAME]``.
+``register_sections`` registers the sections of all families after the files were read. An unknown option in
+``[qos]`` or in a section of a family is an error. Otherwise a limit with a misspelt name would have no
+effect, and no message would say so.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,55 +31,59 @@ OPTS: Final = [
         "interval",
         default=1.0,
         min=0.1,
-        help="Seconds between two rounds of watermarks. In each round, the agent reads the use of resources"
-        " and compares it with the watermarks. The agent throttles or evicts guests if a watermark requires"
-        " this.",
+        help="Seconds between two rounds in which the agent checks the watermarks (sections"
+        " [watermark:NAME]). In each round, the agent reads the use of resources, and compares this use with"
+        " the thresholds of the watermarks. If a threshold is exceeded for long enough, the agent throttles"
+        " or evicts guests.",
     ),
     cfg.FloatOpt(
         "margin",
         default=10.0,
         min=0.0,
         max=100.0,
-        help="How much more throttling and eviction free than the usage above the watermark, in percent of"
-        " that usage. The usage then falls well below the watermark,"
-        " so that throttling does not start and stop all the time.",
+        help="Safety margin of throttling and eviction, in percent of the usage above the threshold. The"
+        " agent frees this usage and the margin. The usage of the host then falls clearly below the"
+        " threshold. Otherwise throttling would start and stop all the time.",
     ),
     cfg.FloatOpt(
         "step",
         default=20.0,
         min=1.0,
         max=90.0,
-        help="Percentage by which one step of throttling lowers the current limit of a guest. The agent"
-        " raises limits again in the same steps.",
+        help="Percentage by which one step of throttling lowers the current limit of a guest. When the agent"
+        " restores the guest, it raises the limit in the same steps.",
     ),
     cfg.FloatOpt(
         "min_share",
         default=10.0,
         min=1.0,
         max=100.0,
-        help="Percentage of its fair share (allotment) that a guest always keeps while it is throttled.",
+        help="Part of its fair share (allotment) that a throttled guest always keeps, in percent of the fair"
+        " share.",
     ),
     cfg.StrOpt(
         "highest_class",
         default=BEST_EFFORT,
-        help="Highest class of guests that watermarks and interference may throttle or evict. Guests of"
-        " higher or unknown classes, and guests with dedicated CPUs, are only limited or evicted by a"
-        " command, or evicted at the end of a claim.",
+        help="Highest class of guests that watermarks and sections [interference:NAME] are allowed to"
+        " throttle or evict. They never throttle or evict guests of higher or unknown classes, or guests with"
+        " dedicated CPUs. Only a command limits these guests. Only a command or the end of their claim evicts"
+        " these guests.",
     ),
     cfg.FloatOpt(
         "evict_grace",
         default=60.0,
         min=0.0,
-        help="Seconds that an evicted guest has to shut down. After this time the agent kills the guest. With"
-        " evict_command, the eviction instead counts as failed if the guest still runs this many seconds"
-        " after the end of the program.",
+        help="Seconds that an evicted guest has to shut down. After this time the agent kills the guest. If"
+        " evict_command is set, the agent does not kill the guest. The eviction then counts as failed if the"
+        " guest still runs this many seconds after the end of the program.",
     ),
     cfg.StrOpt(
         "evict_command",
-        help="Program that the agent runs for an evicted guest instead of asking it to stop; for example, a"
-        " live migration. The last argument of the program is the guest's uuid. Blanks separate arguments,"
-        " and quotes work as in a shell, but no shell is started. The program gets PATH, HOME and similar"
-        " environment variables of the agent, but no OS_* variables: it has to read its credentials itself.",
+        help="Program that the agent runs to evict a guest, instead of asking the guest to stop. For example,"
+        " the program starts a live migration. The last argument of the program is the guest's uuid. Blanks"
+        " separate arguments, and quotes work as in a shell, but no shell is started. The program gets PATH,"
+        " HOME and similar environment variables of the agent, but no OS_* variables. The program has to read"
+        " its credentials from another place.",
     ),
     cfg.FloatOpt(
         "evict_command_timeout",
@@ -93,29 +98,29 @@ WATERMARK_OPTS: Final = [
     cfg.StrOpt(
         "metric",
         help="Metric that the watermark watches, such as cpu_usage, or an expression over metrics, such as"
-        " memory_pressure > 10 and swap_in > 50M. `compute-agent watermark list --metrics` lists all"
-        " metrics. An expression can contain + - * /, comparisons, and, or, not, and parentheses. The"
-        " agent throttles and evicts guests in the same way as for the first metric of the expression. If"
-        " the result of the expression is true or false, set throttle_down and evict to true, and"
-        " throttle_up to false.",
+        " memory_pressure > 10 and swap_in > 50M. `compute-agent watermark list --metrics` lists all metrics."
+        " An expression can contain + - * /, comparisons, and, or, not, and parentheses. The first metric of"
+        " an expression decides how the agent throttles and evicts guests. If the result of the expression is"
+        " true or false, set throttle_down and evict to true, and throttle_up to false.",
     ),
     cfg.StrOpt(
         "throttle_down",
-        help="Usage above which the agent throttles guests: a percentage of the host's capacity, such as"
-        " 80%, or a number in the unit of the metric. K, M, G and T are powers of 1024. Other values for"
-        " periods of the week may follow: 85%, 22:00-06:00 95%, sat-sun 95%. Times are in the time zone of"
-        " the host. If periods overlap, the last period in the list applies.",
+        help="Usage above which the agent throttles guests: a percentage of the host's capacity, such as 80%,"
+        " or a number in the unit of the metric. K, M, G and T are powers of 1024. A list of other values can"
+        " follow, each for a period of the week: 85%, 22:00-06:00 95%, sat-sun 95%. Times are in the time"
+        " zone of the host. If periods overlap, the last period in the list applies.",
     ),
     cfg.StrOpt(
         "throttle_up", help="Usage below which throttled guests are restored, in the format of throttle_down."
     ),
     cfg.StrOpt(
         "reclaim",
-        help="Usage above which the agent has the kernel move memory of guests to swap (memory.reclaim of"
-        " cgroup v2), in the format of throttle_down. The option is valid only for the metric"
-        " memory_usage, and the host needs swap. The kernel takes the memory that guests have not used for"
-        " longest. A guest loses at most 256 MiB in 10 seconds, and keeps min_share of its memory. A guest"
-        " that uses memory in swap waits until the kernel has read the memory back.",
+        help="Usage above which the agent tells the kernel to move memory of guests to swap (memory.reclaim"
+        " of cgroup v2). The value has the format of throttle_down. The option is valid only for the metric"
+        " memory_usage, and the host needs swap. The kernel first moves the memory that guests have not used"
+        " for the longest time. A guest loses at most 256 MiB in 10 seconds, and keeps min_share of its"
+        " memory. If a guest needs memory that is in swap, the guest waits until the kernel has read this"
+        " memory back.",
     ),
     cfg.StrOpt("evict", help="Usage above which guests are evicted, in the format of throttle_down."),
     cfg.StrOpt(
@@ -132,11 +137,11 @@ WATERMARK_OPTS: Final = [
         "cool_down",
         default=30.0,
         min=0.0,
-        help="Seconds that the metric has to stay below throttle_down and evict before the agent restores"
-        " throttled guests, and below disable_scheduling before it lets new guests in. For some metrics, such"
-        " as pressures, the agent cannot compute the effect of a restore. For such metrics, the time until a"
-        " restore doubles after each restore that makes the metric cross a threshold again, up to 16 times"
-        " the value of the option.",
+        help="Time, in seconds, that the metric has to stay below throttle_down and evict before the agent"
+        " restores throttled guests. The metric has to stay below disable_scheduling for the same time before"
+        " the scheduler sends new guests again. For some metrics, such as pressures, the agent cannot compute"
+        " the effect of a restore. For these metrics, the agent doubles the time if a restore makes the"
+        " metric cross a threshold again. The time grows to at most 16 times the value of this option.",
     ),
     cfg.StrOpt(
         "mode",
@@ -150,8 +155,8 @@ WATERMARK_OPTS: Final = [
     cfg.ListOpt(
         "qos_classes",
         default=[],
-        help="Classes of the guests that this watermark throttles or evicts. With an empty list, these are"
-        " all classes up to [qos] highest_class.",
+        help="Classes of the guests that this watermark throttles or evicts. An empty list means all classes"
+        " up to [qos] highest_class.",
     ),
     cfg.IntOpt(
         "max_priority",
@@ -178,8 +183,9 @@ WATERMARK_OPTS: Final = [
         "step",
         min=1.0,
         max=90.0,
-        help="Overrides [qos] step for guests that this watermark throttles. If several watermarks set the"
-        " same kind of limit with different steps, the agent restores these limits by the smallest step.",
+        help="Overrides [qos] step for guests that this watermark throttles. If several watermarks with"
+        " different steps set the same kind of limit, the agent raises these limits again by the smallest"
+        " step.",
     ),
     cfg.FloatOpt(
         "min_share",
@@ -193,46 +199,49 @@ WATERMARK_OPTS: Final = [
     cfg.IntOpt(
         "evict_at_once",
         min=1,
-        help="Maximum number of guests that the agent evicts at the same time if it cannot compute the"
-        " amount that an eviction frees. The agent evicts the next guests after for_samples further rounds"
-        " above the threshold. Default: 1 if the metric is an expression or is defined by a section"
-        " [metric:NAME]; otherwise no maximum.",
+        help="Maximum number of guests that the agent evicts at the same time. The option applies if the"
+        " agent cannot compute how much of the metric an eviction frees. The agent evicts further guests if"
+        " the metric is still above the threshold after another for_samples rounds. Default: 1 if the metric"
+        " is an expression or is defined by a section [metric:NAME]; otherwise no maximum.",
     ),
 ]
 
 QOS_CLASS_OPTS: Final = [
     cfg.IntOpt(
         "rank",
-        help="Rank of the class. Guests of classes with a lower rank are throttled and evicted first. BE is"
-        " 0, LS 10, LSR 20. A class with another name needs a rank. Guests of classes with at most the"
-        " rank of BE have the CPU weight of BE, which is a hundredth of the normal weight.",
+        help="Rank of the class. Guests of classes with a lower rank are throttled and evicted first. The"
+        " class BE has rank 0, LS has rank 10, and LSR has rank 20. A class with another name needs this"
+        " option. If the rank of a class is not above the rank of BE, its guests have the CPU weight of BE,"
+        " which is a hundredth of the normal weight.",
     ),
     cfg.StrOpt(
         "llc_range",
-        help="Part of each last-level cache that guests of the class may fill: a range of percent of the ways"
-        " that no guest has exclusively, such as 0-30. Guests of other classes may fill this part, too, if"
-        " their ranges contain it.",
+        help="Part of each last-level cache that guests of the class are allowed to fill: a range such as"
+        " 0-30, in percent of the ways that no guest has exclusively. If the ranges of two classes overlap,"
+        " guests of both classes fill the common part.",
     ),
     cfg.StrOpt(
         "llc_code_range",
-        help="Part of the last-level cache for code only, in place of llc_range. The option needs separate"
-        " masks for code and data (mount option cdp), and overrides llc_range and llc_range_per_cache.",
+        help="Part of the last-level cache for code only. The option replaces llc_range. The option needs"
+        " separate masks for code and data (mount option cdp), and overrides llc_range and"
+        " llc_range_per_cache.",
     ),
     cfg.StrOpt(
         "llc_data_range",
-        help="Part of the last-level cache for data only. The conditions of llc_code_range apply.",
+        help="Part of the last-level cache for data only. The option has the same conditions as"
+        " llc_code_range.",
     ),
     cfg.StrOpt(
         "l2_range",
-        help="Part of each level-2 cache that guests of the class may fill: a range of percent. The option"
-        " needs a processor that can divide level-2 caches.",
+        help="Part of each level-2 cache that guests of the class are allowed to fill: a range in percent."
+        " The option needs a processor that can divide level-2 caches.",
     ),
     cfg.StrOpt("mb_percent", help="Maximum memory bandwidth of the class, in percent."),
     cfg.StrOpt(
         "mb_mbps",
-        help="Maximum memory bandwidth of the class on each domain, in MB/s (10^6 bytes a second), in place"
-        " of mb_percent. The option needs absolute values: AMD, or the mount option mba_MBps. Guests of the"
-        " class share the bandwidth.",
+        help="Maximum memory bandwidth of the class on each domain, in MB/s (10^6 bytes a second). The option"
+        " replaces mb_percent. The option works only if the kernel accepts absolute values: on AMD"
+        " processors, or with the mount option mba_MBps. Guests of the class share the bandwidth.",
     ),
     cfg.StrOpt(
         "llc_range_per_cache",
@@ -247,8 +256,7 @@ QOS_CLASS_OPTS: Final = [
     cfg.StrOpt(
         "mb_mbps_per_cache",
         help="The option mb_mbps for individual domains, each with the id of the domain, such as 0:4000,"
-        " 1:8000. The conditions of mb_mbps"
-        " apply.",
+        " 1:8000. The option has the same conditions as mb_mbps.",
     ),
     cfg.IntOpt(
         "memory_high",
@@ -284,31 +292,32 @@ QOS_CLASS_OPTS: Final = [
         max=1000,
         help="The kernel's oom_score_adj of guests. When memory runs out, the kernel kills guests with a"
         " higher value first. The kernel never kills guests with the value -1000. Default: 500 for BE and"
-        " all classes with at most its rank, 0 for LSR, else 100. Values below 0 need CAP_SYS_RESOURCE,"
-        " which the systemd unit does not grant.",
+        " classes with the same or a lower rank, 0 for LSR, and 100 for all other classes. Values below 0"
+        " need CAP_SYS_RESOURCE, which the systemd unit does not grant.",
     ),
     cfg.IntOpt(
         "cpu_weight",
         min=1,
         max=10_000,
-        help="CPU weight for each CPU that a guest holds (cpu.weight): VCPU, PCPU or reclaimed. Guests on the"
-        " same CPU share its time by their weights. Default: 1 for BE and all classes with at most its rank,"
-        " else 100. If the rank of a class is not above the rank of BE, its weight cannot be above the weight"
-        " of BE.",
+        help="CPU weight of a guest for each VCPU, PCPU or reclaimed CPU that the guest holds (cpu.weight)."
+        " Guests on the same CPU share its time by their weights. Default: 1 for BE and classes with the same"
+        " or a lower rank, and 100 for all other classes. If the rank of a class is not above the rank of BE,"
+        " the weight of the class cannot be above the weight of BE.",
     ),
     cfg.BoolOpt(
         "cpu_idle",
-        help="Whether guests run only while no other guest needs their CPUs (cpu.idle, Linux 5.15). Such"
-        " guests get even less CPU time than guests with the lowest weight. The option does not change how"
-        " guests and processes of the host share CPU time; the weight of the guests' slice (systemd)"
-        " decides this. Default: false.",
+        help="Whether guests of the class run only while no other guest needs their CPUs (cpu.idle, Linux"
+        " 5.15). These guests get even less CPU time than guests with the lowest weight. The option does not"
+        " change how guests and processes of the host share CPU time; the weight of the guests' slice"
+        " (systemd) decides this. Default: false.",
     ),
     cfg.IntOpt(
         "cpu_burst",
         min=0,
         max=100,
-        help="Percent of a guest's quota that the guest may save up while it uses less, and use later"
-        " (cpu.max.burst, Linux 5.14). Default: 0.",
+        help="Burst of a guest, in percent of its CPU quota (cpu.max.burst, Linux 5.14). A guest that uses"
+        " less than its quota saves up to this amount of CPU time, and can use the saved time later. Default:"
+        " 0.",
     ),
     cfg.IntOpt(
         "reclaimed_cap",
@@ -322,10 +331,9 @@ QOS_CLASS_OPTS: Final = [
         min=1,
         max=49,
         help="Realtime priority of guest CPUs on dedicated CPUs. KVM domains get SCHED_FIFO; processes,"
-        " services and containers get SCHED_RR."
-        " The agent does not change guests in which another program has made realtime threads, as Nova"
-        " does for hw:cpu_realtime. The kernel's interrupt threads have priority 50. Default: no realtime"
-        " priority.",
+        " services and containers get SCHED_RR. If another program has made realtime threads in a guest, as"
+        " Nova does for hw:cpu_realtime, the agent does not change the priorities of this guest. The kernel's"
+        " interrupt threads have priority 50. Default: no realtime priority.",
     ),
     cfg.StrOpt(
         "core_scheduling",
@@ -334,14 +342,15 @@ QOS_CLASS_OPTS: Final = [
             (CoreScope.GUEST.value, "only the guest itself"),
             (CoreScope.CLASS.value, "only guests of the class"),
         ],
-        help="Guests that may run on the other hardware thread of a core while a guest of the class runs"
-        " there (PR_SCHED_CORE, Linux 5.14). For 'guest' and 'class', the agent needs CAP_SYS_PTRACE."
-        " Default: none, so any guest or process may run there.",
+        help="Guests that are allowed to run on one hardware thread of a core while a guest of the class runs"
+        " on the other thread (PR_SCHED_CORE, Linux 5.14). For 'guest' and 'class', the agent needs"
+        " CAP_SYS_PTRACE. Default: none, which allows all guests and processes.",
     ),
     cfg.StrOpt(
         "cpu_class",
-        help="Class of CPUs: the name of a section [cpu_class:NAME]. The section applies to dedicated CPUs"
-        " that only guests of the class hold. Default: the CPUs stay unchanged.",
+        help="Frequencies and idle states of CPUs: the name of a section [cpu_class:NAME]. The section"
+        " applies to dedicated CPUs that only guests of this QoS class hold. Default: the CPUs stay"
+        " unchanged.",
     ),
     cfg.StrOpt(
         "isolation",
@@ -352,7 +361,9 @@ QOS_CLASS_OPTS: Final = [
 ]
 
 _SAMPLE_NAME: Final = "name"
-"""The name of each section of a family in the sample file, ``NAME``, in lower case for comparisons."""
+"""The name that the sample file gives to the section of each family, ``NAME``. This text is in lower case,
+because it is compared with names in lower case.
+"""
 
 _TEMPLATES: Final = {
     WATERMARK: WATERMARK_OPTS,
@@ -371,10 +382,10 @@ SECTIONS: Final = {GROUP: OPTS, f"{WATERMARK}NAME": WATERMARK_OPTS, f"{QOS_CLASS
 
 
 def register_sections(conf: cfg.ConfigOpts) -> None:
-    """Register the sections of families that the files of ``conf`` have, and check their options.
+    """Register the sections of families in the files of ``conf``, and check their options.
 
-    :raises cfg.Error: a section or an option is misspelt, or a value has another type. The text names section
-        and option.
+    :raises cfg.Error: a section or an option is misspelt, or a value has the wrong type. The text of the
+        error names the section and the option.
     """
     # oslo.config ignores the case of section names, so it would merge two sections that differ only in case.
     written = read(files_of(conf))
@@ -405,7 +416,7 @@ def register_sections(conf: cfg.ConfigOpts) -> None:
 def family_sections(conf: cfg.ConfigOpts, prefix: str) -> Iterator[tuple[str, Any]]:
     """The name and the options of each section of a family, sorted by name.
 
-    Empty sections from the sample file are left out.
+    A section ``NAME`` without options is left out, because it is from the sample file.
 
     :param prefix: the beginning of the names of the family, such as ``watermark:``.
     """
@@ -422,7 +433,7 @@ def _has_options(conf: cfg.ConfigOpts, section: str, options: Iterable[Any]) -> 
 
 
 def _options_of(section: str) -> list[Any] | None:
-    """The options that a section may have.
+    """The options that a section can have.
 
     The result is None for a section that is neither [qos] nor in a family.
 

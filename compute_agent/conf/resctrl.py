@@ -25,16 +25,16 @@ OPTS: Final = [
         default=2,
         min=1,
         help="Number of ways of each L3 cache that no guest gets exclusively. QoS classes and processes of"
-        " the host can always use these ways. The ways are reserved in the inventory of LLC. The agent"
-        " uses a higher number if the processor requires more shared ways, or if devices fill more ways.",
+        " the host can always use these ways. The inventory of LLC has these ways as its reserved amount. The"
+        " agent keeps more ways shared if the processor requires this, or if devices fill more ways.",
     ),
     cfg.StrOpt(
         "group_prefix",
         default="compute-agent.",
         regex=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z",
-        help="Prefix of the names of the agent's resctrl groups. The agent lists groups with other names,"
-        " but never changes them. Change the prefix only while no guest runs, because the agent then no"
-        " longer changes groups with the former prefix.",
+        help="Prefix of the names of the agent's resctrl groups. The agent lists groups with other names, but"
+        " never changes them. Change the prefix only while no guest runs: after a change, the agent no longer"
+        " changes groups with the former prefix.",
     ),
     cfg.FloatOpt(
         "memory_bandwidth_gbps",

@@ -14,7 +14,7 @@ from oslo_config import cfg
 
 from compute_agent.conf import log_options
 
-# The agent's own options; those of the log are added below.
+# The agent's own options. restart_only_options() adds the options of the log.
 _DEFAULT: Final = "DEFAULT"
 
 _OWN: Final = (
@@ -39,7 +39,7 @@ _LEVEL: Final = "debug"
 
 
 def restart_only_options() -> Iterator[tuple[str, str]]:
-    """Section and name of each option that only a start applies, with options of the log."""
+    """Section and name of each option that takes effect only at a start, including options of the log."""
     yield from _OWN
     for _, options in log_options():
         for option in options:
@@ -52,7 +52,7 @@ def keep_started(started: cfg.ConfigOpts, reloaded: cfg.ConfigOpts) -> list[str]
 
     :param started: the configuration in force, which the agent has read at its start or last reload.
     :param reloaded: the new configuration, which this function changes.
-    :returns: a warning for each option that has another value in the files now.
+    :returns: a warning for each option that has a new value in the files.
     """
     warnings = []
     for section, name in restart_only_options():

@@ -26,7 +26,7 @@ Written = Mapping[str, Mapping[str, str]]
 
 
 def files_of(conf: cfg.ConfigOpts) -> Iterator[Path]:
-    """The files that a configuration was read from. Later files override earlier ones."""
+    """The files from which a configuration was read. Later files override earlier ones."""
     yield from map(Path, conf.config_file or ())
     for folder in conf.config_dir or ():
         yield from sorted(Path(folder).glob("*.conf"))
@@ -55,11 +55,11 @@ def read(files: Iterable[Path]) -> Written:
 def unknown_options(
     written: Written, known: Mapping[str, Collection[str]], free: Collection[str] = ()
 ) -> list[str]:
-    """A sentence for each line of the files that has no effect, or another effect than it seems to have.
+    """Sentences about lines of the files that have no effect, or another effect than they seem to have.
 
     :param written: the values in the files.
     :param known: the names of the known options by section.
-    :param free: the sections that may have any option. A name that ends in a colon stands for all sections
+    :param free: the sections that can have any option. A name that ends in a colon stands for all sections
         with this prefix.
     """
     found = []
@@ -88,7 +88,7 @@ def has_comment(value: str) -> bool:
 def value_error(section: str, option: str, error: Exception) -> cfg.ConfigFileValueError:
     """The error for a wrong value, with its section and file.
 
-    The error has a hint if the value may contain a comment.
+    The error has a hint if the value seems to contain a comment.
 
     :param error: the error of oslo.config.
     """
@@ -100,7 +100,7 @@ def value_error(section: str, option: str, error: Exception) -> cfg.ConfigFileVa
 
 
 def names_of(options: Iterable[Any]) -> Iterator[str]:
-    """The current and the former names that options may have in a file."""
+    """The names that options can have in a file: the current name and the former names."""
     for option in options:
         yield option.dest
         for old in option.deprecated_opts:

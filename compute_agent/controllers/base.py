@@ -32,7 +32,7 @@ class GuestTarget:
         cache.
     :ivar spare: the online CPUs on which the guest may run while all its own CPUs are offline.
     :ivar starting_mems: the NUMA nodes for the memory of a guest that is still starting. An empty set means
-        any node; the set is also empty once the guest runs.
+        any node. The set is also empty after the guest has started.
     """
 
     guest: Guest
@@ -104,7 +104,10 @@ def failed_item(kind: str, name: str, error: Exception) -> ReleaseItem:
 def items_by_guest(
     guests: Iterable[Guest], kind: str, items: Callable[[Guest], Iterator[ReleaseItem]]
 ) -> Iterator[ReleaseItem]:
-    """The release items of each guest; the only item of an unreadable guest has the error as reason."""
+    """The release items of each guest.
+
+    If a guest cannot be read, its only item has the error as the reason.
+    """
     for guest in guests:
         try:
             yield from items(guest)
@@ -120,7 +123,10 @@ FOREIGN_ROUNDS: Final = 6
 
 
 class KernelController(Protocol):
-    """A controller for the worker. A reload makes new ones, so lasting state is on disk or in the kernel."""
+    """A controller that the worker calls.
+
+    A reload makes new controllers, so lasting state is on disk or in the kernel.
+    """
 
     name: str
     acts_early: bool
@@ -134,8 +140,8 @@ class KernelController(Protocol):
     compare_rounds: int = 1
     """Number of rounds between two periodic comparisons by this controller.
 
-    The number is above 1 for settings that change only if another program writes them. Pins of threads also
-    change without such a write.
+    The number is above 1 for settings that change only if another program writes them. Pins of threads are
+    compared in each round, because they also change without such a write.
     """
 
     refused: Mapping[str, Sequence[str]]
@@ -197,9 +203,9 @@ class KernelController(Protocol):
         ...
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The settings that this agent, or an earlier one, wrote into the kernel with this controller.
+        """The settings that this controller wrote into the kernel, in this agent or in an earlier one.
 
-        Settings that the present configuration does not contain are included: an earlier agent may have had
+        Settings that the present configuration does not contain are included: an earlier agent perhaps had
         another configuration.
 
         :param guests: the running guests.
@@ -239,7 +245,7 @@ class GuestController(KernelController):
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
     ) -> Iterator[PlannedChange]:
-        """The change of each guest that differs from its target, or the error of its settings."""
+        """The change of each guest that differs from its target, or the error of reading its settings."""
         # Guests are sorted, so that two dry runs can be compared.
         for target in sorted(without_preserved(targets), key=lambda target: target.guest.uuid):
             try:

@@ -75,7 +75,7 @@ class BlockIoController(GuestController):
         limited = wanted if ThrottleControl(BLOCKIO) in target.limits else None
         if limited is not None and not (limited.rates and limited.devices):
             # Without rates only the weight can throttle the guest. A limit that has no effect must be an
-            # error: the worker then takes the limit back, and throttling does not count on it.
+            # error. The worker then removes the limit, and throttling does not rely on it.
             reasons = self._driver.blockio_missing(target.guest, BlockIo(limited.weight))
             if reasons:
                 raise DriverError(f"guest {target.guest} cannot be limited: {'; '.join(reasons)}")

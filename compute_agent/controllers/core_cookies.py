@@ -75,7 +75,7 @@ class CoreCookieController(KernelController):
         self._count_drift = count_drift
         self._has_siblings = True
         self._own_problem = ""
-        #: The notes of guests, if all threads of the guest had their cookie at the last sync().
+        #: The notes of those guests of which all threads had their cookie at the last sync().
         self._settled: RunNotes = {}
         self.refused: Mapping[str, Sequence[str]] = {}
 
@@ -155,7 +155,7 @@ class CoreCookieController(KernelController):
         """
         for guest in plan.created:
             with _noted_refusal(guest.uuid, failed):
-                # The kernel may have given the pid of an ended guest to another process.
+                # The kernel has perhaps given the pid of an ended guest to another process.
                 if procfs.is_alive(guest.main):
                     self._cookies.create_cookie(guest.main.pid)
         for grant in plan.grants:
@@ -244,7 +244,7 @@ class CoreCookieController(KernelController):
         failed: dict[str, str] = {}
         try:
             for _ in range(_ROUNDS):
-                # All guests are read, because another guest may still have the same cookie.
+                # All guests are read, because another guest perhaps still has the same cookie.
                 plan = self._decide_cookies(guests, {}, failed)
                 grants = tuple(grant for grant in plan.grants if grant.guest.uuid == uuid)
                 if uuid in failed or not grants:
@@ -259,11 +259,14 @@ class CoreCookieController(KernelController):
         )
 
     def _group_guests(self, targets: Sequence[GuestTarget]) -> dict[str, str]:
-        """The group of each guest that the agent may change, by uuid; empty without core scheduling."""
+        """The group of each guest that the agent is allowed to change, by uuid of the guest.
+
+        The text of a group is empty if the guest has no core scheduling.
+        """
         return {target.guest.uuid: self.group_of(target.guest) for target in without_preserved(targets)}
 
     def group_of(self, guest: Guest) -> str:
-        """The core scheduling group of a guest; empty if it may share cores with all guests."""
+        """The core scheduling group of a guest; empty if it is allowed to share cores with all guests."""
         name = guest.settings.qos_class
         scope = self._scopes.get(name, CoreScope.NONE)
         return {CoreScope.GUEST: f"guest {guest.uuid}", CoreScope.CLASS: f"class {name}"}.get(scope, "")
@@ -278,8 +281,8 @@ class CoreCookieController(KernelController):
         :raises OSError: the notes cannot be read.
         """
         notes = self._store.kept_notes
-        # If any guest has a group, all guests are read, because a guest of any class may have the same
-        # cookie. A guest without a group may have the cookie that another guest shared with it before.
+        # If any guest has a group, all guests are read, because a guest of any class can have the same
+        # cookie. A guest without a group can still have the cookie that another guest shared with it before.
         needs_all = any(groups.values()) or any(note.lender for note in notes.values())
         found = []
         for guest in guests:
@@ -309,7 +312,7 @@ class CoreCookieController(KernelController):
 
 @contextlib.contextmanager
 def _noted_refusal(uuid: str, failed: dict[str, str]) -> Iterator[None]:
-    """A context: if the kernel refuses a call in it, the refusal is recorded for the guest in ``failed``."""
+    """Record a refusal of the kernel within the context in ``failed``, for the guest with this uuid."""
     try:
         yield
     except CookieError as error:

@@ -4,17 +4,17 @@ Controller ``cpuset`` pins threads. Controller ``cpu`` sets a guest's weight on 
 others, and its quota.
 
 The weight follows the allocation, so that two guests that compete for the same CPUs get CPU time in
-proportion to the CPUs that they hold. Each VCPU and each PCPU counts as much as the kernel's default for a
-group. The default is 100 as ``cpu.weight`` of cgroup v2, and 1024 as ``cpu.shares`` of cgroup v1, which
-equals Nova's 1024 shares a VCPU. Guests with dedicated CPUs have a weight, too, because their emulator
+proportion to the CPUs that they hold. For each VCPU and each PCPU, a guest gets the default weight of a group
+in the kernel. The default is 100 as ``cpu.weight`` of cgroup v2, and 1024 as ``cpu.shares`` of cgroup v1,
+which equals Nova's 1024 shares a VCPU. Guests with dedicated CPUs have a weight, too, because their emulator
 threads compete on the shared CPUs. The weight of a best-effort guest, or of a guest of a lower class, is a
 hundredth of that weight. A guest with no CPU in its allocation gets the weight of one CPU.
 
-A class may set its own weight for each CPU that a guest holds. A class may also make its guests idle
+A class can set its own weight for each CPU that a guest holds. A class can also make its guests idle
 (``cpu.idle``), which ranks below all weights.
 
 The quota is the lower of two limits: the temporary limit that throttling sets, and the cap of a guest on
-reclaimed CPUs. A guest with a quota may have a burst.
+reclaimed CPUs. A guest with a quota can have a burst.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class CpusetController(GuestController):
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """A text about threads on wrong CPUs or other pins in the definition; None if all agree."""
+        """A text about threads on wrong CPUs, or about wrong pins in the definition; None if all agree."""
         if target.assignment is None:
             return None
         settings = _target_settings(target, target.assignment)
@@ -77,7 +77,7 @@ class CpusetController(GuestController):
         # start.
         if not misplaced:
             return self._driver.definition_drift(target.guest, settings) or None
-        # The log names one thread only, because a guest may have hundreds.
+        # The log names one thread only, because a guest can have hundreds of threads.
         tid, cpus = min(misplaced.items())
         return f"{len(misplaced)} threads elsewhere, such as {tid} on CPUs {cpuset.format(cpus)}"
 
@@ -118,7 +118,7 @@ class CpusetController(GuestController):
 
 
 def _unpinned_settings(guest: Guest, online: frozenset[int]) -> CpuSettings:
-    """Settings without the agent's pins: all online CPUs, or other programs' pins in the definition."""
+    """CPU settings without the agent's pins: all online CPUs, or the pins of other programs."""
     demanded = dict(guest.constraints.pins)
     vcpus = (demanded.get(number, online) for number in range(guest.settings.vcpus))
     return CpuSettings(tuple(vcpus), guest.constraints.emulator or online)
@@ -186,17 +186,17 @@ class CpuController(GuestController):
 
     def _list_missing(self, target: GuestTarget) -> Sequence[str]:
         wanted = self._class_limits(target)
-        # A weight is possible for each guest, so only other limits may be missing.
+        # A weight is possible for each guest, so only other limits can be missing.
         if wanted == CpuLimits(wanted.weight):
             return ()
         found: list[str] = []
         try:
             found += self._driver.missing_limits(target.guest, wanted)
-            # The call is made for its error: it raises QuotaError if this guest cannot have a quota.
+            # Only the error of this call is needed: QuotaError shows that this guest cannot have a quota.
             if wanted.quota is not None:
                 self._driver.cpu_limits(target.guest, wanted)
         except GuestGoneError:
-            # A guest that has ended misses nothing.
+            # A guest that has ended needs no limits.
             return ()
         except QuotaError as error:
             self._uncapped.add(target.guest.uuid)
@@ -276,7 +276,10 @@ def cpu_weight(allocation: Allocation, per_cpu: int = _PER_CPU) -> int:
 
 
 def reclaimed_cores(allocation: Allocation, percent: int | None) -> float | None:
-    """The cap in cores of a guest with only reclaimed CPUs; None for other guests, or no ``percent``."""
+    """The cap, in cores, of a guest that has only reclaimed CPUs.
+
+    The result is None for other guests, and if ``percent`` is None.
+    """
     held = {name: sum(one.get(name, 0) for one in allocation.values()) for name in CPU_CLASSES}
     reclaimed = held.pop(RECLAIMED_VCPU, 0)
     # A guest that also holds ordinary CPUs may use these CPUs whenever they are free, so it gets no cap.

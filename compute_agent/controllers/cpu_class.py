@@ -1,6 +1,6 @@
 """Controller ``cpu_class``: sets frequencies and idle states of CPUs by the class of the guests on them.
 
-A CPU class is a section ``[cpu_class:NAME]``. A guest's settings or its QoS class may name a CPU class for
+A CPU class is a section ``[cpu_class:NAME]``. A guest's settings or its QoS class can name a CPU class for
 its dedicated CPUs. CPU class ``idle`` applies to dedicated CPUs that no guest holds, and CPU class ``shared``
 to shared CPUs. The content of a kernel file is saved to disk before the first write. The agent writes this
 content back when no CPU class sets the file any more.
@@ -224,20 +224,21 @@ class CpuClassController(KernelController):
         self._tell_drift(wanted, has)
         failures: dict[str, str] = {}
         back: set[str] = set()
-        # The kernel may change one file of a folder when another file is written, but no file of another
-        # folder.
+        # The kernel sometimes changes one file of a folder when another file is written, but no file of
+        # another folder.
         for names in _by_folder(path for path in wanted if path in has):
             failed = self._write_folder({path: wanted[path].text for path in names}, has)
             errors = {path for path, (_, is_error) in failed.items() if is_error}
-            # Former content that reads back differently is not reported, because no class asks for it.
+            # If former content is written and then reads back differently, this is not reported, because no
+            # class asks for it.
             failures |= {
                 path: reason
                 for path, (reason, _) in failed.items()
                 if path in plan.settings or path in errors
             }
             back |= {path for path in names if path not in plan.settings and path not in errors}
-        # A saved value is forgotten only after it was written back; if that failed, the next sync() tries
-        # again.
+        # A saved value is dropped only after it was written back. If the write has failed, the next sync()
+        # tries again.
         if back:
             left = {path: text for path, text in former.values.items() if path not in back}
             self._store.keep_former_values(replace(former, values=left))
@@ -366,8 +367,8 @@ class CpuClassController(KernelController):
 
     def _power_layout(self) -> CpuPower:
         """The frequency domains and idle states of the host, read again when CPUs or drivers changed."""
-        # Two small files show whether anything changed. This check saves reading some thousand files of a
-        # large host.
+        # Two small files show whether CPUs or drivers have changed. So the some thousand files of a large
+        # host are rarely read.
         seen = tuple(map(self._files.read, (_ONLINE, _DRIVER)))
         if seen != self._seen:
             self._seen, self._power = seen, read_cpu_power(self._files.root)
@@ -392,8 +393,8 @@ class CpuClassController(KernelController):
                     self._files.write(path, texts[path])
                 except OSError as error:
                     errors[path] = f"the kernel does not accept it: {os.strerror(error.errno or 0)}"
-            # All files are read back, because a write of one file may change another (governor and energy
-            # preference).
+            # All files are read back, because a write of one file can change another file (governor and
+            # energy preference).
             now = {path: self._files.read(path) for path in texts}
         return {
             path: (errors.get(path) or f"the kernel has {now[path] or 'nothing'} instead", path in errors)
@@ -470,7 +471,10 @@ def count_refusals(registry: CollectorRegistry, controllers: ControllersInForce)
 def _refusal_sentences(
     wanted: Mapping[str, FileSetting], failures: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Pairs of class and message for settings not in effect; one message for CPUs that fail alike."""
+    """Yield pairs of a class and a message about a setting that is not in effect.
+
+    CPUs with the same failure share a message.
+    """
     together: dict[tuple[str, str], set[int]] = defaultdict(set)
     for path, reason in failures.items():
         setting = wanted[path]

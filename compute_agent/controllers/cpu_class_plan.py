@@ -5,7 +5,7 @@ Nouns:
 - A *claim* is a set of CPUs with the class that they ask for. Claims are in order, the strongest first.
 - A *frequency domain* is a set of CPUs with one frequency. The CPUs of a frequency domain cannot have
   different frequencies. So the strongest claim that contains a CPU of the frequency domain decides for the
-  whole domain. If that claim has no class, the domain gets its former frequencies.
+  whole domain. If this claim has no class, the frequency domain gets its former frequencies.
 - Idle states belong to each single CPU.
 
 A worked example: the claims are ``2-3 fast`` and ``4-7 idle``. With the frequency domains ``2-3``, ``4-5``,
@@ -130,9 +130,9 @@ def make_claims(
     lost: bool,
     parked: frozenset[int] = frozenset(),
 ) -> list[CpuClassClaim]:
-    """The claims of a host: guests by rank, then shared CPUs, then dedicated CPUs that no guest holds.
+    """The claims of a host: of guests by rank, then of shared CPUs, then of unheld dedicated CPUs.
 
-    :param lost: whether the driver cannot manage some guests that may still run. Their CPUs are unknown.
+    :param lost: whether the driver cannot manage some guests that perhaps still run. Their CPUs are unknown.
     :param parked: the CPUs to park, all of which no guest holds.
     """
     # CPUs of preserved guests and of guests of unknown classes come before all ranks, because their files
@@ -154,8 +154,8 @@ def make_claims(
     of_guests = [claim for _, claim in sorted(held, key=lambda each: each[0])]
     rest = [CpuClassClaim(shared, classes.get(SHARED)), unheld]
     asleep = [CpuClassClaim(parked, None if lost else idle_class, lost, parked=True)] if parked else []
-    # While a guest is lost, CPUs that no guest holds come before shared CPUs, because the lost guest may hold
-    # one.
+    # While a guest is lost, CPUs that no guest holds come before shared CPUs, because the lost guest perhaps
+    # holds one of them.
     return [*of_guests, *(reversed(rest) if lost else rest), *asleep]
 
 
@@ -369,8 +369,8 @@ class _PlanBuilder:
             if bound is not None and khz is None:
                 self.note_missing(wanted, f"{text}: this kernel does not report that frequency", domain.cpus)
             elif khz is not None and domain.min_khz is not None and domain.max_khz is not None:
-                # The kernel would restrict the value without an error; the note shows the operator the value
-                # in effect.
+                # The kernel would restrict the value without an error. The message shows the operator the
+                # value that is in effect.
                 within = min(max(khz, domain.min_khz), domain.max_khz)
                 if within != khz:
                     self.note_missing(

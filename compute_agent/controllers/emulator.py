@@ -39,7 +39,7 @@ class EmulatorSettings:
     """The configuration of controller ``emulator``.
 
     :ivar moves: whether threads are moved (``[isolation] emulator``).
-    :ivar cpus: the CPUs that moved threads may get.
+    :ivar cpus: the CPUs that moved threads can get.
     """
 
     moves: bool = False

@@ -1,7 +1,7 @@
 """Controller ``isolation``: keeps interrupts and kernel work off the CPUs of guests that ask for it.
 
 :mod:`compute_agent.isolation` decides and writes. The controller passes the CPUs that guests hold to that
-    package, and turns the results into messages.
+package, and turns its results into messages.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ class IsolationController(KernelController):
 
     def _bring_about(self, demand: IsolationDemand) -> None:
         status = self._isolator.bring_about(demand)
-        # Control groups usually keep the agent's threads off quiet CPUs already, so the threads are checked
-        # after the groups.
+        # Usually the control groups already keep the agent's threads off quiet CPUs. So the threads are
+        # checked after the groups are set.
         self._move_own_threads()
         self.refused = {
             guest.uuid: sentences
@@ -163,7 +163,10 @@ class IsolationController(KernelController):
         return None
 
     def apply(self, target: GuestTarget) -> bool:
-        """Make the CPUs of a guest a cpuset partition, after the guest is pinned; sync() sets masks."""
+        """Turn the CPUs of a pinned guest into a cpuset partition, if its level is ``alone``.
+
+        The method sync() sets all masks.
+        """
         if not (realtime := self._realtime_cpus([target])) <= self._realtime:
             self._realtime |= realtime
             self._move_own_threads()
@@ -223,7 +226,7 @@ class IsolationController(KernelController):
     def _make_demand(self, targets: Sequence[GuestTarget]) -> IsolationDemand:
         preserved = {target.guest.uuid for target in targets if target.guest.settings.preserve}
         guests = tuple(self._demand_of(target, preserved) for target in targets)
-        # A lost guest may still run, so CPUs that were quiet stay quiet until the guest is known to have
+        # A lost guest perhaps still runs, so CPUs that were quiet stay quiet until the guest is known to have
         # ended.
         unknown = self._driver.lost_guests() or self._driver.awaited_drivers
         kept = self._isolator.kept_originals.quiet if unknown else frozenset()

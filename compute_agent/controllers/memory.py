@@ -1,18 +1,20 @@
 """Controllers ``memory`` and ``memory_limit``: the NUMA nodes of a guest's memory, and its limits.
 
 Controller ``memory`` binds the memory of a guest to the NUMA nodes of the providers of its ``MEMORY_MB``. The
-CPUs of the guest do not decide, because the guest may float over CPUs of other nodes, and a node may have no
-CPUs. If the provider tree has no NUMA nodes, the allocation names no node. A guest with dedicated CPUs then
-gets memory of the NUMA nodes of its CPUs, and any other guest gets memory of any node. Huge pages that a
-guest has already taken stay where they are, because the kernel chooses their node when the guest starts.
+CPUs of the guest do not decide, because the guest can float over CPUs of other nodes, and a node can be
+without CPUs. If the provider tree has no NUMA nodes, the allocation names no node. A guest with dedicated
+CPUs then gets memory of the NUMA nodes of its CPUs, and any other guest gets memory of any node. Huge pages
+that a guest has already taken stay where they are, because the kernel chooses their node when the guest
+starts.
 
 If libvirt's hook has announced a domain, the agent binds its memory as soon as its process exists. The reason
 is PCI passthrough: QEMU maps the memory for the IOMMU before the first guest CPU runs. From then on, the
 kernel pins the pages, and no binding can move them (mm/gup.c, FOLL_LONGTERM).
 
-Controller ``memory_limit`` limits how much memory a guest gets, and decides which guests give way when memory
-runs out. ``memory.max`` of a process guest is its allocated memory plus ``[compute] memory_overhead``. The
-class of the guest gives the other values, amounts in percent of the memory that the guest holds:
+Controller ``memory_limit`` limits how much memory a guest gets, and decides which guests the kernel kills
+first when memory runs out. ``memory.max`` of a process guest is its allocated memory plus ``[compute]
+memory_overhead``. The class of the guest sets the other values. Amounts are in percent of the memory in the
+guest's allocation:
 
 - ``memory.high``: above it the kernel slows the guest down and reclaims its memory.
 - ``memory.low``: below it the kernel reclaims memory of other groups first.
@@ -20,7 +22,7 @@ class of the guest gives the other values, amounts in percent of the memory that
 - ``memory.oom.group``: whether the kernel kills all processes of the guest together.
 - ``oom_score_adj``: how early the kernel kills the guest when no memory can be reclaimed.
 
-On a host that offers huge pages, a process guest may use as many pages of each size as its allocation
+On a host that offers huge pages, a process guest can use as many pages of each size as its allocation
 contains (``hugetlb.*.max``).
 
 The kernel would kill a guest for a limit below its current use. So the agent sets the limit only when the
@@ -141,7 +143,10 @@ class MemoryController(GuestController):
         return bool(nodes) and all(self._memory_types.get(node) is wanted for node in nodes)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """Guests with memory that the agent bound to NUMA nodes; empty where another program binds it."""
+        """The guests with memory that the agent has bound to NUMA nodes.
+
+        The result is empty if another program binds the memory of guests.
+        """
         if not self._binds_all:
             return iter(())
 
@@ -197,7 +202,10 @@ class MemoryLimitController(GuestController):
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Note the guests that use more memory than they may, which are reported and not killed."""
+        """Note the guests that use more memory than their limit.
+
+        The agent reports them, and does not kill them.
+        """
         found = {target.guest.uuid: tuple(self._limit_refusals(target)) for target in targets}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 
@@ -213,7 +221,7 @@ class MemoryLimitController(GuestController):
                 )
             pages = self._driver.huge_page_use(target.guest) if limits.huge_pages else {}
         except GuestGoneError:
-            # A guest that has ended misses nothing.
+            # A guest that has ended needs no limits.
             return
         for size, amount in limits.huge_pages or ():
             if pages.get(size, 0) > amount:
@@ -233,7 +241,7 @@ class MemoryLimitController(GuestController):
 
     def describe_drift(self, target: GuestTarget) -> str | None:
         """A text with the present limits if they differ from the wanted limits; None if they agree."""
-        # The full limits are compared first: they usually agree, and then the memory in use need not be read.
+        # The full limits are compared first. They usually agree, and then the used memory need not be read.
         if self._driver.memory_limits(target.guest, self._target_limits(target)) is None:
             return None
         wanted = self._wanted_limits(target)

@@ -1,7 +1,7 @@
 """Controller ``realtime``: gives the threads that run guest CPUs the realtime priority of the guest's class.
 
 Only guest CPUs that run on dedicated CPUs get a realtime schedule. The controller acts in each sync(),
-because a guest may create threads at any time, and new threads start with the usual schedule. A schedule that
+because a guest can create threads at any time, and new threads start with the usual schedule. A schedule that
 another program changes counts as drift. A function for one guest raises GuestGoneError if the guest has
 ended.
 """
@@ -85,7 +85,7 @@ class RealtimeController(KernelController):
         :param store: keeps a note of each guest with a priority; the note is written before the priority is
             set.
         :param schedules: the kernel's interface for schedules.
-        :param count_drift: called for each thread that lost its schedule.
+        :param count_drift: called for each thread that has lost the schedule from the agent.
         """
         self._driver = driver
         self._priorities = priorities
@@ -232,7 +232,7 @@ class RealtimeController(KernelController):
                 self._write(tid, USUAL)
 
     def _is_noted(self, guest: Guest) -> bool:
-        """Whether a note says that the agent may have set priorities since the start of the guest."""
+        """Whether a note says that the agent has perhaps set priorities since the start of the guest."""
         notes = self._store.kept_notes
         # Notes are checked first: usually no guest has one, and identifying a process costs reads of /proc.
         main = procfs.identify_process(guest.pid) if guest.uuid in notes else None
@@ -269,7 +269,7 @@ class RealtimeController(KernelController):
     def _plan_guest(self, target: GuestTarget, noted: bool) -> GuestPlan:
         """Plan the schedules of a guest's threads.
 
-        :param noted: whether the guest may have priorities of the agent.
+        :param noted: whether the guest perhaps has priorities of the agent.
         """
         guest, place = target.guest, target.assignment
         present = self._read_schedules(guest)
@@ -281,12 +281,12 @@ class RealtimeController(KernelController):
         has_others = bool(self._driver.thread_ids(guest) - present.keys())
         chosen, reason = choose_threads(threads, place, has_others)
         has_names = bool(self._driver.vcpu_affinity(guest))
-        # A process may itself bind its threads to CPUs that it does not hold. Only a cpuset prevents such a
+        # A process can itself bind its threads to CPUs that it does not hold. Only a cpuset prevents such a
         # move.
         if chosen and not has_names and not _is_bound(guest, place.held_cpus):
             chosen, reason = frozenset(), NOT_BOUND
-        # If QEMU's threads have no names, several guest CPUs may share a CPU, so they get a schedule with
-        # time slices.
+        # If QEMU's threads have no names, several guest CPUs perhaps share a CPU. So these threads get a
+        # schedule with time slices.
         schedule = realtime_schedule(priority, in_turn=not has_names)
         changes = decide_schedules(present, chosen, schedule, noted)
         return GuestPlan(changes, (f"{OPTION}: {reason}",) if reason else (), members)

@@ -1,8 +1,8 @@
 """Controller ``resctrl``: the cache ways and the memory bandwidth of guests.
 
-cache_demands() translates allocations, annotations and temporary limits of guests into demands for
-:mod:`compute_agent.resctrl`. That package decides on groups and their schemata, and the controller writes
-them.
+cache_demands() translates allocations, annotations (the setting ``resctrl``) and temporary limits of guests
+into demands. :mod:`compute_agent.resctrl` decides on groups and their schemata for these demands, and the
+controller writes them.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def cache_demands(
     found, faults = [], {}
     for target in targets:
         demand, reasons = _guest_demand(target, caches, host, present)
-        # Another program pinned this guest, maybe to CPUs of other caches than its allocation names.
+        # Another program has pinned this guest, perhaps to CPUs of other caches than its allocation names.
         if target.assignment is not None and target.assignment.given:
             demand = _at_its_caches(demand, target.assignment.cpus, domains)
         found.append(demand)
@@ -172,7 +172,10 @@ def _cache_amounts(
 def _kept_amounts(
     uuid: str, host: ResctrlLayout, present: ResctrlGroups
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """Cache ways and bandwidth percent of the guest's own group, by L3 cache id; empty without one."""
+    """The cache ways and the bandwidth (percent) of the guest's own group, by L3 cache id.
+
+    The results are empty if the guest has no group of its own.
+    """
     group = present.groups.get(host.guest_group(uuid))
     if group is None:
         return {}, {}
@@ -180,7 +183,7 @@ def _kept_amounts(
     ways, bandwidth = {}, {}
     for cache in platform.cache_ids:
         mask = cache_mask(platform, group.schemata, cache)
-        # Cache ways that the default group may also fill do not belong to the guest alone.
+        # Cache ways that the default group can also fill do not belong to the guest alone.
         if mask and not mask & cache_mask(platform, present.default_group.schemata, cache):
             ways[cache] = len(mask)
         domain = platform.mb_domain(cache)
@@ -276,9 +279,10 @@ class ResctrlController(KernelController):
         # The group that the threads of each guest were moved to; None: the next sync() that succeeds moves
         # the threads.
         self._placed: dict[str, str | None] = {}
-        # The threads of groups as read since the last sync(), because many guests are in the same few groups.
+        # The threads of groups that were read since the last sync(). They are cached, because many guests are
+        # in the same few groups.
         self._tasks: dict[str, frozenset[int]] = {}
-        # Groups that several guests may share, in which a single guest cannot be limited.
+        # Groups that several guests can share, in which a single guest cannot be limited.
         self._common: frozenset[str] = frozenset()
         self._lacking: frozenset[str] = frozenset()
         self._warned: frozenset[str] = frozenset()
@@ -305,8 +309,8 @@ class ResctrlController(KernelController):
         wanted = self._demands_of(targets, zones, host, present)
         if self._synced == (wanted, present):
             return
-        # If this sync() fails half way, the next one must not be skipped. So the note of the last sync is
-        # cleared before the writes.
+        # If this sync() fails halfway, the next sync() must not be skipped. So ``_synced`` is cleared before
+        # the writes.
         self._synced = None
         outcome = self._carry_out(wanted.cache_demands, present)
         resolution, plan = outcome.resolution, outcome.plan_changes
@@ -322,8 +326,8 @@ class ResctrlController(KernelController):
         self._lacking = frozenset(resolution.refused)
         self._warn_once(plan)
         self._record_changes(plan, outcome.held_up)
-        # Threads are moved before the state counts as complete: if one cannot be moved, the next sync() must
-        # not be skipped.
+        # Threads are moved before ``_synced`` is set: if a thread cannot be moved, the next sync() must not
+        # be skipped.
         self._move_all(targets)
         if outcome.complete:
             # The groups are read again after writes, because the kernel rounds bandwidths to its steps.
@@ -374,7 +378,10 @@ class ResctrlController(KernelController):
             yield ReleaseItem(_GROUPS_KIND, ours or "default group", detail, give_back)
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """A text about another program's change of the guest's group or threads; None without one."""
+        """A text about a change of the guest's group or threads by another program.
+
+        The result is None if there is no such change.
+        """
         group = self.membership.get(target.guest.uuid)
         if group is None:
             return None  # The last sync() failed before it chose a group; the next will choose one.
@@ -411,7 +418,10 @@ class ResctrlController(KernelController):
         host: ResctrlLayout,
         present: ResctrlGroups,
     ) -> CacheDemands:
-        """The demands of guests; those of the last call if it had equal guests and groups."""
+        """The demands of guests.
+
+        If guests and groups are the same as at the last call, return its result again.
+        """
         # Most rounds compare guests that have not changed.
         guests = [(one.guest, one.assignment, one.allocation, one.limits) for one in targets]
         inputs = (guests, tuple(zones), present)
@@ -453,7 +463,7 @@ class ResctrlController(KernelController):
                         "The kernel has no free resctrl group, so some guests share a group with others: %s",
                         error,
                     )
-                    # The kernel has just shown that not one more group than these fits.
+                    # The kernel has just shown that no further group fits.
                     max_groups = len(present.groups)
                 else:
                     LOG.warning(
@@ -501,7 +511,7 @@ class ResctrlController(KernelController):
             raise failure
 
     def _move_guest(self, guest: Guest, group: str) -> bool:
-        # This is a function because the threads are listed again until no new thread appears.
+        # The threads are passed as a function, because they are listed again until no new thread appears.
         moved = groups.move_tasks(self.control.files, group, lambda: self._driver.thread_ids(guest))
         self._placed[guest.uuid] = group
         if moved:
@@ -516,7 +526,7 @@ class ResctrlController(KernelController):
             self._tasks[group] = groups.read_tasks(files, group)
         outside = self._driver.recent_threads(guest) - self._tasks[group]
         if outside:
-            # These threads may be younger than the cached list, or may have ended, so both lists are read
+            # These threads are perhaps younger than the cached list, or have ended, so both lists are read
             # again.
             self._tasks[group] = groups.read_tasks(files, group)
             outside = (outside & self._driver.thread_ids(guest)) - self._tasks[group]

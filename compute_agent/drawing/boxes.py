@@ -14,7 +14,7 @@ from compute_agent.model.cpuset import CpuSets
 
 
 class CpuRole(StrEnum):
-    """The use of a CPU: the agent's sets of CPUs that contain it."""
+    """The role of a CPU, by the agent's sets of CPUs that contain the CPU."""
 
     DEDICATED = "dedicated"
     SHARED = "shared"
@@ -123,7 +123,7 @@ def _list_boxes(topology: HostTopology, devices: DeviceLines) -> Iterator[CpuBox
     for package in topology.packages:
         yield CpuBox(PACKAGE, [f"Package {package.id}"], package.cpus)
     for die in topology.dies:
-        # A package with one die needs no box for it.
+        # A package with only one die needs no box for the die.
         if sum(other.package == die.package for other in topology.dies) > 1:
             yield CpuBox(DIE, [f"Die {die.id}"], die.cpus)
     for node in topology.numa_nodes:

@@ -116,9 +116,9 @@ def draw_host(
 ) -> str:
     """Draw a host with its guests as an SVG document.
 
-    The frame of a CPU shows its role, and its filling the guests. A CPU with several guests is striped. The
-    title of a CPU has its number, core, role, guests and conditions. A bar at the left edge of a CPU grows
-    with its noise.
+    The frame of a CPU shows its role, and the filling shows its guests. A CPU with several guests is striped.
+    The title of a CPU (its tooltip) has its number, core, role, guests and conditions. A bar at the left edge
+    of a CPU grows with its noise.
 
     :param sets: the CPUs of the host for dedicated and for shared use.
     :param guests: the CPUs of each guest, by its name.

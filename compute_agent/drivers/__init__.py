@@ -1,6 +1,6 @@
 """The drivers of the agent: each one manages guests of one kind, such as domains of libvirt.
 
-A host may have several drivers at once.
+A host can have several drivers at once.
 
 Parts:
 
@@ -27,5 +27,6 @@ Two kinds of values pass between drivers and controllers: a :class:`~compute_age
 settings in ``base``. A driver records on disk or in libvirt's metadata which values it has written. Thus the
 driver neither changes nor removes values of other programs.
 
-Packages from ``controllers`` upwards may import ``base``; only ``agent`` imports ``factory``.
+The package ``controllers`` and the packages above it are allowed to import ``base``; only ``agent`` imports
+``factory``.
 """

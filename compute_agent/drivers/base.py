@@ -1,4 +1,4 @@
-"""The interface of drivers: one protocol for each subject, with the types of parameters and results.
+"""The interface of drivers: one protocol for each subject, and the types of their parameters and results.
 
 The subjects are guests (:class:`RunningGuests`, :class:`GuestThreads`), CPUs (:class:`CpuTuning`), memory
 (:class:`MemoryTuning`), block I/O (:class:`BlockIoTuning`) and launching (:class:`LaunchSupport`,
@@ -22,21 +22,21 @@ from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import BlockIo
 
 SEPARATOR: Final = ","
-"""The separator between the names of drivers in the name of their combination."""
+"""The separator between the names of drivers in a name that stands for several drivers."""
 
 
 def split_names(name: str) -> tuple[str, ...]:
-    """Split the name of a driver or a combination of drivers into single names; empty for an empty name."""
+    """Split a name that stands for one driver or several into single names; empty for an empty name."""
     return tuple(name.split(SEPARATOR)) if name else ()
 
 
 def join_names(names: Iterable[str]) -> str:
-    """Join names of drivers to the name of their combination; a single driver keeps its own name."""
+    """Join names of drivers to one name that stands for all of them; a single name stays as it is."""
     return SEPARATOR.join(names)
 
 
 class ChangeKind(enum.StrEnum):
-    """The kind of a :class:`GuestChange`; FOUND guests ran before the driver could manage them."""
+    """The kind of a :class:`GuestChange`; a FOUND guest ran before the driver was able to manage it."""
 
     STARTED = "started"
     FOUND = "found"
@@ -63,7 +63,7 @@ Listener = Callable[[GuestChange], None]
 
 
 class RunningGuests(Protocol):
-    """Lists guests of one kind, reports changes, stops guests; any thread may call its methods."""
+    """Lists guests of one kind, reports changes, stops guests; any thread is allowed to call its methods."""
 
     name: str
 
@@ -73,7 +73,7 @@ class RunningGuests(Protocol):
         ...
 
     def outage_reasons(self) -> Mapping[str, str]:
-        """The reasons why daemons do not answer, by the name of the driver. Other drivers have no entry."""
+        """The reasons why daemons do not answer, by driver name; no entry for a daemon that answers."""
         ...
 
     @property
@@ -91,14 +91,18 @@ class RunningGuests(Protocol):
     def listed_guests(self) -> Sequence[Guest]:
         """The guests of all drivers that have listed their guests.
 
-        Only a caller that can handle missing guests may use this list.
+        The list lacks the guests of all other drivers, so it is only for callers that can handle missing
+        guests.
 
-        :raises DriverError: every driver is awaited.
+        :raises DriverError: no driver has listed its guests yet.
         """
         ...
 
     def lost_guests(self) -> Mapping[str, str]:
-        """Unmanageable guests outside of ``guests()``, which keep CPUs and memory: reason with remedy."""
+        """The guests that cannot be managed: a dict from the uuid to a text with the reason and the remedy.
+
+        These guests are not in ``guests()``, but they run and keep their CPUs and memory.
+        """
         ...
 
     def watch_guests(self, listener: Listener) -> None:
@@ -106,7 +110,10 @@ class RunningGuests(Protocol):
         ...
 
     def stop(self, guest: Guest, timeout: float) -> None:
-        """Ask the guest to stop, and force it after ``timeout`` seconds; an ended guest is no error."""
+        """Ask the guest to stop, and kill it if it still runs after ``timeout`` seconds.
+
+        The function ignores a guest that has ended.
+        """
         ...
 
 
@@ -114,7 +121,10 @@ class GuestThreads(Protocol):
     """Lists the processes and threads of guests."""
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
-        """The pids, main process first, over which CPU time and memory of a cgroupless guest are summed."""
+        """The pids of the guest's own processes, the main process first.
+
+        For a guest without a cgroup, its CPU time and its memory are sums over these processes.
+        """
         ...
 
     def usage_group(self, guest: Guest) -> str:
@@ -126,7 +136,7 @@ class GuestThreads(Protocol):
         ...
 
     def recent_threads(self, guest: Guest) -> frozenset[int]:
-        """The ids of all threads of the guest; comparisons of one round share the list.
+        """The ids of all threads of the guest; the comparisons of one round of controllers share the list.
 
         See :func:`compute_agent.drivers.procfs.sharing_reads`.
         """
@@ -166,7 +176,7 @@ class CpuLimits:
     :ivar quota: the maximum CPU time that the guest gets, in cores; None means no limit.
     :ivar idle: whether the guest gets CPU time only when no other group of the same parent cgroup wants it
         (``cpu.idle``). An idle guest has no weight.
-    :ivar burst: unused CPU time, in cores, that the guest may save and later use above its quota
+    :ivar burst: unused CPU time, in cores, that the guest can save and later use above its quota
         (``cpu.max.burst``).
     """
 
@@ -189,15 +199,15 @@ class CpuTuning(Protocol):
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The threads with other pins than ``settings`` demand: a dict from the thread id to its CPUs.
 
-        The CPUs are those that the kernel allows to the thread. The dict is empty if all threads are pinned
-        according to ``settings``.
+        The CPUs are the ones that the kernel allows to the thread. The dict is empty if all threads are
+        pinned according to ``settings``.
         """
         ...
 
     def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
-        """The difference between ``settings`` and the definition for the next start, as text for the log.
+        """The difference between ``settings`` and the guest's definition for its next start, as a text.
 
-        The text is empty if they agree, or if the guest has no definition.
+        The text is for the log. It is empty if both agree, or if the guest has no definition.
         """
         ...
 
@@ -223,7 +233,9 @@ class CpuTuning(Protocol):
         ...
 
     def emulator_affinity(self, guest: Guest) -> frozenset[int]:
-        """The CPUs that at least one thread without a guest CPU may use, such as the emulator's main thread.
+        """The CPUs that at least one of the threads that run no guest CPU may use.
+
+        Such a thread is the emulator's main thread.
 
         The result is empty if the driver cannot distinguish these threads from the threads of guest CPUs.
         """
@@ -233,12 +245,12 @@ class CpuTuning(Protocol):
         """The CPUs that the kernel allows to the guest's helpers, by thread id.
 
         Helpers are tasks outside the guest's own processes, such as swtpm or the kernel's vhost workers.
-        ``misplaced_threads`` also reports helpers with other CPUs.
+        ``misplaced_threads`` also reports helpers that may use other CPUs than the emulator.
         """
         ...
 
     def emulator_threads(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """The CPUs that the kernel allows to threads without a guest CPU and to helpers, by thread id.
+        """The CPUs that the kernel allows to helpers and to threads that run no guest CPU, by thread id.
 
         The helpers are the tasks that ``helper_affinity`` returns. The guest's own threads are left out if
         the driver cannot distinguish them from threads of guest CPUs.
@@ -248,7 +260,7 @@ class CpuTuning(Protocol):
     def move_emulator(self, guest: Guest, threads: Collection[int], cpus: frozenset[int]) -> int:
         """Move some of the threads from ``emulator_threads`` to other CPUs.
 
-        A thread stays on its CPUs if ``restore_emulator`` could not move it back later.
+        The function does not move a thread that ``restore_emulator`` would be unable to move back.
 
         :param threads: the thread ids to move.
         :return: how many threads changed their CPUs.
@@ -334,7 +346,7 @@ class OomKill:
     """Processes of one guest that the kernel killed because memory was short.
 
     :ivar kills: the number of killed processes.
-    :ivar at_own_limit: True: the guest reached its own memory.max; False: the host ran out of memory.
+    :ivar at_own_limit: whether the guest reached its own memory.max. If not, the host ran out of memory.
     """
 
     guest: Guest
@@ -356,8 +368,8 @@ class MemoryTuning(Protocol):
     def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
         """Bind the memory of an announced guest that has a process but does not run a guest CPU yet.
 
-        A guest that another program binds to nodes keeps that binding. A failure is only logged, because the
-        guest's memory is bound again when the guest runs.
+        If another program binds the guest to nodes, the guest keeps that binding. A failure is only logged,
+        because the agent binds the memory again once the guest runs.
 
         :param nodes: the NUMA nodes, at least one.
         :return: whether a value was written.
@@ -453,7 +465,7 @@ class GuestFlavor:
 
 
 class FlavorSource(Protocol):
-    """A driver of guests that another program, such as Nova, defines and keeps after a stop."""
+    """A driver of guests with definitions, which another program, such as Nova, keeps after a stop."""
 
     @property
     def host_name(self) -> str:
@@ -461,7 +473,7 @@ class FlavorSource(Protocol):
         ...
 
     def read_flavor(self, guest: Guest) -> GuestFlavor:
-        """The flavor of a guest; an empty flavor if the definition contains none.
+        """The flavor of a guest; an empty flavor if the guest's definition contains no flavor.
 
         :raises DriverError: the definition cannot be read.
         """
@@ -476,7 +488,10 @@ class FlavorSource(Protocol):
 
 
 class ExpectingDriver(Protocol):
-    """Finds processes of announced guests before their report; any thread may call its methods."""
+    """Finds the process of an announced guest before the guest's start is reported.
+
+    Any thread is allowed to call the methods.
+    """
 
     def expect_guest(self, description: str) -> Guest:
         """Register an announced guest, so that ``find_appeared`` looks for its process.
@@ -500,7 +515,7 @@ class LaunchSupport(Protocol):
 
     @property
     def starting_driver(self) -> StartingDriver | None:
-        """The driver itself if the agent starts its guests; None if another program does."""
+        """The driver itself if the agent starts its guests; None if another program starts them."""
         ...
 
     @property
@@ -519,10 +534,8 @@ class GuestDriver(
 ):
     """A driver for one kind of guests, such as domains.
 
-    A driver implements all protocols of this module. Methods may be called from any thread.
-
-    A function that needs only one protocol has a parameter of that type, so that its test can pass a small
-    fake.
+    A driver implements all protocols of this module. Any thread is allowed to call the methods. A function
+    that needs only one protocol has a parameter of that type, so that its test can pass a small fake.
     """
 
     def close(self) -> None:
@@ -531,7 +544,7 @@ class GuestDriver(
 
 
 class StartingDriver(GuestDriver, Protocol):
-    """A driver through which the agent starts guests, with a record of each on disk."""
+    """A driver through which the agent starts guests; the driver keeps a record of each guest on disk."""
 
     def create_guest(
         self,
@@ -549,9 +562,10 @@ class StartingDriver(GuestDriver, Protocol):
             contain.
         :param command: the program and its arguments.
         :param cwd: the working folder of the program.
-        :param environment: environment variables in addition to the fixed ones of every guest. The agent's
-            own environment is not inherited.
-        :param declared: the names of the settings that the request contained, even with default values.
+        :param environment: environment variables in addition to the variables that every guest gets. The
+            agent's own environment is not inherited.
+        :param declared: the names of the settings that the request contained, including settings with their
+            default value.
         :raises DriverError: the guest exists, or cannot be started or recorded.
         """
         ...

@@ -24,11 +24,11 @@ from compute_agent.model import cpuset
 
 LOG = logging.getLogger(__name__)
 
-# The controllers that the settings of any guest need. All are enabled when the agent starts: the kernel
-# refuses to enable a controller (EBUSY) once a process is in the delegated group itself.
+# The controllers that the settings of any guest need. All these controllers are enabled when the agent
+# starts: the kernel refuses to enable a controller (EBUSY) once a process is in the delegated group itself.
 _WANTED: Final = ("cpuset", "cpu", "memory", "io", "hugetlb")
 
-# Distinguishes the groups of guests from other groups below the delegated group, such as those that an
+# Distinguishes the groups of guests from other groups below the delegated group, such as groups that an
 # operator made.
 _PREFIX: Final = "guest-"
 
@@ -37,7 +37,7 @@ PERIOD: Final = 100_000
 default.
 """
 
-# Microseconds; the kernel refuses a smaller quota (EINVAL).
+# The smallest quota in microseconds. The kernel refuses a smaller quota (EINVAL).
 _MIN_QUOTA: Final = 1000
 
 # A process that forks during its move leaves the child in the old group, and the next pass moves the child.
@@ -54,11 +54,12 @@ _REMOVE_PAUSE: Final = 0.01
 
 
 MAX_GROUPS: Final = 1000
-"""Maximum number of groups of one guest of which the agent reads the processes. A guest may make any number
+"""Maximum number of groups of one guest of which the agent reads the processes. A guest can make any number
 of groups below its own, and the agent would manage no other guest while it reads them."""
 
 MAX_DEPTH: Final = 32
-"""Maximum number of levels of these groups. The kernel takes long to find a deep group by its path."""
+"""Maximum number of levels of groups below a guest's group. The kernel takes long to find a deep group by its
+path."""
 
 IDLE: Final = "cpu.idle"
 BURST: Final = "cpu.max.burst"
@@ -89,7 +90,7 @@ def attainable_quota(cores: float | None) -> float | None:
 
 
 def limits_agree(has: CpuLimits, wanted: CpuLimits) -> bool:
-    """Whether limits of a group equal the ``wanted`` ones, which the kernel must all support."""
+    """Whether limits of a group equal the ``wanted`` limits. The kernel must support all wanted limits."""
     return (
         # The kernel shows an idle group with the weight 0.
         (wanted.idle or wanted.weight in (None, has.weight))
@@ -100,14 +101,17 @@ def limits_agree(has: CpuLimits, wanted: CpuLimits) -> bool:
 
 
 def burst_microseconds(wanted: CpuLimits) -> int:
-    """The number for ``cpu.max.burst``, at most the quota, as the kernel demands; 0 without a quota."""
+    """The number for ``cpu.max.burst``. The kernel demands at most the quota, and 0 without a quota."""
     if wanted.quota is None:
         return 0
     return min(round(wanted.burst * PERIOD), quota_microseconds(wanted.quota))
 
 
 def without_missing(group: GuestCgroup, wanted: CpuLimits) -> CpuLimits:
-    """The ``wanted`` limits without ``cpu.idle`` before Linux 5.15, ``cpu.max.burst`` before 5.14."""
+    """The ``wanted`` limits that this kernel supports.
+
+    Linux has ``cpu.idle`` since 5.15, and ``cpu.max.burst`` since 5.14.
+    """
     if wanted.idle and not group.has_file(IDLE):
         wanted = replace(wanted, idle=False)
     return replace(wanted, burst=0.0) if wanted.burst and not group.has_file(BURST) else wanted
@@ -133,8 +137,9 @@ class CgroupRoot:
     def open(cls, folder: Path) -> CgroupRoot | None:
         """The group at ``folder``, with its controllers enabled for the groups below it.
 
-        The result is None, after a log line, if the folder is no group of cgroup v2, or if the agent may not
-        write to it. The result is also None if other users could put processes into the groups of guests.
+        The result is None, after a log line, if the folder is no group of cgroup v2, or if the agent is not
+        allowed to write to it. The result is also None if other users could put processes into the groups of
+        guests.
         """
         try:
             # Another user with write access could put a process into a guest's group. The agent would then
@@ -156,7 +161,7 @@ class CgroupRoot:
                 try:
                     (folder / "cgroup.subtree_control").write_text(f"+{controller}")
                 except OSError as error:
-                    # EBUSY: there are processes in the group itself ("no internal process constraint").
+                    # EBUSY means that processes are in the group itself ("no internal process constraint").
                     LOG.warning(
                         "Controller %s cannot be enabled for groups below %s: %s", controller, folder, error
                     )
@@ -174,8 +179,8 @@ class CgroupRoot:
 
     def protect_guests(self) -> None:
         """Set memory.low and memory.min of the delegated group to the sums of all guests' values."""
-        # The kernel protects a group at most as far as its parent, and the parent's memory.low and memory.min
-        # are 0 unless the agent writes them.
+        # The kernel protects no more memory of a group than of its parent, and memory.low and memory.min of
+        # the parent are 0 unless the agent writes them.
         root = GuestCgroup(self.folder)
         groups = [GuestCgroup(folder) for folder in self.folder.glob(f"{_PREFIX}*")]
         for name in ("memory.low", "memory.min"):
@@ -206,8 +211,8 @@ class GuestCgroup:
 
         :raises OSError: the process has ended, or the kernel refuses the move.
         """
-        # 0 is skipped: the kernel shows it in cgroup.procs for a process of another pid namespace, and reads
-        # it as the writing process, so the agent would move itself.
+        # The pid 0 is refused. In cgroup.procs it stands for a process of another pid namespace. The kernel
+        # reads a written 0 as the writing process, so the agent would move itself.
         if pid < 1:
             raise ProcessLookupError(errno.ESRCH, "a process of another pid namespace", str(self.folder))
         (self.folder / "cgroup.procs").write_text(str(pid))
@@ -217,7 +222,7 @@ class GuestCgroup:
 
         The move is repeated until no new process appears in the other group.
 
-        The function ignores a process that ends meanwhile.
+        The function ignores a process that ends during the move.
 
         :raises OSError: EBUSY: processes are made faster than they can be moved.
         """
@@ -237,7 +242,7 @@ class GuestCgroup:
 
         :param all_groups: whether to read more than ``MAX_GROUPS`` groups and ``MAX_DEPTH`` levels.
         """
-        # A guest, such as a container runtime, may make groups of its own below its group.
+        # A guest, such as a container runtime, can make groups of its own below its group.
         found: list[int] = []
         for number, folder in enumerate(self._walk_tree(None if all_groups else MAX_DEPTH)):
             if number == MAX_GROUPS and not all_groups:
@@ -258,16 +263,17 @@ class GuestCgroup:
         self._write_numbers("cpuset.cpus", cpus)
 
     def allowed_cpus(self) -> frozenset[int] | None:
-        """The content of ``cpuset.cpus``, maybe empty; None without the controller cpuset."""
+        """The CPUs in ``cpuset.cpus``; empty if the file is empty, None without the controller cpuset."""
         return self._read_numbers("cpuset.cpus")
 
     def memory_nodes(self) -> frozenset[int] | None:
-        """The content of ``cpuset.mems``, maybe empty; None without the controller cpuset."""
+        """The nodes in ``cpuset.mems``; empty if the file is empty, None without the controller cpuset."""
         return self._read_numbers("cpuset.mems")
 
     def possible_nodes(self) -> frozenset[int]:
         """The NUMA nodes that the parent group allows."""
-        # The parent's file, because the group's own cpuset.mems.effective shows only the present binding.
+        # The parent's file is read, because the group's own cpuset.mems.effective shows only the present
+        # binding.
         return GuestCgroup(self.folder.parent)._read_numbers("cpuset.mems.effective") or frozenset()
 
     def bind_memory(self, nodes: frozenset[int]) -> None:
@@ -293,12 +299,19 @@ class GuestCgroup:
         return UNLIMITED if text == "max" else int(text)
 
     def limit_memory(self, name: str, amount: int) -> None:
-        """Write a number of bytes to a file such as ``memory.max``; from :data:`UNLIMITED` on write "max"."""
+        """Write a number of bytes to a file such as ``memory.max``.
+
+        If the number is at least :data:`UNLIMITED`, the function writes "max".
+        """
         self._write(name, "max" if amount >= UNLIMITED else str(amount))
 
     def oom_events(self) -> tuple[int, int] | None:
-        """How often the group was at its memory limit, and kills, since it was made; None if not shown."""
-        # Read with one read(2) and without a file object, because each round reads this file for each guest.
+        """Counts since the group was made: how often it reached its memory limit, and its OOM kills.
+
+        The result is None if the kernel does not show the counts.
+        """
+        # The file is read with one read(2) and without a file object, because each round reads it for each
+        # guest.
         try:
             words = kernel_files.read_piece(f"{self.path}/memory.events").split()
         except OSError:
@@ -363,8 +376,8 @@ class GuestCgroup:
 
     def remove(self) -> None:
         """Kill the processes left in the group (Linux 5.14) and remove it; a missing group is no error."""
-        # One write kills all processes of the subtree, also those that fork meanwhile. Kernels before 5.14
-        # have no such file; the group then stays until its processes have ended.
+        # One write kills all processes of the subtree, including those that fork during the write. Kernels
+        # before 5.14 have no such file; the group then stays until its processes have ended.
         with contextlib.suppress(OSError):
             (self.folder / "cgroup.kill").write_text("1")
         # The kernel removes only groups without subgroups, so the innermost are removed first.
@@ -401,14 +414,14 @@ class GuestCgroup:
 
         :param max_depth: the number of levels of subgroups; None means all.
         """
-        # One stat(2) instead of a walk: few groups have subgroups, and the agent reads each guest's group
-        # every few seconds.
+        # One stat(2) saves the walk for a group without subgroups. Most groups have none, and the agent reads
+        # each guest's group every few seconds.
         with contextlib.suppress(OSError):
             if os.stat(self.path).st_nlink == _WITHOUT_FOLDERS:
                 yield self.path
                 return
-        # os.walk() of Python 3.11 calls itself for each level, and a guest may nest more groups than Python
-        # has levels of calls.
+        # os.walk() of Python 3.11 calls itself for each level, and a guest can nest more groups than Python
+        # allows levels of calls.
         waiting = [self.path]
         while waiting:
             folder = waiting.pop()
@@ -424,9 +437,9 @@ class GuestCgroup:
 @functools.lru_cache(maxsize=4096)  # once for each group
 def _warn_of_groups(path: str) -> None:
     LOG.warning(
-        "The control group %s has more than %d groups or %d levels of groups below it, and the agent reads no"
-        " processes of the others; the CPUs and limits of the group apply to them. Set"
-        " cgroup.max.descendants and cgroup.max.depth of the group",
+        "The control group %s has more than %d groups or %d levels of groups below it. The agent does not"
+        " read the processes of the groups beyond that, but the CPUs and limits of the control group apply to"
+        " them, too. Set cgroup.max.descendants and cgroup.max.depth of the control group",
         path,
         MAX_GROUPS,
         MAX_DEPTH,
@@ -435,7 +448,7 @@ def _warn_of_groups(path: str) -> None:
 
 @functools.lru_cache(maxsize=4096)
 def group_at(folder: str) -> GuestCgroup:
-    """The group with this folder. Rounds of comparisons use the same groups again and again."""
+    """The group with this folder. Each round of comparisons uses the same groups."""
     return GuestCgroup(Path(folder))
 
 

@@ -1,15 +1,15 @@
 """Combines several drivers to one: each guest belongs to one driver, which gets all calls for the guest.
 
 The drivers are in the order of the option ``[guests] drivers``. If two drivers report the same uuid, the
-agent manages the guest of the first driver in this order. The guest of the other driver counts as lost, with
-the reason. The same rule applies to two guests that share processes, because a process guest without a group
-of its own may run in the group of a service. If the group of a guest is below the group of another driver's
-guest, the agent manages the inner guest. For example, if a service runs a container that is a guest, the
-driver of containers manages it, and the service is no guest.
+agent manages the guest of the first driver in this order. The guest of the other driver counts as lost, and
+``lost_guests`` returns the reason. The same rule applies to two guests that share processes, because a
+process guest without a group of its own can run in the group of a service. If the group of a guest is below
+the group of another driver's guest, the agent manages the inner guest. For example, if a service runs a
+container that is a guest, the driver of containers manages it, and the service is no guest.
 
-The daemon of a driver may be down. The agent then still manages the guests of the other drivers. A driver
-that has not listed its guests since the start of the agent is called *awaited*. The guests of an awaited
-driver are unknown, so :meth:`CombinedDriver.guests` raises an error while any driver is awaited.
+If the daemon of one driver is down, the agent still manages the guests of the other drivers. A driver that
+has not listed its guests since the start of the agent is called *awaited*. The guests of an awaited driver
+are unknown, so :meth:`CombinedDriver.guests` raises an error while any driver is awaited.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from compute_agent.model.resource import BlockIo
 
 LOG = logging.getLogger(__name__)
 
-# Where systemd mounts the hierarchy of cgroup v2.
+# The folder where systemd mounts the hierarchy of cgroup v2.
 _GROUPS: Final = Path("/sys/fs/cgroup")
 
 
@@ -53,8 +53,8 @@ class CombinedDriver:
     def __init__(self, drivers: Sequence[GuestDriver], groups: Path = _GROUPS) -> None:
         """Combine drivers.
 
-        :param drivers: the drivers, at least one, each with another name. If two drivers report one guest,
-            the earlier driver manages it.
+        :param drivers: the drivers, at least one. No two drivers have the same name. If two drivers report
+            one guest, the earlier driver manages it.
         :param groups: the root of all control groups of version 2.
         """
         self.name = join_names([driver.name for driver in drivers])
@@ -110,7 +110,7 @@ class CombinedDriver:
         return self._join_guests({driver.name: driver.guests() for driver in there})
 
     def lost_guests(self) -> Mapping[str, str]:
-        """The lost guests of all drivers, and those with the uuid or processes of another driver's guest."""
+        """The lost guests of all drivers, and guests that share a uuid or processes with a managed guest."""
         found: dict[str, str] = dict(self._doubles)
         for driver in self.drivers:
             for guest_uuid, reason in driver.lost_guests().items():
@@ -127,7 +127,7 @@ class CombinedDriver:
         self._driver_of(guest).stop(guest, timeout)
 
     def close(self) -> None:
-        """Close all drivers, even if one of them fails to close; guests continue to run."""
+        """Close all drivers, including the rest if one driver cannot be closed; guests continue to run."""
         with ExitStack() as closing:
             for driver in self.drivers:
                 closing.callback(driver.close)
@@ -274,7 +274,7 @@ class CombinedDriver:
 
     @property
     def flavor_source(self) -> FlavorSource | None:
-        """The first driver's source of flavors; guests of other drivers have an empty flavor."""
+        """The flavors of the first driver that has flavors; guests of other drivers have an empty flavor."""
         for driver in self.drivers:
             if (source := driver.flavor_source) is not None:
                 return _OwnFlavors(driver.name, source)
@@ -282,7 +282,7 @@ class CombinedDriver:
 
     @property
     def expecting_driver(self) -> ExpectingDriver | None:
-        """The first driver with announcements of starts; None if no driver has announcements."""
+        """The object of the first driver with one that finds announced guests; None if no driver has one."""
         found = (driver.expecting_driver for driver in self.drivers)
         return next((one for one in found if one is not None), None)
 
@@ -295,7 +295,7 @@ class CombinedDriver:
         return driver
 
     def _join_guests(self, listed: Mapping[str, Sequence[Guest]]) -> list[Guest]:
-        """Join the guests of several drivers; record those that have a uuid or processes of another guest.
+        """Join the guests of several drivers; leave out and record guests that are the same as another guest.
 
         :param listed: the guests by the name of the driver, in the order of the drivers.
         """
@@ -335,7 +335,7 @@ class CombinedDriver:
 
 
 class _OwnChanges:
-    """Passes on the changes of one driver's guests, except guests that an earlier driver manages."""
+    """Passes on the changes of one driver's guests, unless an earlier driver manages the guest."""
 
     def __init__(self, earlier: Sequence[GuestDriver], listener: Listener, groups: Path) -> None:
         self._earlier = earlier
@@ -343,7 +343,10 @@ class _OwnChanges:
         self._groups = groups
 
     def pass_on(self, change: GuestChange) -> None:
-        """Call the listener, maybe under a lock, if no earlier driver, which is asked, has the guest."""
+        """Pass a change to the listener, unless an earlier driver has the guest.
+
+        The thread that calls this function perhaps holds a lock of its driver.
+        """
         # The listener always gets the end of a guest, because the worker compares the pid.
         if change.kind is ChangeKind.STOPPED or not self._is_taken(change.guest):
             self._listener(change)
@@ -368,7 +371,7 @@ def _kernel_group(groups: Path, pid: int) -> str:
 
 
 def _find_inner(guests: Iterable[Guest]) -> Mapping[str, Guest]:
-    """Return guests with a group below another guest's group, by the folder of the outer group."""
+    """Return guests with a group below the group of another driver's guest, by the outer folder."""
     by_group = {guest.cgroup: guest for guest in guests if guest.cgroup}
     found: dict[str, Guest] = {}
     for folder, guest in by_group.items():
@@ -383,9 +386,9 @@ def _find_inner(guests: Iterable[Guest]) -> Mapping[str, Guest]:
 class _SharedGroups:
     """Finds guests of different drivers that share processes.
 
-    Two guests with different groups of their own share no process, apart from those that _find_inner()
-    returns. In all other cases one of the two guests has no group, and its main process is in the group of
-    the other guest, or below it. Groups are looked up by their folders: the agent compares hundreds of guests
+    Two guests with different groups of their own share no process, unless _find_inner() returns one of them.
+    In all other cases one of the two guests has no group, and its main process is in the group of the other
+    guest, or below it. Groups are looked up by their folders, because the agent compares hundreds of guests
     every few seconds.
     """
 
@@ -413,7 +416,7 @@ class _SharedGroups:
         """A guest of another driver that shares processes with this guest; None if no guest does."""
         found: list[Guest] = []
         if guest.cgroup:
-            # Processes are read only on a host with both kinds of guests.
+            # Processes are read only on a host that has guests with a group and guests without a group.
             unread, self._unread = self._unread, []
             for other in unread:
                 for folder in _upper_folders(self._group_of(other.pid)):

@@ -7,7 +7,7 @@ driver libvirt, and a host with process guests keeps the driver process, until a
 Two agents on one host would give the same CPUs to different guests and undo each other's changes. So each
 agent locks the libvirtd or the cgroup of its guests, with a file in a folder that all agents of the host
 share. An agent in a container has a private folder for locks, but it sees the folder of libvirtd's socket. So
-the agent takes a second lock in that folder, if the folder allows it.
+the agent takes a second lock in that folder, if the agent can write there and no other user can.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ _SOCKETS: Final = ("libvirt-sock", "virtqemud-sock")
 
 
 def socket_paths(uri: str) -> tuple[Path, ...]:
-    """UNIX sockets of a URI's libvirtd, by https://libvirt.org/uri.html; empty for another host."""
+    """The possible paths of the UNIX socket of the libvirtd with this URI; empty for a URI of another form.
+
+    https://libvirt.org/uri.html describes the URIs. A URI of another host has no such socket.
+    """
     try:
         parts = urlsplit(uri)
     # urlsplit() raises ValueError for a host in brackets that is not an IPv6 address.
@@ -82,9 +85,9 @@ _MARK: Final = "compute-agent.lock"
 class DriverLock:
     """The locks by which one agent excludes other agents from its guests.
 
-    :ivar holder: names this agent in the error message of a second agent that finds the lock taken.
-    :ivar what: names the locked guests in that error message.
-    :ivar remedy: the option that gives the two agents different guests, for that error message.
+    :ivar holder: the name of this agent, for the error message of a second agent that finds the lock taken.
+    :ivar what: the words for the locked guests in that error message.
+    :ivar remedy: the words in that error message for the option that gives the two agents different guests.
     :ivar lock: the file of the lock; None means that there is nothing to lock.
     :ivar mark: the file of a second lock, in the folder of libvirtd's socket; None means that no second lock
         is needed. If the agent cannot take the second lock there, it continues without this lock.
@@ -98,7 +101,7 @@ class DriverLock:
     _held: dict[Path, int] = field(default_factory=dict)
 
     def check_locks(self) -> None:
-        """Take each lock that this agent does not hold, and each lock with a file that was removed.
+        """Take each lock that this agent does not hold yet, and take a lock again if its file was removed.
 
         :raises DriverError: another agent holds a lock, or the lock file cannot be made.
         """
@@ -125,7 +128,7 @@ class DriverLock:
                 LOG.debug("The agent continues without a lock in %s: %s", self.mark.parent, error)
 
     def release(self) -> None:
-        """Release the locks, but keep their files: after a removal, two agents could hold two files."""
+        """Release the locks, but keep their files: without a file, two agents could lock two new files."""
         while self._held:
             os.close(self._held.popitem()[1])
 
@@ -148,7 +151,7 @@ class DriverLock:
 def libvirt_lock(conf: cfg.ConfigOpts, sockets: Sequence[Path], holder: str) -> DriverLock:
     """The lock on the domains of the libvirtd at ``[libvirt] uri``.
 
-    :param sockets: the paths that libvirtd's socket may have on this host.
+    :param sockets: the possible paths of libvirtd's socket on this host.
     """
     uri = conf.libvirt.uri
     folder = sockets[0].parent if sockets else None
@@ -184,7 +187,7 @@ def systemd_lock(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
 
 
 def engine_lock(engine: str, conf: cfg.ConfigOpts, holder: str) -> DriverLock:
-    """The lock on the containers of an engine, which is given by the name of its driver."""
+    """The lock on the containers of an engine; ``engine`` is the name of its driver."""
     return DriverLock(
         holder,
         f"the containers of {engine}",
@@ -201,8 +204,8 @@ def lock_path(conf: cfg.ConfigOpts) -> Path:
         return Path("/run/compute-agent")
     with contextlib.suppress(KeyError):
         return Path(os.environ["XDG_RUNTIME_DIR"]) / "compute-agent"
-    # A user without a session has no runtime folder. Anyone may make a folder in /tmp, but secure_folder()
-    # refuses the folder of another user.
+    # A user without a session has no runtime folder. Every user can make a folder in /tmp, but
+    # secure_folder() refuses the folder of another user.
     return Path(f"/tmp/compute-agent-{os.geteuid()}")
 
 
@@ -232,14 +235,14 @@ def choose_driver(
 ) -> DriverChoice:
     """Choose the driver to use.
 
-    The last drivers of the host stay, unless the option names other drivers. The agent changes from processes
-    to domains only on a host without process guests.
+    The host keeps the drivers that it had last, unless the option ``[guests] drivers`` names others. The
+    agent changes from processes to domains only on a host without process guests.
 
     :param configured: ``[guests] drivers``; None if it is not set.
     :param usable: whether libvirtd is available.
-    :param remembered: the name of the last driver of this host; empty if not known.
-    :param guests: the numbers of guests that the last drivers had, by the name of the driver; the empty name
-        counts for a single last driver.
+    :param remembered: the name of the driver, or of the drivers, that this host had last; empty if not known.
+    :param guests: the numbers of guests that the last drivers had, by the name of the driver. A number at the
+        empty name belongs to ``remembered``.
     :raises DriverError: ``configured`` is empty, or has a name twice.
     """
     count = guests.get(remembered, 0) + guests.get("", 0)
@@ -266,7 +269,8 @@ def choose_driver(
             f" {_PROCESS}",
         )
     if remembered != _PROCESS:
-        # The agent had several drivers, or a later release knows the driver: open_drivers() gives the remedy.
+        # The agent had several drivers, or a later release chose the driver: open_drivers() raises an error
+        # with the remedy.
         return DriverChoice(remembered)
     if count:
         return DriverChoice(
@@ -297,17 +301,18 @@ def _checked_names(names: Sequence[str]) -> Sequence[str]:
 
 def libvirtd_is_usable(uri: str) -> bool:
     """Whether libvirt-python is installed, and a libvirtd of this URI has its socket on this host."""
-    # find_spec() instead of an import, because the package is imported only when the driver is opened.
+    # find_spec() is used instead of an import, because the package is imported only when the driver is
+    # opened.
     return importlib.util.find_spec("libvirt") is not None and any(map(Path.exists, socket_paths(uri)))
 
 
 @dataclass(frozen=True, slots=True)
 class DriverKind:
-    """The functions that lock a driver, open it, and say before the opening whether it can limit guests.
+    """The functions that lock the guests of a driver, open the driver, and say whether it can limit guests.
 
-    :ivar lock: makes the lock on the guests, from the options and the name of the agent.
-    :ivar open: makes the driver from the options, the folder of records, the lock and the name of the host's
-        resource provider. Without a lock the driver only reads.
+    :ivar lock: the function that makes the lock on the guests, from the options and the name of the agent.
+    :ivar open: the function that makes the driver from the options, the folder of records, the lock and the
+        name of the host's resource provider. Without a lock the driver only reads.
     :ivar unlimited_reason: the reason why the CPU use of guests cannot be limited; empty if it can be.
     """
 
@@ -320,7 +325,7 @@ class DriverKind:
 def lock_for(name: str, conf: cfg.ConfigOpts, holder: str) -> DriverLock:
     """The lock on the guests of the named driver.
 
-    :param holder: names this agent in the error message of a second agent.
+    :param holder: the name of this agent, for the error message of a second agent.
     :raises DriverError: there is no driver of that name.
     """
     return _find_kind(name).lock(conf, holder)
@@ -338,8 +343,8 @@ def open_driver(
     :raises OSError: the folder of records cannot be used.
     """
     kind = _find_kind(name)
-    # The lock is checked before anything is opened: opening a driver takes over guests, which may be another
-    # agent's.
+    # The lock is checked before the driver is opened: an opened driver takes over guests, which perhaps
+    # belong to another agent.
     _lock_check(lock)()
     return kind.open(conf, folder, lock, host)
 
@@ -377,7 +382,7 @@ def _assign_groups(opened: Iterable[GuestDriver]) -> None:
 
 
 def foreign_drivers(driver: GuestDriver) -> Mapping[str, ForeignDriver]:
-    """The drivers, by name, of guests that other programs than the agent start."""
+    """The drivers of services and containers, which other programs start, by the name of the driver."""
     drivers = driver.drivers if isinstance(driver, CombinedDriver) else (driver,)
     return {one.name: one for one in drivers if isinstance(one, ForeignDriver)}
 
@@ -430,7 +435,8 @@ def _open_processes(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None,
 
 def _open_systemd(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None, host: str) -> GuestDriver:
     look_only = lock is None
-    # The folder is beside that of process guests, in the state folder.
+    # The folder of these records is in the state folder, next to the folder with the records of process
+    # guests.
     records = ValueRecords(folder.with_name("units"), "service", look_only)
     root = Path(conf.host.root)
     return SystemdDriver(

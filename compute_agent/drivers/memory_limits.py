@@ -1,15 +1,15 @@
 """Memory limits of guests in cgroup v2, ``oom_score_adj`` of their processes (proc(5)), and OOM kills.
 
-If the agent did not write a file, a value other than the kernel's default in it belongs to another program,
-and stays. Before the agent writes to a file, it records the file in the guest's record. After that, the agent
-corrects any other value in this file. Limits of huge pages (controller ``hugetlb``) are in bytes, like all
-other limits.
+A file that the agent never wrote can have a value other than the kernel's default. This value belongs to
+another program, and stays. Before the agent writes to a file, it records the file in the guest's record. From
+then on, the agent corrects any other value in this file. Limits of huge pages (controller ``hugetlb``) are in
+bytes, like all other limits.
 
 The kernel counts OOM kills in ``memory.events`` of the guest's group. A guest often ends when the kernel
-kills one of its processes, and the agent then removes its group. So the agent reads the counters a last time
-before it removes a group.
+kills one of its processes, and the agent then removes the guest's group. So the agent reads the counters a
+last time before it removes a group.
 
-Only the owner of a process may write to the files of this process in /proc. The agent's unit drops
+Only the owner of a process is allowed to write to the files of this process in /proc. The agent's unit drops
 CAP_DAC_OVERRIDE, so even as root the agent cannot write to these files. With CAP_SETUID a thread can take
 another user's rights for file systems alone (setfsuid(2)).
 
@@ -59,7 +59,7 @@ def acting_as_owner(path: str) -> Iterator[None]:
 
 
 class OomWatch:
-    """Finds new OOM kills of guests by their last counters; any thread may call its methods."""
+    """Finds new OOM kills of guests by their last counters; any thread is allowed to call its methods."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -84,8 +84,8 @@ class OomWatch:
                 if counts[1] > kills:
                     self._news.append(OomKill(guest, counts[1] - kills, counts[0] > at_limit))
                     # Counts are stored only with a new kill. The kernel first counts that the limit was
-                    # reached, and kills a moment later. If the count were stored in between, the kill would
-                    # seem to have its cause in the host's memory.
+                    # reached, and kills a moment later. If the first count were stored without the kill, the
+                    # kill would later look like a kill for lack of memory on the host.
                     self._counted[guest.uuid] = counts
             if last:
                 self._counted.pop(guest.uuid, None)
@@ -125,8 +125,8 @@ def differing_limits(
     todo = {}
     for name, amount in _amounts_by_file(wanted, noted).items():
         untouched = _UNTOUCHED.get(name, UNLIMITED)
-        # A file that the agent never wrote, and that should have the kernel's default: any other value in it
-        # is another program's.
+        # If the agent never wrote a file, and the file should have the kernel's default, any other value in
+        # the file belongs to another program.
         if group is None or amount is None or (amount == untouched and name not in noted):
             continue
         has = group.memory_limit(name)
@@ -136,7 +136,8 @@ def differing_limits(
             todo[name] = amount
     score = wanted.oom_score_adj
     # One process with another score is enough for a write, because processes inherit the score of their
-    # parent. A score other than the default 0 is another program's, unless it is noted as the agent's.
+    # parent. A score other than the default 0 belongs to another program, unless ``noted`` says that the
+    # agent wrote it.
     found = None if score is None else {oom_score_adj(pid) for pid in pids} - {None, score}
     if score is not None and found and (OOM_SCORE in noted or found <= {0}):
         todo[OOM_SCORE] = score
@@ -153,7 +154,8 @@ def present_limits(group: GuestCgroup | None, pids: Iterable[int], wanted: Memor
     if wanted.huge_pages is not None:
         found = {size: has.get(f"{_pages_file(size)}.max") for size, _ in wanted.huge_pages}
         pages = tuple((size, amount) for size, amount in found.items() if amount is not None)
-    # The first score that differs from the wanted one, because processes may have different scores.
+    # Processes of one guest can have different scores. The lowest score that differs from the wanted score is
+    # returned.
     scores = {score for pid in pids if (score := oom_score_adj(pid)) is not None}
     others = scores - {wanted.oom_score_adj}
     score = min(others or scores, default=None)
@@ -180,7 +182,10 @@ class OomScores:
         self._refused: set[str] = set()
 
     def without_refused(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits:
-        """Limits without a refused ``oom_score_adj``, which would be tried again in each round."""
+        """The ``wanted`` limits, without ``oom_score_adj`` if the kernel has refused it for this guest.
+
+        Without this function, the agent would try the refused score again in each round.
+        """
         return replace(wanted, oom_score_adj=None) if guest.uuid in self._refused else wanted
 
     def write(self, guest: Guest, pids: Iterable[int], score: int) -> None:
@@ -211,9 +216,9 @@ class OomScores:
 
 
 def huge_page_use(group: GuestCgroup | None) -> dict[int, int]:
-    """Bytes of huge pages that a group uses or reserves (the larger), by page size in KiB."""
+    """The bytes of huge pages that a group uses or reserves (the larger number), by page size in KiB."""
     # Used and reserved pages have separate limits, and the agent sets both limits to the same value. So the
-    # larger number has to fit.
+    # larger number has to fit into the limit.
     if group is None:
         return {}
     found = {}
@@ -236,8 +241,8 @@ def _pages_file(size_kib: int) -> str:
 def _amounts_by_file(limits: MemoryLimits, noted: Collection[str] = ()) -> dict[str, int | None]:
     """The limits in bytes by file; None means that the agent leaves the file unchanged.
 
-    :param noted: the files that the agent has written. Noted limits of huge pages that are no longer wanted
-        become "no limit".
+    :param noted: the files that the agent has written. If one of these files limits huge pages of a size that
+        ``limits`` does not name, its amount is "no limit".
     """
     found: dict[str, int | None] = {
         MAX: limits.maximum,
@@ -258,15 +263,16 @@ RECLAIM: Final = "memory.reclaim"
 
 # A write takes as long as the reclaim. 16 MiB take a tenth of a second on a disk of 160 MB/s.
 PIECE: Final = 16 * 2**20
-"""Number of bytes of one write, small enough that the time limit is exceeded only by little."""
+"""Number of bytes of one write. The number is small, so that the last write exceeds the time limit only by
+little."""
 
 
 def reclaim_memory(
     group: str, amount: int, seconds: float, monotonic: Callable[[], float] = time.monotonic
 ) -> int:
-    """Have the kernel reclaim up to ``amount`` bytes of a group, for about ``seconds``.
+    """Make the kernel reclaim up to ``amount`` bytes of a group's memory, for about ``seconds``.
 
-    The last write may take longer than the limit of time.
+    The last write can end after this time.
 
     :param group: the folder of the group.
     :return: the reclaimed bytes, as far as the kernel confirms them.

@@ -23,23 +23,23 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 READING_SECONDS: Final = 1.0
-"""The maximum age in seconds of readings that a comparison shares with an earlier one of the same round. A
-round compares all settings of a guest within milliseconds.
+"""The maximum age in seconds of readings that a comparison shares with an earlier comparison of the same
+round. A round compares all settings of a guest within milliseconds.
 """
 
-# A thread that is made meanwhile inherits the affinity of the thread that made it, so two passes are nearly
-# always enough. A process that makes threads faster than the agent lists them is corrected at the next
-# reconcile.
+# A pass pins all threads of a process. A thread that is made during a pass inherits the affinity of the
+# thread that made it, so two passes are nearly always enough. If a process makes threads faster than the
+# agent lists them, the next reconcile pins the missing threads.
 MAX_PASSES: Final = 16
 
 # Clock ticks per second, the unit of start times in /proc. The kernel's timer may have another frequency.
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
-# Maximum number of bytes of a command line that are read. A process may make its command line as long as its
+# Maximum number of bytes of a command line that are read. A process can make its command line as long as its
 # memory (PR_SET_MM_MAP).
 _MAX_COMMAND_LINE: Final = 1 << 17
 
-# Maximum number of bytes of an environment that are read, which may be as long as the command line.
+# Maximum number of bytes of an environment that are read. An environment can be as long as a command line.
 _MAX_ENVIRONMENT: Final = 1 << 20
 
 
@@ -59,11 +59,11 @@ _SHARED: Final = _ThreadReadings()
 def sharing_reads(earlier: SharedReadings | None = None) -> Iterator[SharedReadings]:
     """Let :func:`read_shared` use readings again, in this thread and until the end of the block.
 
-    Shared readings are for code that lists guests, or compares a guest with its settings. Code that changes
-    a guest reads again.
+    Shared readings are for code that lists guests, or compares a guest with its settings. Code that changes a
+    guest reads each file again.
 
     :param earlier: the readings of an earlier block of the same round; None begins without readings.
-    :return: the readings, which a later block may use.
+    :return: the readings, which a later block can use.
     """
     before, _SHARED.readings = _SHARED.readings, {} if earlier is None else earlier
     try:
@@ -73,7 +73,7 @@ def sharing_reads(earlier: SharedReadings | None = None) -> Iterator[SharedReadi
 
 
 def read_shared(key: Hashable, read: Callable[[A], T], subject: A) -> T:
-    """Return ``read(subject)``, or its result with this key of at most :data:`READING_SECONDS` ago.
+    """Return ``read(subject)``, or a result with the same key that is at most :data:`READING_SECONDS` old.
 
     Outside of :func:`sharing_reads` each call reads. A reading that raises an exception is not kept.
     """
@@ -167,7 +167,7 @@ def is_kernel_thread(pid: int) -> bool:
 def command_line(pid: int) -> tuple[str, ...]:
     """The command line of a process, at most its first 128 KiB; empty for kernel threads and ended processes.
 
-    A process can change its own command line, so nothing may depend on it alone.
+    A process can change its own command line, so callers must not trust the command line alone.
     """
     try:
         raw = read(f"/proc/{pid}/cmdline", _MAX_COMMAND_LINE)
@@ -210,7 +210,7 @@ def users_of(pid: int) -> frozenset[int]:
 
 
 def memory_nodes(pid: int) -> frozenset[int] | None:
-    """The NUMA nodes of which a process's main thread may use memory; None for an ended process."""
+    """The NUMA nodes from which the main thread of a process may get memory; None for an ended process."""
     try:
         status = read(f"/proc/{pid}/status")
     except (FileNotFoundError, ProcessLookupError):
@@ -228,11 +228,11 @@ def nodes_with_memory() -> frozenset[int]:
 
 
 def cgroup_path(pid: int) -> str:
-    """A process's path in systemd's hierarchy of cgroups; empty for the root or if unreadable."""
+    """The path of a process's cgroup in systemd's hierarchy; empty for the root or if it cannot be read."""
     text = read_optional(f"/proc/{pid}/cgroup") or ""
     paths = {controllers: path for line in text.splitlines() for _, controllers, path in [line.split(":", 2)]}
-    # In hybrid mode systemd tracks units in the named hierarchy of version 1, and version 2 may have no
-    # groups.
+    # In hybrid mode systemd tracks units in the named hierarchy of version 1, and the hierarchy of version 2
+    # may have no groups.
     return next((path for name in ("", "name=systemd") if (path := paths.get(name, "/")) != "/"), "")
 
 
@@ -247,7 +247,7 @@ def thread_affinity(tid: int) -> frozenset[int] | None:
 def pin_threads(pid: int, cpus: frozenset[int]) -> int:
     """Pin all threads of a process to ``cpus``, and repeat this until no new thread appears.
 
-    The function ignores a thread that ends meanwhile.
+    The function ignores a thread that ends before it is pinned.
 
     :return: how many threads had another affinity.
     :raises OSError: EINVAL: none of the CPUs is online and in the process's cpuset.
@@ -326,7 +326,7 @@ def _read_stat(pid: int) -> ProcessStat | None:
 
 
 def _read_stat_text(pid: int) -> str | None:
-    # ESRCH: the process ended between open(2) and read(2).
+    # ESRCH (ProcessLookupError) means that the process ended between open(2) and read(2).
     try:
         return read_piece(f"/proc/{pid}/stat").decode(errors="replace")
     except (FileNotFoundError, ProcessLookupError):

@@ -21,8 +21,8 @@ _MAX_ID: Final = 1 << 53
 class EventKind(enum.StrEnum):
     """The kinds of decisions. Actions of watermarks have the same names as in options and metrics.
 
-    Some kinds are no decisions of the agent but changes that it noticed, such as ``OOM_KILL``, ``LEAVE`` and
-    ``CPU_OFFLINE``.
+    Some kinds are not decisions of the agent, but changes that the agent has noticed, such as ``OOM_KILL``,
+    ``LEAVE`` and ``CPU_OFFLINE``.
     """
 
     START = "start"
@@ -76,7 +76,7 @@ class AgentEvent:
     :ivar outcome: a value of :class:`EventOutcome`.
     :ivar guest: uuid of the guest; empty for a decision about the host.
     :ivar name: name of the guest; empty if unknown.
-    :ivar reason: the reason for the decision, or for its failure; may be empty.
+    :ivar reason: the reason for the decision, or for its failure; can be empty.
     :ivar id: number of the event in the order of storing; 0 before it is stored.
     """
 
@@ -101,7 +101,8 @@ def to_line(event: AgentEvent) -> bytes:
 
 def from_line(line: bytes) -> AgentEvent | None:
     """Parse a line of a file of events; None for other content, such as a line that a crash has cut short."""
-    # Each value is checked: the file may be damaged or from another program, and terminals show its texts.
+    # Each value is checked: the file is perhaps damaged, or from another program, and terminals show its
+    # texts.
     try:
         content = json.loads(line)
     except (ValueError, RecursionError):  # thousands of nested brackets exceed the parser's stack
@@ -160,7 +161,10 @@ class EventRecorder:
     """Logs decisions, and passes each decision to a function as an event. Any thread may use the object."""
 
     def __init__(self, keep: Callable[[AgentEvent], None] = lambda event: None) -> None:
-        """Call ``keep``, which neither waits nor raises, with each event; by default only log events."""
+        """Call ``keep`` with each event; by default, only log events.
+
+        :param keep: stores an event. The function must neither wait nor raise an error.
+        """
         self._keep = keep
 
     def record_done(
@@ -217,5 +221,5 @@ class EventRecorder:
             reason=printable_text(reason),
         )
         self._keep(event)
-        # The record names the code that decided, which is two calls above this method.
+        # With this stack level, the log names the code that has decided. It is two calls above this method.
         log(message, *args, extra={FIELDS: event}, stacklevel=3)

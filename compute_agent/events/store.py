@@ -23,10 +23,13 @@ FILE: Final = "events.jsonl"
 
 
 class EventStore:
-    """Appends events to ``path``, with older ones in ``path.1``; only one thread may use it."""
+    """Appends events to the file ``path``; older events are in ``path.1``. Only one thread may use it."""
 
     def __init__(self, path: Path, max_events: int, max_bytes: int) -> None:
-        """Limit both files together; append() opens the file, and drops the older one to stay below."""
+        """Set limits for both files together.
+
+        append() opens the newer file, and drops the older file to stay below the limits.
+        """
         self.path = path
         self.max_events = max_events
         self.max_bytes = max_bytes
@@ -34,7 +37,7 @@ class EventStore:
         self._size = self._count = self._last = 0
 
     def append(self, events: Iterable[AgentEvent]) -> int:
-        """Give numbers to events and write them; they are on disk when this returns.
+        """Give numbers to events and write them. The events are on disk when the method returns.
 
         :returns: the number of events that were written. If an error ends the writes, only the returned
             number of ``events``, from the beginning, are stored.
@@ -46,7 +49,7 @@ class EventStore:
             for event in events:
                 self._add(event)
                 kept += 1
-            # All events of the call have one sync, because a sync may take as long as seconds.
+            # All events of the call have one sync, because a sync can take seconds.
             if self._descriptor is not None:
                 os.fsync(self._descriptor)
         except OSError:
@@ -90,7 +93,8 @@ class EventStore:
         self._descriptor = open_own(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o640)
         content = _read_content(self.path)
         self._size, self._count = len(content), content.count(b"\n")
-        # A crash has cut the last line short. A newline ends it, so that the next event is a line of its own.
+        # A crash has cut the last line short. A newline ends this line, so that the next event is a line of
+        # its own.
         if content and not content.endswith(b"\n"):
             _write(self._descriptor, b"\n")
             self._size += 1
@@ -98,7 +102,7 @@ class EventStore:
 
     def _start_file(self) -> None:
         """Replace the older file by the present one, and start an empty file."""
-        # The file is synced before the rename, because the rename may otherwise reach the disk before the
+        # The file is synced before the rename, because the rename could otherwise reach the disk before the
         # content.
         if self._descriptor is not None:
             os.fsync(self._descriptor)
@@ -115,7 +119,7 @@ def older_file(path: Path) -> Path:
 
 
 def read_events(path: Path) -> list[AgentEvent]:
-    """Read all stored events, the oldest first. Another process may append events at the same time.
+    """Read all stored events, the oldest first. Another process can append events at the same time.
 
     :raises OSError: a file cannot be read, or is not a regular file.
     """
@@ -131,7 +135,7 @@ def read_events(path: Path) -> list[AgentEvent]:
 
 
 def _read_content(path: Path) -> bytes:
-    """Read a file of any owner, because an operator may read events as another user than the agent."""
+    """Read a file of any owner, because an operator can read events as another user than the agent."""
     # O_NOFOLLOW refuses a link, and O_NONBLOCK does not wait for the writer of a pipe.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -57,7 +57,7 @@ def starting_with_fleet(
     _get_usable(fleet, conf, check, has_failed)
     try:
         yield
-    # Any error may come from these settings, so the next start asks the source for other settings.
+    # Any error can come from these settings, so the next start asks the source for other settings.
     except Exception as error:
         if not isinstance(error, but_for):
             _write_note(kept.note_failure, fleet.folder)
@@ -70,7 +70,8 @@ def _write_note(note: Callable[[Path], None], folder: Path) -> None:
     try:
         note(folder)
     except OSError as error:
-        # Without the note only one thing is lost: a later start does not ask the source for other settings.
+        # Without the note, the only difference is that a later start does not ask the source for other
+        # settings.
         LOG.warning("The agent cannot record whether its start has failed: %s", error)
 
 
@@ -121,7 +122,7 @@ def follow_source(
         raise FleetError(f"the revision {offered} is refused: {reason}")
     path = kept.keep_offered(fleet.folder, content)
     try:
-        # This check comes first, because errors of the next check quote values. Forbidden options may have
+        # Options are checked first, because errors of the next check quote values. Forbidden options can have
         # secrets as values.
         if found := revision_problems(path, conf):
             raise ConfigError("; ".join(found))

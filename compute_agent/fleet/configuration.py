@@ -66,7 +66,7 @@ class FleetSettings:
         return self._read(kept.KEPT)
 
     def refused_revision(self) -> FleetRevision | None:
-        """The last revision that was offered and refused; None if there is none to read."""
+        """The last revision that was offered and refused; None if no such revision can be read."""
         try:
             return self._read(kept.OFFERED)
         except FleetError:
@@ -141,7 +141,7 @@ def revision_problems(path: Path, conf: cfg.ConfigOpts) -> list[str]:
 
 
 def file_origins(conf: cfg.ConfigOpts) -> dict[Path, str]:
-    """The text for the adopted revision in messages, by path of its file; empty without one."""
+    """The text that names the adopted revision in messages, by path of its file; empty without one."""
     fleet = FleetSettings.from_options(conf)
     if fleet is None:
         return {}

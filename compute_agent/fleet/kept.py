@@ -29,7 +29,7 @@ _MODE: Final = 0o640
 def read(path: Path) -> bytes | None:
     """The content of the file of a revision; None if the file does not exist.
 
-    :raises FleetError: the file cannot be read, or another user may have written it.
+    :raises FleetError: the file cannot be read, or another user could have written it.
     """
     try:
         return read_own(path)
@@ -56,9 +56,9 @@ def keep_offered(folder: Path, content: bytes) -> Path:
 
 
 def take_up(folder: Path) -> None:
-    """Make the stored revision that the fleet offers the revision that the agent uses.
+    """Adopt the offered revision that is stored in the state folder.
 
-    :raises FleetError: the file cannot be replaced.
+    :raises FleetError: the file of the adopted revision cannot be replaced.
     """
     # A rename is atomic: after a crash the file is either the whole old file or the whole new file.
     try:

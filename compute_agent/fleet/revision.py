@@ -74,7 +74,8 @@ def read(signed: bytes) -> FleetRevision:
     """
     head, end, _ = signed.partition(_END)
     found: dict[str, str] = {}
-    # Replaced bytes that are not UTF-8 match no field, so the error below names the line.
+    # Bytes that are not UTF-8 are replaced. The line then matches no field, so the error below names the
+    # line.
     for line in head.decode("utf-8", "replace").splitlines():
         field = _FIELD.fullmatch(line)
         if field is None or field[1] in found:

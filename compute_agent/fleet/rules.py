@@ -1,8 +1,8 @@
 """Rules for revisions: reasons to refuse a revision, and options that no revision may set. Pure functions.
 
 A revision controls how a host is used. A revision must not set identities, trusted keys, programs, or the
-files and addresses that an agent reads, writes or listens at. Otherwise the owner of a signing key could do
-on each host all that its agent can do.
+files and addresses that an agent reads, writes or listens at. Otherwise the owner of a signing key would have
+all rights of the agent on each host.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ IN_DEFAULT: Final = frozenset(
         *(option.dest for option in compute.SECTIONS[DEFAULT]),
     }
 )
-"""The options of ``[DEFAULT]`` that a revision may set. All other options there are paths, or options of the
-log.
+"""The options of ``[DEFAULT]`` that a revision may set. All other options of ``[DEFAULT]`` are paths, or
+options of the log.
 """
 
 _REFERENCE: Final = "$"
@@ -97,7 +97,7 @@ def forbidden_options(
     former = dict(_former_places(options))
     found = []
     for section, values in revision.items():
-        # oslo.config reads sections in any case, except for DEFAULT.
+        # oslo.config ignores the case of section names, except for DEFAULT.
         normal = section if section == DEFAULT or ":" in section else section.lower()
         for name, value in values.items():
             # A former name of an option sets the same option.

@@ -1,4 +1,4 @@
-"""Read a source of fleet settings, with limits of time and size for any answer."""
+"""Reads a source of fleet settings, and limits the time and the size of each answer."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _check_key(path: Path) -> None:
 
 
 def _read_within(deadline: float, source: str, read: Callable[[], bytes]) -> bytes:
-    """The result of ``read``, which may hang.
+    """The result of ``read``, which can hang.
 
     The time limit is needed because name lookups, connections and network folders have no time limit.
 
@@ -136,7 +136,7 @@ def _read_within(deadline: float, source: str, read: Callable[[], bytes]) -> byt
     :raises TimeoutError: the read took too long, or the last read of the source still hangs.
     """
     before = _waiting.get(source)
-    # A thread that hangs cannot be ended. The source of the thread is not read again while it hangs, so that
+    # A thread that hangs cannot be ended. While the thread hangs, its source is not read again, so that
     # hanging threads do not pile up.
     if before is not None and not before.done():
         raise TimeoutError("the last read still hangs")

@@ -1,4 +1,4 @@
-"""The block devices of the host, and patterns that match their names.
+"""Reads the block devices of the host, and finds devices by patterns for their names.
 
 The names are read from /sys/block and /dev/disk/by-id.
 """
@@ -76,9 +76,9 @@ def read_block_devices(root: Path) -> BlockDevices:
     for name in _list_names(folder):
         number = (kernel_files.read_optional(f"{folder}/{name}/dev") or "").strip()
         if not number:
-            continue  # The device was removed meanwhile.
-        # The scheduler bfq has weights of its own; io.cost has them for any scheduler (cgroup-v2.rst,
-        # io.weight).
+            continue  # The device was removed after the folder was listed.
+        # The scheduler bfq divides bandwidth by weights of its own. io.cost divides bandwidth by weights
+        # under any scheduler (cgroup-v2.rst, io.weight).
         scheduler = kernel_files.read_optional(f"{folder}/{name}/queue/scheduler") or ""
         devices.append(BlockDevice(name, number, "[bfq]" in scheduler or number in costed))
         parts[name] = name

@@ -57,7 +57,7 @@ class FrequencyDomain:
 
 @dataclass(frozen=True, slots=True)
 class UncoreDomain:
-    """The uncore (mesh and caches) of a set of CPUs.
+    """The uncore (mesh and caches) of a set of CPUs, which has a frequency of its own.
 
     :ivar folder: the folder of its files, relative to the root.
     :ivar min_khz: the lower limit of the frequency when the kernel booted.
@@ -72,9 +72,9 @@ class UncoreDomain:
 
 @dataclass(frozen=True, slots=True)
 class CpuPower:
-    """The parts of a host with frequencies or idle states that can be set.
+    """The CPUs and uncore parts of a host with frequencies or idle states that the agent can set.
 
-    :ivar idle_states: the folder of each idle state, by CPU and name.
+    :ivar idle_states: the folder of each idle state, by the CPU and the name of the state.
     """
 
     frequency_domains: tuple[FrequencyDomain, ...] = ()
@@ -160,10 +160,10 @@ def _uncore_domains(files: SysFiles, online: frozenset[int]) -> Iterator[UncoreD
         package = int(match[1]) if match else files.read_number(f"{folder}/package_id")
         cpus = frozenset(cpu for cpu, (one, _) in places.items() if one == package)
         if match:
-            # The firmware may number dies in another way than the topology; then the CPUs of the whole
-            # package count.
+            # The firmware can number dies in another way than the topology. If no CPU matches, the CPUs of
+            # the whole package count.
             cpus = frozenset(cpu for cpu in cpus if places[cpu][1] == int(match[2])) or cpus
-        # The limits at boot are read, because the agent may have set the present limits.
+        # The limits at boot are read, because the present limits may come from the agent.
         least, most = (files.read_number(f"{folder}/initial_{file}") for file in (MIN_UNCORE, MAX_UNCORE))
         yield UncoreDomain(folder, cpus, least, most)
 

@@ -46,7 +46,7 @@ def read_cpuinfo(files: SysFiles) -> CpuInfo:
     for line in (files.text("proc/cpuinfo") or "").splitlines():
         key, colon, value = line.partition(":")
         key, value = key.strip().lower(), value.strip()
-        # A line without a colon, such as a blank one, ends the lines of a CPU.
+        # A line without a colon, such as a blank line, ends the lines of a CPU.
         if not colon:
             current = machine
         elif key == "processor" and value.isdecimal():
@@ -274,8 +274,8 @@ def _split_peers(
 ) -> Iterable[frozenset[int]]:
     """Divide CPUs into groups that list each other as peers, ordered by the lowest CPU of a group.
 
-    If a CPU lists no peers, all remaining CPUs form one group with it. If the files of several CPUs
-    contradict each other, the file of the lowest CPU decides, so the groups never overlap.
+    If a CPU has no file with its peers, all remaining CPUs form one group with this CPU. If the files of
+    several CPUs contradict each other, the file of the lowest CPU decides, so the groups never overlap.
     """
     placed: frozenset[int] = frozenset()
     for cpu in sorted(cpus):

@@ -23,17 +23,17 @@ _NUMBERS: Final = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "s390x": 331}
 HARDWARE: Final = ((0, 0), (0, 1))
 """The type and number of the two events: cycles of the CPU (and not of a clock), and instructions."""
 
-# PERF_FORMAT_GROUP and PERF_FLAG_FD_CLOEXEC of perf_event.h, which happen to have the same value.
+# PERF_FORMAT_GROUP and PERF_FLAG_FD_CLOEXEC of perf_event.h, which have the same value by coincidence.
 _FORMAT_GROUP: Final = 1 << 3
 _CLOSE_ON_EXEC: Final = 1 << 3
 _ATTRIBUTES: Final = struct.Struct("=IIQQQQQIIQ")
 """``struct perf_event_attr`` in its first version: type, size, config, period, sample type, read format..."""
 _COUNTS: Final = struct.Struct("=QQQ")
-"""The content of a read of two counters: their number, and their two values."""
+"""The bytes that one read of two counters returns: the number 2, and the two values."""
 
-# The rest of the open files is for sockets, resctrl counters and libvirt.
+# Counters get only a part of the open files. Sockets, resctrl counters and libvirt need the rest.
 _SHARE_OF_FILES: Final = 4
-"""Counters may use at most the limit of open files divided by this number."""
+"""The limit of open files divided by this number is the maximum number of files for counters."""
 
 # The kernel's errors on hosts that do not have these events.
 _NO_COUNTERS: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL})
@@ -60,13 +60,13 @@ class CycleCounters(Protocol):
 
         Threads that were counted before and are not in ``threads`` are no longer counted.
 
-        Threads that have ended or cannot be counted are missing in the result.
+        The result has no entry for threads that have ended or cannot be counted.
         """
         ...
 
 
 class PerfEvents:
-    """Counts cycles through perf events. Only one thread at a time may use an object of this class."""
+    """Counts cycles through perf events. Only one thread at a time is allowed to call the methods."""
 
     def __init__(
         self, events: tuple[tuple[int, int], tuple[int, int]] = HARDWARE, most: int | None = None
@@ -105,7 +105,7 @@ class PerfEvents:
             except (OSError, struct.error) as error:
                 if isinstance(error, PermissionError):
                     refused = _explain_error(error)
-                    continue  # Other threads may belong to another user.
+                    continue  # Counting goes on, because the other threads may belong to another user.
                 self.missing_reason = _explain_error(error)
                 self._close_all()
                 return {}  # The same error would occur for all other threads.

@@ -28,7 +28,7 @@ def read(path: str, max_bytes: int | None = None) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []
-        # One read(2) of such a file may return only a part of it.
+        # One read(2) of such a file can return only a part of the content.
         while part := os.read(descriptor, _CHUNK if max_bytes is None else min(max_bytes, _CHUNK)):
             parts.append(part)
             if max_bytes is not None and (max_bytes := max_bytes - len(part)) == 0:
@@ -51,7 +51,7 @@ def read_piece(path: str) -> bytes:
         found = os.read(descriptor, _CHUNK)
     finally:
         os.close(descriptor)
-    # If the buffer is full, the file may have more content.
+    # If the buffer is full, the file may have more content, so it is read again completely.
     return found if len(found) < _CHUNK else read(path)
 
 
@@ -94,7 +94,8 @@ def read_machine_id(root: Path) -> str:
 
 def read_host_name(root: Path) -> str:
     """The content of ``/etc/hostname`` of the host below ``root``; empty if there is no file."""
-    # The name in the file stays when a DHCP server or the namespace of a container gives another one.
+    # The file is read, because the kernel's host name can come from a DHCP server or from the namespace of a
+    # container.
     return (read_optional(f"{root}/etc/hostname") or "").strip()
 
 
@@ -110,7 +111,7 @@ def read_machine_hash(root: Path) -> str:
 def read_host_id(root: Path) -> str:
     """A text that only the host below ``root`` has, also after a reboot; empty if nothing identifies it.
 
-    The text is a hash of ``/etc/machine-id`` and ``/etc/hostname``. Hosts that were made from one image may
+    The text is a hash of ``/etc/machine-id`` and ``/etc/hostname``. Hosts that were made from one image can
     have the same machine id.
     """
     machine, name = read_machine_id(root), read_host_name(root)
@@ -151,9 +152,9 @@ LOG = logging.getLogger(__name__)
 class SysFiles:
     """The files of /sys and /proc below a root. The result for a file that cannot be read is None.
 
-    A missing file is ordinary (old kernel, other architecture, container), so the caller logs it, once for
-    the whole host. Methods that return a number or CPUs log a file without such content;
-    the caller of :meth:`text` checks the text itself.
+    A missing file is usual on an old kernel, on another architecture or in a container. So the caller logs
+    missing files, once for the whole host. Methods that return a number or CPUs log a file without such
+    content; the caller of :meth:`text` checks the text itself.
     """
 
     def __init__(self, root: Path) -> None:
@@ -177,7 +178,7 @@ class SysFiles:
         except FileNotFoundError:
             return None
         except OSError as error:
-            # A CPU that goes offline meanwhile gives ENODEV, and some files in containers give EACCES.
+            # The error is ENODEV if the CPU has just gone offline, and EACCES for some files in containers.
             LOG.debug("The file %s cannot be read, and counts as missing: %s", self.root / path, error)
             return None
         return content.strip("\0 \t\r\n")
@@ -196,11 +197,14 @@ class SysFiles:
             return None
 
     def cpu_list(self, path: str) -> frozenset[int] | None:
-        """The CPUs in a list like ``0-3,8``, maybe empty; None if the file cannot be read."""
+        """The CPUs in a list like ``0-3,8``; empty for an empty list, None if the file cannot be read."""
         return self._cpus(path, cpuset.parse)
 
     def cpus(self, folder: str, *names: str) -> frozenset[int] | None:
-        """CPUs of the first readable file in ``names``: a list if its name ends in ``list``, or a mask."""
+        """The CPUs in the first readable file of ``names``; None if no file can be read.
+
+        A file with a name that ends with ``list`` contains a list of CPUs, and any other file a mask.
+        """
         for name in names:
             parse = cpuset.parse if name.endswith("list") else cpuset.parse_mask
             cpus = self._cpus(f"{folder}/{name}", parse)
@@ -209,7 +213,10 @@ class SysFiles:
         return None
 
     def read_peers(self, cpu: int, folder: str, *names: str) -> frozenset[int] | None:
-        """CPUs of the first file in ``names`` that, as it must, lists ``cpu`` itself; None if none does."""
+        """The CPUs in the first file of ``names`` that lists ``cpu`` itself; None if no file does.
+
+        A file of a CPU must list this CPU. The paths of files that do not are added to ``contradictions``.
+        """
         for name in names:
             listed = self.cpus(folder, name)
             if listed and cpu in listed:

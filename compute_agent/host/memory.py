@@ -5,7 +5,7 @@ the node:
 
 - NVIDIA's driver names the node of a GPU's memory (``/proc/driver/nvidia/gpus/*/numa_status``).
 - The driver ``kmem`` has added a DAX device to the node as memory (``target_node``). The path of the device
-  contains its bus. Persistent memory is below a bus of NVDIMMs, CXL memory below a region of CXL.
+  contains its bus. Persistent memory is below a bus of NVDIMMs, and CXL memory is below a region of CXL.
 - The speed of the node is compared with the speed of nodes with CPUs. Speed means the kernel's memory tier,
   and the bandwidth from the firmware (HMAT: ``accessN/initiators``). Memory with twice the bandwidth or a
   faster tier is HBM. Slower memory is CXL memory if the host has such devices.
@@ -46,7 +46,10 @@ def read_memory_kib(files: SysFiles, path: str = "proc/meminfo") -> int:
 
 
 def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
-    """Read NUMA nodes, ordered by id; without NUMA in the kernel one node 0 with all CPUs and memory."""
+    """Read the NUMA nodes, ordered by id.
+
+    If the kernel was built without NUMA, the result is one node 0 with all CPUs and all memory.
+    """
     ids = list(files.list_numbers(NODE_FOLDER, "node"))
     if not ids:
         LOG.info(
@@ -110,7 +113,7 @@ def read_tiers(files: SysFiles) -> Mapping[int, int]:
 
 def _huge_pages(files: SysFiles, folder: str) -> Mapping[int, int]:
     sizes = files.list_numbers(folder, "hugepages-", "kB")
-    # nr_hugepages includes pages in use, because an inventory contains all pages of the node.
+    # nr_hugepages is read, which includes pages in use, because an inventory contains all pages of the node.
     return {size: files.read_number(f"{folder}/hugepages-{size}kB/nr_hugepages") or 0 for size in sizes}
 
 
@@ -146,7 +149,7 @@ class MemoryEvidence:
     """The facts that show the type of memory of NUMA nodes. Nodes are given by their ids.
 
     :ivar gpus: the nodes with memory of NVIDIA GPUs.
-    :ivar devices: the type of memory of nodes that come from a DAX device of a known type.
+    :ivar devices: the type of memory of those nodes that consist of a DAX device of a known type.
     :ivar speeds: the speed of each node from the firmware.
     :ivar tiers: the kernel's memory tier of each node.
     :ivar has_cxl: whether the host has CXL devices with memory.
@@ -211,7 +214,7 @@ def tell_types(nodes: Iterable[NumaNode], evidence: MemoryEvidence) -> dict[int,
 
 
 def _by_speed(node: int, usual: Iterable[int], evidence: MemoryEvidence) -> MemoryType | None:
-    """A type of memory clearly faster or slower than that of the ``usual`` nodes; otherwise None."""
+    """The type HBM or CXL, if the node's memory is faster or slower than that of ``usual`` nodes; or None."""
     beside = [evidence.speeds.get(other, MemorySpeed()) for other in usual]
     bandwidth = max((speed.bandwidth for speed in beside), default=0)
     latency = max((speed.latency for speed in beside), default=0)

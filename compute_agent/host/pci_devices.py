@@ -101,8 +101,9 @@ class PciDevice:
     :ivar product_id: the product as four hexadecimal digits in lower case.
     :ivar class_code: the base class, subclass and interface in one number, such as 0x030200 for a 3D
         controller.
-    :ivar numa_node: the node from the kernel, of the device or else of its nearest bridge; None if no file
-        shows it. The agent does not guess, because a wrong node would make guests slow.
+    :ivar numa_node: the NUMA node that the kernel shows for the device, or else for its physical function or
+        nearest bridge; None if no file shows a node. The agent does not guess, because a wrong node would
+        make guests slow.
     :ivar physical_function: the address of the physical function that a virtual function belongs to.
     :ivar max_virtual: the highest number of virtual functions that a physical function can have.
     :ivar virtual_functions: the addresses of the present virtual functions.
@@ -162,15 +163,15 @@ class PciDevice:
 
 
 def read_pci_devices(root: Path) -> tuple[PciDevice, ...]:
-    """PCI devices by address; those that disappear or have no readable vendor are left out."""
+    """Read the PCI devices, ordered by address; leave out devices without a readable vendor or product."""
     return _read_all(root, _read_device)
 
 
 def read_lasting_facts(root: Path) -> tuple[PciDevice, ...]:
     """Read the PCI devices, but leave out facts that change when a guest gets or returns a device.
 
-    Links are not read, and mdev types have only their ids: for other facts, the kernel may have to wait for
-    the device or its driver.
+    The function does not read links, and reads only the ids of mdev types. For the other facts, the kernel
+    may have to wait for the device or its driver.
     """
     return _read_all(root, _read_lasting)
 
@@ -183,7 +184,7 @@ def _read_all(root: Path, read_device: Callable[[SysFiles, str], PciDevice | Non
 
 
 def read_pci_device(root: Path, address: str) -> PciDevice | None:
-    """Read one device; None if it is gone. The NUMA nodes of its bridges are not used."""
+    """Read one device; None if it is gone. A missing NUMA node is not taken from its bridges."""
     return _read_device(SysFiles(root), address)
 
 
@@ -193,7 +194,7 @@ def read_pci_link(root: Path, address: str) -> PciLink:
 
 
 def pci_addresses(root: Path) -> tuple[str, ...]:
-    """Addresses of the present PCI devices, from one folder, so that each round can ask."""
+    """The addresses of the present PCI devices. Each round calls this, because it lists only one folder."""
     return tuple(SysFiles(root).list_names(PCI_DEVICES))
 
 
@@ -303,7 +304,7 @@ def _link_target(files: SysFiles, path: str) -> str | None:
 def _path_above(path: Path, address: str) -> tuple[str, tuple[str, ...]]:
     """The root complex and the bridges in the real path of a device's folder."""
     parts = Path(os.path.realpath(path)).parts
-    # Only names below the last root complex count, because the tree may be in a folder of any name.
+    # Only names below the last root complex count, because a captured tree can be in a folder of any name.
     start = max((i for i, part in enumerate(parts) if _ROOT_COMPLEX.fullmatch(part)), default=None)
     if start is None:
         return "", ()
@@ -312,7 +313,7 @@ def _path_above(path: Path, address: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _with_nodes_of_bridges(devices: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
-    """Fill in missing NUMA nodes of devices from their physical function or nearest bridge."""
+    """Give each device without a NUMA node the node of its physical function or nearest bridge."""
     by_address = {device.address: device for device in devices}
 
     def node_of(device: PciDevice) -> int | None:

@@ -23,12 +23,12 @@ class CpuTimes:
 
 
 def parse_line(numbers: str) -> CpuTimes:
-    """The times in a line of /proc/stat, after the name of the CPU. Old kernels have fewer numbers.
+    """The times of a CPU, from the numbers in its line of /proc/stat. Old kernels have fewer numbers.
 
     :raises ValueError: the line has other words.
     """
-    # The order is user nice system idle iowait irq softirq steal. Missing fields count as 0. The guest times
-    # at the end are cut off, because user and nice contain them already.
+    # The order of the numbers is user nice system idle iowait irq softirq steal. Missing fields count as 0.
+    # The guest times at the end are cut off, because user and nice contain them already.
     user, nice, system, idle, iowait, irq, softirq, steal = (*map(int, numbers.split()), *[0] * 8)[:8]
     # A CPU that waits for I/O (iowait) is idle.
     busy = user + nice + system + irq + softirq
@@ -57,7 +57,7 @@ def busy_parts(before: Mapping[int, CpuTimes], now: Mapping[int, CpuTimes]) -> d
     """The share of time, 0 to 1, for which each CPU was busy between two readings of /proc/stat.
 
     The elapsed time is the sum of all ticks that the kernel counted. No clock is read. A CPU that was offline
-    in between is left out, because its ticks begin at 0 again.
+    between the readings is left out, because its ticks begin at 0 again.
     """
     return _parts_of_ticks(before, now, lambda times: times.busy)
 
@@ -108,18 +108,19 @@ class ProcessStat:
 
 
 def parse_start_time(text: str) -> int | None:
-    """The start time in a /proc/PID/stat, in clock ticks since boot; None if the process is dead.
+    """The start time in the text of a /proc/PID/stat, in clock ticks since boot; None for a dead process.
 
     :raises ValueError: a field that should be a number is not one.
     :raises LookupError: fields are missing.
     """
-    # The agent compares start times of all guests in each round, so only these two fields are parsed.
+    # The agent compares start times of all guests in each round, so only the state and the start time are
+    # parsed.
     fields = _fields_of(text)
     return None if fields[0] in _DEAD_STATES else int(fields[19])
 
 
 def _fields_of(text: str) -> list[str]:
-    # The second field is the name of the command in brackets, which may itself contain blanks and brackets.
+    # The second field is the name of the command in brackets, which itself can contain blanks and brackets.
     # So fields are counted from the third one, the state, after the last bracket.
     return text.rpartition(")")[2].split()
 

@@ -31,9 +31,9 @@ _Kind = tuple[int, str]
 def read_caches(files: SysFiles, cores: Iterable[CpuCore]) -> tuple[CpuCache, ...]:
     """Read the caches, ordered by level, type and id; none if the kernel shows none.
 
-    Caches of one level and type never overlap, even if files contradict each other. The id of a cache is the
-    kernel's, if the kernel's ids differ for all caches of the level and type. Otherwise the id of a cache is
-    the number of its lowest CPU.
+    Caches of one level and type never overlap, even if files contradict each other. If each cache of a level
+    and type has another id in the kernel, caches have the kernel's ids. Otherwise the id of a cache is the
+    number of its lowest CPU.
     """
     found: dict[_Kind, list[tuple[CpuCache, int | None]]] = defaultdict(list)
     covered: dict[_Kind, set[int]] = defaultdict(set)
@@ -98,8 +98,8 @@ def _size_kib(files: SysFiles, folder: str) -> int | None:
 def read_topology(root: Path) -> HostTopology:
     """Read the topology of the host with its /sys and /proc below ``root``.
 
-    If a file is missing, its part of the topology is logged and left out. Missing or unexpected files raise
-    no error. CPUs outside of the agent's own cpuset and affinity are part of the host.
+    If a file is missing, the function logs this and leaves out that part of the topology. Missing or
+    unexpected files raise no error. CPUs outside of the agent's own cpuset and affinity are part of the host.
     """
     files = SysFiles(root)
     info = cpus.read_cpuinfo(files)

@@ -2,7 +2,7 @@
 
 The kernel reads a counter of an L3 cache on a CPU of that cache. Until Linux 6.8 the kernel uses the CPU of
 the reading thread, if this CPU belongs to the cache. Otherwise the kernel interrupts any CPU of the cache,
-which may be a quiet CPU. So a thread that reads a counter first moves to shared CPUs of the cache. Later
+even a quiet CPU. So a thread of the agent moves to shared CPUs of the cache before it reads a counter. Later
 kernels always use the first CPU of the cache.
 """
 
@@ -39,7 +39,8 @@ class CacheReaderPlace:
         """Move the calling thread to shared CPUs of a cache. Without shared CPUs, the thread stays."""
         cpus = self._cpus.get(cache)
         if cpus:
-            # EINVAL: the agent's cgroup allows none of these CPUs.
+            # An error (EINVAL) means that the agent's cgroup allows none of these CPUs. Then the thread
+            # stays.
             with contextlib.suppress(OSError):
                 # The id 0 stands for the calling thread.
                 os.sched_setaffinity(0, cpus)

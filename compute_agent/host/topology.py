@@ -1,4 +1,4 @@
-"""The model of one host: frozen descriptions of packages, cores, caches and NUMA nodes.
+"""The topology of one host as immutable values: packages, cores, caches and NUMA nodes.
 
 CPUs are logical CPUs (hardware threads), given by their kernel number. Sets of CPUs contain only usable CPUs
 (online or parked), except in ``HostTopology.offline`` and ``HostTopology.present``. Sizes are in KiB.
@@ -17,7 +17,7 @@ from compute_agent.model.guest_settings import MemoryType
 
 @dataclass(frozen=True, slots=True)
 class CpuPackage:
-    """A processor in a socket; its id, physical_package_id, is unique except on old Itanium."""
+    """A processor in a socket. Its id is the kernel's physical_package_id, unique except on old Itanium."""
 
     id: int
     cpus: CpuSet
@@ -25,7 +25,7 @@ class CpuPackage:
 
 @dataclass(frozen=True, slots=True)
 class CpuDie:
-    """A die of a package. Its id is die_id, which is unique only within the package."""
+    """A die of a package. Its id is the kernel's die_id, which is unique only within the package."""
 
     id: int
     package: int
@@ -61,9 +61,9 @@ class CpuCore:
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """A NUMA node, which may have no CPUs or no memory.
+    """A NUMA node. Some nodes have no CPUs, and some have no memory.
 
-    :ivar huge_pages: the number of huge pages, used and free ones, by page size in KiB.
+    :ivar huge_pages: the number of huge pages, both used and free, by page size in KiB.
     """
 
     id: int
@@ -76,7 +76,7 @@ class NumaNode:
 class CpuCache:
     """A cache of type ``unified``, ``data`` or ``instruction``.
 
-    :ivar id: unique among the caches of its level and type.
+    :ivar id: the number of the cache, which is unique among the caches of its level and type.
     :ivar size_kib: the size in KiB; None if the kernel does not show it.
     :ivar ways: the number of ways; None if the kernel does not show it.
     :ivar cpus: the CPUs that share the cache.
@@ -104,7 +104,8 @@ class HostTopology:
     offline: CpuSet = frozenset()
     present: CpuSet = frozenset()
     parked: CpuSet = frozenset()
-    """The offline CPUs that are brought online for a guest. Their cores, caches and nodes are known."""
+    """The offline CPUs that a power manager brings online for a guest. Their cores, caches and nodes are
+    known."""
     distances: Mapping[int, Mapping[int, int]] = field(default_factory=dict, hash=False)
     """The distances between nodes as in ACPI's SLIT, where 10 is local; empty if the kernel shows none."""
     memory_tiers: Mapping[int, int] = field(default_factory=dict, hash=False)

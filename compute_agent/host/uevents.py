@@ -39,7 +39,7 @@ class PciEvents:
         self._count = 0
 
     def count_events(self) -> int:
-        """Read waiting events, and return the number so far; lost events count as one."""
+        """Read all waiting events; return the number of events since the start, lost events as one."""
         for _ in range(_MAX_READ if self._socket is not None else 0):
             try:
                 found = self._read_event()
@@ -80,8 +80,8 @@ class PciEvents:
 def is_pci_event(content: bytes, port: int) -> bool:
     """Whether a message is an event of the kernel about a PCI device.
 
-    :param port: the netlink port of the sender; 0 is the kernel. Any process with privileges could send to
-        the group.
+    :param port: the netlink port of the sender; 0 is the kernel. The port is checked, because any process
+        with privileges can send to the group.
     """
     return port == _KERNEL_PORT and _OF_PCI in content.split(b"\0")
 

@@ -1,8 +1,8 @@
-"""Pure functions for attributes of a host's providers, and for the zones that have a provider.
+"""Pure functions for the attributes of a host's providers, and for the zones that have a provider.
 
-A zone is the host, a NUMA node or an L3 cache. A Placement service with attributes stores them beside
-inventories and traits, for claims and for operators. Attributes with any other name than in this module
-belong to other programs.
+A zone is the host, a NUMA node or an L3 cache. This project's Placement service stores attributes of a
+provider in addition to inventories and traits. Claims and operators use these attributes. Attributes with
+names that are not in this module belong to other programs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from compute_agent.inventory.provider_tree import child_uuid
 from compute_agent.model import cpuset
 
 DISTANCE: Final = "numa_distance."
-"""Prefix of the distance of a NUMA node to another one, as in ACPI's SLIT (10 is local).
+"""Prefix of the distance from one NUMA node to another one, as in ACPI's table SLIT (10 is the distance to
+itself).
 
 The uuid of the other node's provider follows the prefix.
 """
@@ -32,18 +33,20 @@ NUMA_NODE: Final = "numa_node"
 PCI_PATH: Final = "pci_path"
 """The path to a PCI device: its root complex and the bridges above it, from the root port down."""
 
-# The attributes below are on one provider only: the first one that belongs to the agent.
+# Only one provider has the attributes below: the first provider that belongs to the agent.
 FLEET_GROUP: Final = "fleet.group"
 """The fleet group of the host. All hosts of a group share their settings."""
 FLEET_GENERATION: Final = "fleet.generation"
 """The generation of the fleet settings that the host has adopted; 0 if the host has adopted no settings."""
 FLEET_TROUBLE: Final = "fleet.trouble"
-"""The reason why the host does not follow its fleet; absent while the host follows it."""
+"""The reason why the host does not use the settings of its fleet; absent while it uses them."""
 
 POSITION: Final = "position."
-"""Prefix of the CPUs and cache ways of a guest, if the options ask for them. The consumer's uuid follows."""
+"""Prefix of the attributes with the CPUs and cache ways of a guest, if options enable them. The consumer's
+uuid follows."""
 WATERMARK: Final = "watermark."
-"""Prefix of the thresholds of a watermark, if the options ask for them. The name of its section follows."""
+"""Prefix of the attributes with the thresholds of a watermark, if options enable them. The name of the
+watermark's section follows."""
 
 NEIGHBOUR: Final = "neighbour."
 """Prefix of attributes with the use of caches and with limits of guests (:mod:`.neighbours`)."""
@@ -69,9 +72,9 @@ _OURS: Final = frozenset(
 )
 # The kernel's cpu_capacity of the fastest kind of core.
 _FULL_CAPACITY: Final = 1024
-# 3, so that two reports may fail before the agent counts as stopped.
+# The number is 3, so that two reports can fail before the agent counts as stopped.
 MISSED_INTERVALS: Final = 3
-"""Number of intervals without new values after which the last values count as outdated."""
+"""The number of intervals without new values after which the last values count as outdated."""
 
 
 def is_ours(name: str) -> bool:
@@ -82,7 +85,7 @@ def is_ours(name: str) -> bool:
 def begin_interval(now: float, interval: int, root_uuid: str) -> float:
     """The start of the current interval of a host, in seconds since the epoch.
 
-    Values that are reported once in an interval change at this time.
+    Values that the agent reports once in each interval change at this time.
 
     :param now: the present time in seconds since the epoch.
     :param interval: the length of an interval in seconds.
@@ -97,8 +100,8 @@ def begin_interval(now: float, interval: int, root_uuid: str) -> float:
 def heartbeat_attributes(reported: float, longest: int) -> Mapping[str, float]:
     """The attributes by which clients see that the agent runs.
 
-    :param reported: the time of the heartbeat. The time changes only once in an interval, so that most
-        reports need not write it.
+    :param reported: the time of the heartbeat. This time changes only once in an interval, so that most
+        reports do not write the attribute again.
     :param longest: the longest usual time between two reports, in seconds. After three times this time the
         agent counts as stopped.
     """
@@ -114,7 +117,7 @@ def promise_attributes(broken: str) -> Mapping[str, str]:
 
 
 def of_device(node: int | None, path: Sequence[str]) -> Mapping[str, str | float]:
-    """The attributes of a PCI device's provider, as far as they are known.
+    """The known attributes of a PCI device's provider.
 
     :param node: the nearest NUMA node with CPUs; None if unknown.
     :param path: the root complex and the bridges above the device.
@@ -129,12 +132,12 @@ def of_device(node: int | None, path: Sequence[str]) -> Mapping[str, str | float
 def of_zone(
     topology: HostTopology, zones: Sequence[HostZone], zone: HostZone, root_uuid: str
 ) -> Mapping[str, float]:
-    """The attributes of the provider of a zone: capacity, memory tier and distances."""
+    """The attributes of the provider of a zone: CPU capacity, memory tier and distances to NUMA nodes."""
     found: dict[str, float] = {}
     capacities = [topology.cpu_capacities[cpu] for cpu in zone.cpus if cpu in topology.cpu_capacities]
     if capacities:
-        # 1.0 is the fastest core of this host, not of the fleet, because the kernel has no unit that compares
-        # hosts.
+        # 1.0 is the capacity of the fastest core of this host and not of the fleet, because the kernel has no
+        # unit that compares hosts.
         found[CPU_CAPACITY] = round(sum(capacities) / len(capacities) / _FULL_CAPACITY, 3)
     if zone.node is None:
         return found
@@ -167,7 +170,8 @@ class GuestCpuMap:
     """The CPUs of a guest, and the cache ways that the guest can fill.
 
     :ivar consumer: the uuid of the guest's consumer.
-    :ivar ways: by L3 cache id, the ways that the guest can fill, and the number of all ways of the cache.
+    :ivar ways: by the id of an L3 cache: the ways that the guest can fill, and the number of all ways of the
+        cache.
     """
 
     consumer: str
@@ -186,7 +190,8 @@ class GuestCpuMap:
 def guest_attributes(guests: Iterable[GuestCpuMap], watermarks: Mapping[str, str]) -> dict[str, str]:
     """The attributes of guests and watermarks.
 
-    If there are too many, only the first guests by uuid and the first watermarks by name get an attribute.
+    The numbers of guests and watermarks are limited. The first guests in the order of uuids, and the first
+    watermarks in the order of names, get an attribute.
 
     :param guests: the CPUs and cache ways of each guest.
     :param watermarks: a text with the thresholds of each watermark, by the name of its section.
@@ -200,7 +205,7 @@ def guest_attributes(guests: Iterable[GuestCpuMap], watermarks: Mapping[str, str
 
 @dataclass(frozen=True, slots=True)
 class HostZone:
-    """A zone, which may have a provider: a NUMA node (``node``) or an L3 domain (``l3``).
+    """A zone that can have a provider: a NUMA node (``node``) or an L3 domain (``l3``).
 
     :ivar parent: the name of the zone that contains this zone; None if only the host itself contains it.
     :ivar cpus: all CPUs in the zone.
@@ -222,10 +227,10 @@ def zone_layout(
 ) -> tuple[HostZone, ...]:
     """The zones of a provider tree of ``shape`` (``flat``, ``numa`` or ``l3``). Outer zones come first.
 
-    NUMA nodes are zones in ``numa`` and ``l3``. L3 domains are zones in ``l3``, and in any shape if resctrl
-    controls their cache. An L3 domain inside a node is the node's child. If an L3 cache spans whole nodes
-    (sub-NUMA clustering), these nodes are its children. If an L3 cache and a node overlap only in part, as on
-    some virtual machines, the cache and the node are children of the host.
+    NUMA nodes are zones in the shapes ``numa`` and ``l3``. L3 domains are zones in the shape ``l3``, and in
+    any shape if resctrl controls their cache. An L3 domain inside a node is the node's child. If an L3 cache
+    spans whole nodes (sub-NUMA clustering), these nodes are its children. If an L3 cache and a node overlap
+    only in part, as on some virtual machines, the cache and the node are children of the host.
 
     :param controlled_l3: the ids of the L3 caches that resctrl controls.
     """
@@ -257,7 +262,7 @@ def zone_layout(
     around = {
         node.name: l3.name
         for l3 in l3_zones
-        # A cache that contains the whole node, which becomes its child.
+        # A node becomes the child of a cache that contains the whole node.
         for node in node_zones
         if l3.parent is None and node.cpus and _covers_its_nodes(l3, node_zones) and node.cpus <= l3.cpus
     }
@@ -276,11 +281,15 @@ def _covers_its_nodes(l3: HostZone, nodes: Iterable[HostZone]) -> bool:
 
 
 def _with_homes(zones: list[HostZone], shape: str) -> tuple[HostZone, ...]:
-    """Zones with ``home_of``: a CPU is of its innermost zone with CPUs in ``shape``, or of its node."""
+    """The zones, with the field ``home_of`` set: each CPU belongs to at most one zone.
+
+    In the shape ``l3`` this is the innermost zone of the CPU, in the shape ``numa`` its NUMA node, and in the
+    shape ``flat`` no zone.
+    """
     candidates = [zone for zone in zones if shape == "l3" or (shape == "numa" and zone.node is not None)]
     homes: dict[str, frozenset[int]] = {}
     taken: frozenset[int] = frozenset()
-    # Inner zones come before outer ones, and in each group NUMA nodes before caches.
+    # Inner zones come before outer zones. In each of these two groups, NUMA nodes come before caches.
     for zone in sorted(candidates, key=lambda zone: (zone.parent is None, zone.node is None)):
         homes[zone.name] = zone.cpus - taken
         taken |= zone.cpus

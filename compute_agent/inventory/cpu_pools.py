@@ -1,11 +1,11 @@
 """Chooses the CPUs of pools, and remembers pools that were removed.
 
 The CPUs of a pool follow from configuration and hardware alone (see the page on pools in ``doc/concepts``). A
-pool with named CPUs has these CPUs. Any other pool gets whole cores, as far as possible, from the end of its
-NUMA node.
+pool with named CPUs has these CPUs. Any other pool gets CPUs from the end of its NUMA node. It gets single
+threads of a core only if no whole core fits.
 
-If the section of a pool is removed, guests with CPUs of the pool keep these CPUs. So the CPUs of pools are
-kept in a file of the state folder, which is written before guests are placed.
+If an operator removes the section of a pool, guests with CPUs of the pool keep these CPUs. So the agent
+stores the CPUs of all pools in a file of the state folder, before it places guests.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def list_pool_parts(positions: Positions, homes: Iterable[tuple[str | None, CpuS
     """The parts of pools in each zone.
 
     :param positions: the CPUs of each pool.
-    :param homes: the name and the own CPUs of each zone; the name None stands for the host itself.
+    :param homes: the name of each zone with the CPUs that belong to this zone; the name None stands for the
+        host itself.
     """
     return [
         PoolPart(pool, zone, inside)
@@ -107,7 +108,7 @@ def _check_traits(pools: Iterable[CpuPool]) -> None:
 
 def _check_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, others: Positions) -> None:
     section = f"[{CPU_POOL}{pool.name}]"
-    # Offline CPUs of cpu_dedicated_set are no error, although the resolved set lacks them.
+    # Offline CPUs of cpu_dedicated_set are no error, although ``cpu_sets.dedicated`` lacks them.
     if stray := pool.cpus - cpu_sets.dedicated - cpu_sets.shared - cpu_sets.offline:
         raise ConfigError(
             f"{section} cpus: {cpuset.format(stray)} are neither in [compute] cpu_dedicated_set nor in"
@@ -121,7 +122,8 @@ def _check_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, others
 def _take_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, taken: CpuSet) -> CpuSet:
     nodes = [node.cpus for node in topology.numa_nodes if node.cpus] or [topology.usable]
     found: list[CpuSet] = []
-    # The node has to have enough CPUs of both kinds, because a pool without per_node is in one node.
+    # The node has to have enough dedicated and enough shared CPUs, because a pool without per_node is in one
+    # node.
     for node in nodes:
         dedicated = _from_the_end((node & cpu_sets.dedicated) - taken, pool.dedicated_cpus, topology)
         shared = _from_the_end((node & cpu_sets.shared) - taken, pool.shared_cpus, topology)
@@ -130,7 +132,8 @@ def _take_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, taken: 
             if not pool.per_node:
                 break
         elif pool.per_node:
-            # No choice of nodes: with per_node each one needs enough CPUs, which is checked below.
+            # With per_node each node needs enough CPUs, so one node without them is an error, which is raised
+            # below.
             break
     if len(found) < (len(nodes) if pool.per_node else 1):
         where = "every NUMA node" if pool.per_node else "one NUMA node"
@@ -142,7 +145,10 @@ def _take_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, taken: 
 
 
 def _from_the_end(free: CpuSet, count: int, topology: HostTopology) -> CpuSet | None:
-    """Choose ``count`` free CPUs, of the last free cores, then of those with most free threads; or None."""
+    """Choose ``count`` free CPUs of the last cores; None if fewer CPUs are free.
+
+    Cores with only free threads come first. The other cores follow, those with the most free threads first.
+    """
     if len(free) < count:
         return None
     cores = {topology.threads_of(cpu) & free: len(topology.threads_of(cpu)) for cpu in free}
@@ -151,7 +157,7 @@ def _from_the_end(free: CpuSet, count: int, topology: HostTopology) -> CpuSet | 
     for core in ordered:
         if len(found) + len(core) <= count:
             found += core
-    # No remaining core fits as a whole, so single threads are taken.
+    # If CPUs are still missing, no remaining core fits as a whole, so single threads of cores are taken.
     for core in ordered:
         found += sorted(core - frozenset(found))[: count - len(found)]
     return frozenset(found)
@@ -167,7 +173,10 @@ _MAX_KEPT: Final = 1000
 
 
 def recall_pools(state_path: Path, tree: ProviderTree, topology: HostTopology) -> tuple[ProviderNode, ...]:
-    """Providers of removed pools, without inventories; a damaged file is logged and counts as empty."""
+    """The providers of removed pools, without inventories.
+
+    A damaged file is logged and counts as empty.
+    """
     try:
         kept = _load(state_path / FILE_NAME)
     except FileNotFoundError:
@@ -184,7 +193,7 @@ def recall_pools(state_path: Path, tree: ProviderTree, topology: HostTopology) -
 
 
 def keep_pools(state_path: Path, tree: ProviderTree) -> None:
-    """Save the CPUs of the pools in ``tree``, together with the CPUs of removed pools.
+    """Save the CPUs of the pools in ``tree``, in addition to the saved CPUs of removed pools.
 
     :raises OSError: the file cannot be written.
     """
@@ -204,7 +213,7 @@ def keep_pools(state_path: Path, tree: ProviderTree) -> None:
     except FileNotFoundError:
         before = {}
     except (ValueError, KeyError, TypeError, AttributeError):
-        # The damaged file stays under another name, where the operator can look at it.
+        # The damaged file is renamed and not removed, so that the operator can look at it.
         put_aside(path)
         before = {}
     merged = {**{uuid: one for uuid, one in before.items() if uuid not in present}, **present}
@@ -225,6 +234,6 @@ def _load(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _pool_node(uuid: str, one: dict[str, Any], usable: frozenset[int]) -> ProviderNode:
-    # CPUs that are gone or offline meanwhile run no guest.
+    # CPUs that are gone or offline by now are left out, because they run no guest.
     cpus = cpuset.parse(one["cpus"]) & usable
     return ProviderNode(one["name"], uuid, one["parent"], cpus=cpus, pool=one["pool"])

@@ -1,12 +1,12 @@
 """Determines the CPUs for ``PCPU``, ``VCPU`` and emulator threads from options and hardware.
 
-The options and their deprecated combinations are Nova's (``[compute] cpu_dedicated_set``, ``cpu_shared_set``,
-``[DEFAULT] vcpu_pin_set``, ``reserved_host_cpus``).
+The options and their deprecated combinations are the same as in Nova (``[compute] cpu_dedicated_set``,
+``cpu_shared_set``, ``[DEFAULT] vcpu_pin_set``, ``reserved_host_cpus``).
 
 A core is *split* if some of its threads are dedicated and others shared. For example, on a host with 48 CPUs
 the threads of a core are ``n`` and ``n + 24``. On this host ``cpu_dedicated_set = 2-17`` and ``cpu_shared_set
-= 18-47`` split the 16 cores of CPUs 2-17: a guest with CPU 2 shares its core with the floating guests on CPU
-26. The sets ``2-9,26-33`` and ``10-25,34-47`` have the same numbers of CPUs, and split no core.
+= 18-47`` split the 16 cores of CPUs 2-17: a guest with CPU 2 shares its core with floating guests, which run
+on CPU 26. The sets ``2-9,26-33`` and ``10-25,34-47`` have the same numbers of CPUs and split no core.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from compute_agent.model.messages import ConfigError
 
 
 def split_cores(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> list[CpuSet]:
-    """The threads of each split core, the core with the lowest CPU first."""
+    """The threads of each split core; the core with the lowest CPU comes first."""
     return sorted(
         (core.cpus for core in topology.cores if core.cpus & dedicated and core.cpus & shared), key=min
     )
@@ -35,7 +35,7 @@ def better_sets(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> tu
     ours = dedicated | shared
     by_node: dict[int | None, list[CpuSet]] = defaultdict(list)
     for threads in split_cores(dedicated, shared, topology):
-        # Threads in neither set stay with the host.
+        # Threads that are in neither set belong to the host, and stay so.
         by_node[topology.node_of(min(threads))].append(threads & ours)
     for cores in by_node.values():
         # Split cores become dedicated as a whole until the node has as many dedicated CPUs as before. The
@@ -84,7 +84,8 @@ def resolve_cpu_sets(options: CpuOptions, topology: HostTopology) -> CpuSets:
 
     :raises ConfigError: the options contradict each other or the host. The message names options and CPUs.
     """
-    # Dedicated CPUs may be offline, because a power manager may turn CPUs off while no guest holds them.
+    # Dedicated CPUs are allowed to be offline, because a power manager can turn CPUs off while no guest holds
+    # them.
     named_dedicated = _cpus(
         "[compute] cpu_dedicated_set", options.cpu_dedicated_set, topology, may_be_offline=True
     )
@@ -98,7 +99,7 @@ def resolve_cpu_sets(options: CpuOptions, topology: HostTopology) -> CpuSets:
         raise ConfigError(
             "[compute] cpu_dedicated_set and [DEFAULT] vcpu_pin_set are both set: unset vcpu_pin_set"
         )
-    # Offline CPUs count here, too: they may come online while the agent runs.
+    # Offline CPUs count here, too, because they can come online while the agent runs.
     if named_dedicated is not None and shared is not None and (both := named_dedicated & shared):
         raise ConfigError(
             f"[compute] cpu_dedicated_set and cpu_shared_set overlap: both name {named_cpus(both)}"
@@ -127,7 +128,7 @@ def resolve_cpu_sets(options: CpuOptions, topology: HostTopology) -> CpuSets:
             warnings=tuple(warnings),
         )
     if dedicated is None and shared is None:
-        # Nova, too, uses all CPUs for VCPU if no option names any.
+        # Nova, too, uses all CPUs for VCPU if no option names CPUs.
         shared = topology.online
     if split := split_warning(dedicated or nothing, shared or nothing, topology):
         warnings.append(split)

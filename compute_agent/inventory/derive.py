@@ -40,15 +40,16 @@ CONFIGURABLE: Final[Mapping[str, tuple[str, Field]]] = {
 """The options of ``[DEFAULT]`` that set a field of an inventory, with the resource class and the field."""
 
 _RESCTRL: Final = "RESCTRL"
-"""The last part of a name: that of the provider of resctrl groups, in a tree beside nova-compute."""
+"""The last part of the name of the provider of resctrl groups, which exists only in a tree beside
+nova-compute."""
 
 
 @dataclass(frozen=True, slots=True)
 class InventorySettings:
     """The options for inventories. The unit of an amount is part of the field's name.
 
-    If the ini file sets no allocation ratio, the field has the initial ratio. The initial ratio applies only
-    to new inventories.
+    If the ini file sets no allocation ratio, the field has the value of the option
+    ``initial_*_allocation_ratio``. This ratio applies only to new inventories.
 
     :ivar provider_tree: the shape of the tree.
     :ivar reserved_huge_pages: the number of reserved pages by NUMA node and page size in KiB.
@@ -101,15 +102,15 @@ def derive_provider_tree(
         )
         if not settings.reclaimed:
             return tree
-        # nova-compute offers the host's memory on its root, and the agent's tree does not contain that
-        # inventory.
+        # nova-compute offers the host's memory at its root provider. The agent's tree does not contain this
+        # inventory, so the amount is computed here.
         memory_mb = sum(node.memory_kib for node in topology.numa_nodes) // 1024
         unreserved = max(0, memory_mb - settings.reserved_host_memory_mb)
         return with_reclaimed(tree, cpu_sets, settings.reclaimed_memory, unreserved)
     zones = zone_layout(topology, settings.provider_tree, controlled)
     homes = _home_cpus(topology, zones)
     pool_parts = list_pool_parts(pools, homes)
-    # The providers of pools offer these CPUs, so neither zones nor the root offer them.
+    # The providers of pools offer the CPUs of pools, so neither zones nor the root offer these CPUs.
     pooled = frozenset[int]().union(*pools.values())
     own = [home - pooled for _, home in homes]
     on_root, by_zone = _host_inventories(topology, cpu_sets, settings, zones, own)
@@ -242,10 +243,11 @@ def _host_inventories(
 
     :param places: the CPUs in no pool, first of the root and then of each zone.
     """
-    # The list has no nodes for the root, which comes first: the memory of nodes is on the zones of the nodes.
+    # The first entry is for the root, and has no nodes, because the zones of the nodes offer the memory of
+    # the nodes.
     nodes: list[Sequence[NumaNode]] = [(), *((zone.node,) if zone.node else () for zone in zones)]
     memory_mb = [sum(node.memory_kib for node in here) // 1024 for here in nodes]
-    # No zone has memory in a flat tree, or if the kernel shows only the sum. The root then offers all of it.
+    # No zone has memory in a flat tree, or if the kernel shows only the sum. Then the root offers all memory.
     if not any(memory_mb):
         nodes[0] = topology.numa_nodes
         memory_mb[0] = (sum(node.memory_kib for node in topology.numa_nodes) or topology.memory_kib) // 1024
@@ -262,7 +264,7 @@ def _host_inventories(
         )
     vcpus = [len(place & cpu_sets.shared) for place in places]
     reserved_vcpus = spread_amount(cpu_sets.reserved_vcpus, vcpus)
-    # The reserve is on nodes with CPUs, because the host does not use memory of expanders and GPUs.
+    # The reserved memory is on nodes with CPUs, because the host does not use memory of expanders and GPUs.
     near_mb = [
         memory_mb[0],
         *(memory if zone.cpus else 0 for zone, memory in zip(zones, memory_mb[1:], strict=True)),
@@ -285,11 +287,11 @@ def _host_inventories(
 
 
 def spread_amount(amount: int, weights: Sequence[int]) -> list[int]:
-    """Divide ``amount`` into whole parts in proportion to ``weights``.
+    """Divide ``amount`` into whole numbers (parts) in proportion to ``weights``.
 
-    No part exceeds its weight. The sum of the parts is ``amount`` or, if less, the sum of the weights. Units
-    that remain after rounding down go to the parts with the largest remainders, and among equal remainders to
-    the first parts.
+    No part exceeds its weight. The sum of the parts is the smaller one of ``amount`` and the sum of the
+    weights. Units that remain after rounding down go to the parts with the largest remainders, and among
+    equal remainders to the first parts.
     """
     whole = sum(weights)
     amount = min(amount, whole)
@@ -346,7 +348,7 @@ def _zone_traits(zone: HostZone, control: CachePlatform, topology: HostTopology)
     domain = control.domains.get(zone.l3.id)
     if domain is None or domain.ways <= 0:
         return frozenset()
-    # If resctrl shows no size of a way, all ways count as equal parts of the cache.
+    # If resctrl does not show the size of a way, all ways count as equal parts of the cache.
     way_kib = domain.way_kib or (zone.l3.size_kib or 0) // domain.ways
     return frozenset({traits.way_size_trait(way_kib)} if way_kib else ())
 
@@ -368,7 +370,8 @@ def _check_settings(settings: InventorySettings, root_name: str, pools: Position
         if not 0 < ratio < float("inf"):
             raise ConfigError(f"[DEFAULT] {option} = {ratio} is not a number above 0")
     ends = [*(f"_POOL_{pool}" for pool in pools), SUFFIX if settings.reclaimed else ""]
-    # No host has a longer number of a NUMA node: the kernel has at most 1024 nodes.
+    # The longest name of a NUMA node has five digits here. The kernel has at most 1024 nodes, so no real name
+    # is longer.
     longest = f"{root_name}_NUMA_65535" + max(ends, key=len)
     if not root_name or len(longest) > NAME_LIMIT:
         raise ConfigError(

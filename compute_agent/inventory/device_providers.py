@@ -1,21 +1,21 @@
 """Providers of PCI devices, each below the provider of its NUMA node. Pure functions.
 
-Names, resource classes and traits are those of Nova's reports (``[pci] report_in_placement``), so that Nova's
-aliases match. In Nova's reports, these providers are below the root. The agent's providers are below NUMA
-nodes, if the nodes are known, so a query can join a device with CPUs and memory of its node by
-``same_subtree``. Virtual functions
-are counted on the provider of their physical function. Each device that makes mediated devices has its own
-provider, because Nova finds the device by the name of the provider.
+Names, resource classes and traits are the same as in Nova's reports to Placement (``[pci]
+report_in_placement``), so that Nova's PCI aliases match. In Nova's reports, these providers are below the
+root. The agent's providers are below NUMA nodes, if the nodes are known. So a query can join a device with
+CPUs and memory of its node by ``same_subtree``. Virtual functions are counted on the provider of their
+physical function. Each device that makes mediated devices has its own provider, because Nova finds the device
+by the name of the provider.
 
 Two devices below one PCIe switch exchange data without the root complex. The *junction* of two devices is the
-last bridge or root complex that their paths have in common. A junction with devices of at least two cards
-below it gets a provider, if it is the nearest junction of any device. Functions of one card share the port of
-the card, which is no junction.
+last bridge or root complex that their paths have in common. A junction gets a provider if devices of at least
+two cards are below it, and if no other such junction is nearer to one of these devices. The functions of one
+card share the port of the card, which is no junction.
 
 An example: a GPU has the path ``pci0000:80/80:01.0/81:00.0/82:00.0``, a NIC
-``pci0000:80/80:01.0/81:00.0/82:01.0``, and another NIC ``pci0000:80/80:02.0``. The junction of the first two
-devices is the switch ``81:00.0``. The junction of the third device with each of them is ``pci0000:80``, and
-the switch is below it.
+``pci0000:80/80:01.0/81:00.0/82:01.0``, and another NIC ``pci0000:80/80:02.0``. The junction of the GPU and
+the first NIC is the switch ``81:00.0``. The junction of the second NIC with each of the two is the root
+complex ``pci0000:80``, and the switch is below it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class DeviceOffer:
     """The PCI devices that a host offers.
 
     :ivar providers: the offered devices, each of which gets a provider.
-    :ivar warnings: warnings about devices that need the operator's attention.
+    :ivar warnings: messages about devices that need the operator's attention.
     """
 
     providers: tuple[OfferedDevice, ...] = ()
@@ -69,7 +69,7 @@ class OfferedDevice:
 
     :ivar address: the PCI address of the device or physical function.
     :ivar card: the address of the physical function if the device is a virtual one; else ``address``.
-    :ivar amount: 1, or the number of offered virtual functions or mediated devices.
+    :ivar amount: the number of offered virtual functions or mediated devices; 1 for a whole device.
     :ivar mediated: whether guests get mediated devices that the device makes.
     :ivar numa_node: the NUMA node of the device, from the kernel; None if unknown.
     :ivar path: the root complex and the bridges above the device.
@@ -112,7 +112,7 @@ def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> 
         conflicts += no_room
         if whole := [pair for pair in group if not pair[1].mdev_type]:
             first, spec = whole[0]
-            # The virtual functions of a card are at the same place as the card itself.
+            # The virtual functions of a card have the same NUMA node and path as the card itself.
             place = by_address.get(card, first)
             providers.append(
                 OfferedDevice(
@@ -133,10 +133,11 @@ def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> 
 def _offer_mediated(
     card: str, group: Sequence[tuple[PciDevice, DeviceSpec]]
 ) -> tuple[list[OfferedDevice], list[str]]:
-    """The devices of a card that make mediated devices, and messages about types that no device makes.
+    """The devices of a card that make mediated devices, and messages about types that the card cannot make.
 
-    ``max_instances`` limits the card: for each virtual function, the driver shows the number that the whole
-    card can make. Functions with existing mediated devices come first, because guests may hold these devices.
+    ``max_instances`` limits the whole card, because the driver shows for each virtual function the number
+    that the whole card can make. Functions with existing mediated devices come first, because guests may hold
+    these devices.
     """
     offered, no_room = list[OfferedDevice](), list[str]()
     by_spec: dict[DeviceSpec, list[tuple[PciDevice, MdevType]]] = {}
@@ -198,7 +199,8 @@ def _device_warnings(selected: Sequence[tuple[PciDevice, DeviceSpec]]) -> Iterab
             f"{OPTION}: {name} has whole cards and virtual functions of others, so a guest that asks for one"
             " may get the other: give them different values of resource_class, or a trait"
         )
-    # a mediated device needs neither a driver of VFIO nor an IOMMU group of its card
+    # Devices that make mediated devices are left out. A mediated device needs neither a driver of VFIO nor an
+    # IOMMU group of its card.
     selected = [(device, spec) for device, spec in selected if not spec.mdev_type]
     devices = [device for device, _ in selected]
     if without_iommu := [device.address for device in devices if device.iommu_group is None]:
@@ -276,7 +278,8 @@ def _with_devices_of(
     If all devices of a NUMA node share one junction, the node gets the traits of the junction instead of a
     provider.
     """
-    # A card is named by its own address, since its virtual functions may be in other slots.
+    # A card is identified by its own address, because its virtual functions may have other slots in their
+    # addresses.
     chains = junctions_of({device.card: device.path for device, _ in devices})
     alone = common_junction(tuple(chains.values())) if zone is not tree.root else None
     parents: dict[Path | None, ProviderNode] = {None: zone}
@@ -303,7 +306,7 @@ def _junction_traits(junction: Path, outermost: bool) -> frozenset[str]:
 def _junction_provider(
     root: ProviderNode, parent: ProviderNode, zone: ProviderNode, junction: Path, outermost: bool
 ) -> ProviderNode:
-    # The name contains the zone, because a root complex may have devices of several NUMA nodes.
+    # The name contains the zone, because one root complex can have devices of several NUMA nodes.
     place = f"{zone.name.removeprefix(root.name)}_{junction[-1].removeprefix('pci')}"
     kind = "ROOT" if len(junction) == 1 else "SWITCH"
     return ProviderNode(
@@ -317,10 +320,10 @@ def _junction_provider(
 
 
 def nearest_cpu_nodes(topology: HostTopology) -> Mapping[int, int]:
-    """Map each NUMA node to the nearest node with CPUs; nodes with CPUs map to themselves.
+    """Map each NUMA node to the nearest node with CPUs; a node with CPUs is mapped to itself.
 
-    A node without CPUs may be the memory of a GPU. The first of equally near nodes counts. A node without
-    CPUs is left out if the kernel shows no distances for it.
+    A node without CPUs can be the memory of a GPU. If several nodes are equally near, the first of them is
+    chosen. A node without CPUs is left out if the kernel shows no distances for it.
     """
     with_cpus = [node.id for node in topology.numa_nodes if node.cpus]
     found = {node: node for node in with_cpus}
@@ -333,7 +336,10 @@ def nearest_cpu_nodes(topology: HostTopology) -> Mapping[int, int]:
 
 
 def _node_with_cpus(node: int | None, homes: Mapping[int, int], topology: HostTopology) -> int | None:
-    """The nearest NUMA node with CPUs, or the only one if firmware names none; None if not known."""
+    """The node with CPUs that is nearest to NUMA node ``node``; None if not known.
+
+    If the firmware names no node and the host has only one, that node counts.
+    """
     nodes = topology.numa_nodes
     if node is None and len(nodes) == 1:
         node = nodes[0].id
@@ -355,7 +361,8 @@ def foreign_attributes(
 
 
 def _is_zone_of_one_node(node: ProviderNode) -> bool:
-    # Providers of L3 caches and pools lie inside a node, and a device is equally near to all of them.
+    # A provider of an L3 cache or a pool is left out: it lies inside a node, and a device is equally near to
+    # all of its parts.
     return len(node.numa_nodes) == 1 and NUMA_ROOT in node.traits
 
 
@@ -378,11 +385,11 @@ def _device_provider(
 
 
 Path = tuple[str, ...]
-"""The path to a PCI device or bridge: the root complex and the bridges below it, from the outside in."""
+"""The path to a PCI device or bridge: the root complex and then the bridges below it, the outermost first."""
 
 
 def junctions_of(paths: Mapping[str, Path]) -> Mapping[str, tuple[Path, ...]]:
-    """The junctions in the tree above each device, by the device's address.
+    """The junctions above each device that get a provider, by the address of the device.
 
     The outermost junction comes first.
 

@@ -1,11 +1,12 @@
-"""Sets of PCI devices that a guest may only have as a whole, such as partitions of an NVSwitch.
+"""Sets of PCI devices that a guest gets only as a whole, such as partitions of an NVSwitch.
 
 The functions are pure. A set is a provider with a trait, above the providers of its members. Two sets have no
 member in common, unless one contains the other. A request for a set has one request group for each member,
-all below a provider with the trait. So the request finds no set with a used member.
+all below a provider with the trait. So the request does not fit a set if another guest has one of the
+members.
 
-An example: the four GPUs of a NUMA node are one set of four, and two sets of two. The node's provider gets
-the trait of the set of four, and each pair gets a provider below it.
+An example: the four GPUs of a NUMA node are one set of four, and two sets of two. The provider of the NUMA
+node gets the trait of the set of four. Each set of two gets a provider below the provider of the node.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ _NAME: Final = re.compile("[A-Z0-9_]{1,64}")
 class DeviceSet:
     """A set of devices.
 
-    :ivar name: the name of this kind of set, such as ``GPU_PAIR``. Several sets of a host may have the same
+    :ivar name: the name of this kind of set, such as ``GPU_PAIR``. Several sets of a host can have the same
         name.
-    :ivar addresses: the PCI addresses of its members.
+    :ivar addresses: the PCI addresses of the members of the set.
     """
 
     name: str
@@ -96,7 +97,7 @@ def with_device_sets(tree: ProviderTree, sets: Sequence[DeviceSet]) -> tuple[Pro
 
 
 def _with_set(tree: ProviderTree, wanted: DeviceSet) -> tuple[ProviderTree, str]:
-    """Return the tree with the set, and ``""``; or the unchanged tree, and why the set is left out."""
+    """Return the tree with the set and an empty text, or the unchanged tree and the reason."""
     devices = {node.device: node for node in tree.nodes if node.inventories and node.device}
     if missing := wanted.addresses - devices.keys():
         return tree, f"the host does not offer {named_few(sorted(missing), _SHOWN)}"
@@ -167,7 +168,7 @@ def _with_provider(
         if node.uuid not in branches:
             yield node
             continue
-        # The set is inserted before its children, because parents come first.
+        # The new provider is inserted before its children, because parents come first in a tree.
         if not is_added:
             is_added = True
             yield new

@@ -33,7 +33,7 @@ _SHOWN: Final = 200
 # Placement's limit for names of traits and resource classes.
 _NAME_LIMIT: Final = 255
 _NAME: Final = re.compile(r"[A-Z0-9_]+", re.ASCII)
-# The words for true in oslo.utils, which Nova uses.
+# The words that count as true in oslo.utils, which Nova uses.
 _TRUE: Final = frozenset({"1", "t", "true", "on", "y", "yes"})
 
 _KEYS: Final = frozenset(
@@ -50,7 +50,8 @@ _KEYS: Final = frozenset(
 )
 
 ONE_TIME_USE: Final = "HW_PCI_ONE_TIME_USE"
-"""Trait of devices that serve one guest and are then cleaned; os-traits before 3.4 does not have it."""
+"""The trait of devices that serve one guest and then need cleaning; os-traits before 3.4 does not have this
+trait."""
 
 _TRAIT_TAGS: Final = {
     "live_migratable": os_traits.HW_PCI_LIVE_MIGRATABLE,
@@ -98,7 +99,10 @@ class AddressGlob:
 
 @dataclass(frozen=True, slots=True)
 class AddressRegex:
-    """A rule with an expression for each field that, as in Nova, matches at the field's beginning."""
+    """A rule with a regular expression for each field.
+
+    As in Nova, an expression has to match at the beginning of its field.
+    """
 
     patterns: tuple[re.Pattern[str], ...]
 
@@ -113,17 +117,17 @@ class DeviceSpec:
 
     :ivar vendor_id: the vendor as four hexadecimal digits in lower case, or ``*`` for any.
     :ivar product_id: the product as four hexadecimal digits in lower case, or ``*`` for any.
-    :ivar address: selects devices by their address.
+    :ivar address: the rule that selects devices by their address.
     :ivar resource_class: the resource class of the devices; empty means a class that names vendor and
         product.
     :ivar traits: the traits of the provider of each device.
     :ivar neutrons: whether the devices belong to Neutron, so that the agent offers none of them.
     :ivar managed: whether libvirt binds the VFIO driver to the device; otherwise the operator must have bound
-        it.
+        that driver.
     :ivar mdev_type: the type of mediated devices that the device makes for guests; empty if guests get the
         device itself.
     :ivar max_instances: the maximum number of mediated devices of a card; None means as many as the driver
-        makes.
+        can make.
     :ivar text: the entry as it is written in the ini file.
     """
 
@@ -152,7 +156,8 @@ class DeviceSpec:
         owner = physical.get(device.physical_function or "")
         if self.address.matches_address(address_fields(device.address)):
             return True
-        # As in Nova, the address of a card also selects its virtual functions, if it has no wildcards.
+        # As in Nova, an address without wildcards that selects a card also selects the card's virtual
+        # functions.
         single = self.address.single_address if isinstance(self.address, AddressGlob) else None
         return owner is not None and single == owner.address
 
@@ -199,10 +204,13 @@ def parse_device_specs(texts: Iterable[str]) -> tuple[DeviceSpec, ...]:
 def match_devices(
     specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]
 ) -> tuple[tuple[PciDevice, DeviceSpec], ...]:
-    """Pair each device with the first entry that selects it; leave out bridges and unselected devices."""
+    """Pair each device with the first entry that selects it.
+
+    Bridges are left out, and so are devices that no entry selects.
+    """
     known = tuple(devices)
-    # The physical functions are needed even if no entry selects them, because their address selects virtual
-    # functions.
+    # The physical functions are needed even if no entry selects them, because the address of a physical
+    # function also selects its virtual functions.
     physical = {device.address: device for device in known if device.is_physical}
     pairs = []
     for device in known:
@@ -272,7 +280,7 @@ def _parse_hex(name: str, text: str, limit: int) -> int:
     try:
         value = int(text, 16)
     except ValueError:
-        # "from None", because the error of int() adds nothing to this message.
+        # "from None" leaves out the error of int(), which adds nothing to this message.
         raise ValueError(f"{name} {text!r} is not a hexadecimal number") from None
     if not 0 <= value <= limit:
         raise ValueError(f"{name} {text} is not between 0 and {limit:X}")
@@ -314,7 +322,7 @@ def _parse_glob(text: str) -> AddressFields:
 
 
 def _parse_class(text: str) -> str:
-    """The name of a resource class as Nova spells it: upper case, and ``CUSTOM_`` unless it is standard."""
+    """The name of a resource class as Nova spells it: in upper case, with ``CUSTOM_`` unless standard."""
     name = text.upper()
     if name and name not in os_resource_classes.STANDARDS and not os_resource_classes.is_custom(name):
         name = os_resource_classes.normalize_name(name) or ""

@@ -1,8 +1,9 @@
-"""The host to which a state folder belongs. An agent refuses to start on a copy of another host's folder.
+"""Stores the host to which a state folder belongs, and refuses the folder of another host.
 
-The copy has the uuid of the other host's root provider. Two agents with one uuid would write one provider.
-Each agent would undo the changes of the other one. nova-compute refuses to start for the same reason: the
-node of its ``compute_id`` must have its host name.
+An agent does not start on a copy of another host's folder. A copy contains the uuid of the other host's root
+provider. Two agents with one uuid would write to the same provider, and each would undo the changes of the
+other. The program nova-compute has the same check: its compute node, which has the uuid in the file
+``compute_id``, must have the host name of nova-compute.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class HostIdentity:
-    """The facts by which a host differs from other hosts, also after a reboot. An unknown fact is empty.
+    """The facts that identify a host, also after a reboot. An unknown fact is empty.
 
     :ivar name: the content of ``/etc/hostname``.
     :ivar machine: a hash of ``/etc/machine-id``.
@@ -36,9 +37,9 @@ class HostIdentity:
     machine: str = ""
 
     def differs_from(self, other: HostIdentity) -> bool:
-        """Whether the two are certainly different hosts, or one host with a changed name."""
-        # The name decides, as in Nova: a host without a disk for its system gets another machine id at each
-        # boot, and hosts that were made from one image may share the id.
+        """Whether the identities certainly belong to different hosts, or to one host that was renamed."""
+        # The name decides, as in Nova: a host without a system disk gets another machine id at each boot, and
+        # hosts that were made from one image can have the same machine id.
         if self.name and other.name:
             return self.name != other.name
         return bool(self.machine and other.machine) and self.machine != other.machine
@@ -52,13 +53,13 @@ def read_identity(root: Path) -> HostIdentity:
     # hostname(5): comments begin with #, and a name has at most 64 characters.
     lines = (line.strip() for line in read_host_name(root).lower().splitlines())
     name = next((printable_text(line)[:64] for line in lines if line and line[0] != "#"), "")
-    # Images often contain such a name, which a host has until it gets its own one.
+    # Images often contain the name localhost, which a host has until it gets a name of its own.
     is_own = name.partition(".")[0] != "localhost"
     return HostIdentity(name if is_own else "", read_machine_hash(root))
 
 
 def check_owner(folder: Path, host: HostIdentity) -> HostIdentity:
-    """Return the saved identity of the folder's host; unknown if no identity is saved.
+    """Check that a folder belongs to ``host``, and return its saved identity; empty if none is saved.
 
     :raises IdentityError: the state folder belongs to another host, or the file with its host is damaged.
     :raises OSError: the file cannot be read.

@@ -72,7 +72,7 @@ def page_inventories(nodes: Iterable[NumaNode], reserved: Reserved) -> dict[str,
 
 
 def pages_mb(nodes: Iterable[NumaNode]) -> int:
-    """The MiB of memory in huge pages of these nodes, rounded up."""
+    """The amount of memory in the huge pages of these nodes, in MiB, rounded up."""
     kib = sum(size * count for node in nodes for size, count in node.huge_pages.items() if size in HUGE_PAGES)
     # The result is rounded up, so that MEMORY_MB never includes a part of a huge page.
     return -(-kib // 1024)
@@ -85,13 +85,13 @@ SUFFIX: Final = "_RECLAIMED"
 def with_reclaimed(
     tree: ProviderTree, cpu_sets: CpuSets, memory: bool = False, root_memory_mb: int = 0
 ) -> ProviderTree:
-    """The tree with providers of reclaimed capacity below NUMA nodes, or below the root without nodes.
+    """The tree with a provider of reclaimed capacity below each NUMA node, or else below the root.
 
-    At first all units of their inventories are reserved; with_offers() frees some.
+    At first all units of the new inventories are reserved. Later, with_offers() frees some of the units.
 
     :param memory: whether reclaimed memory is also offered, if the parent has memory.
-    :param root_memory_mb: the memory of the host without its reserve, in MiB, if another program reports the
-        root.
+    :param root_memory_mb: the memory of the host minus the reserved memory, in MiB. It counts only if another
+        program reports the root.
     """
     zones = [node for node in tree.nodes if traits.NUMA_ROOT in node.traits] or [tree.root]
     amounts = {zone.uuid: _unreserved_mb(zone) for zone in zones} if memory else {}
@@ -122,7 +122,7 @@ def _reclaimed_node(
 
 
 def reclaimable_cpus(zone: ProviderNode, cpu_sets: CpuSets) -> frozenset[int]:
-    """The CPUs of a zone that reclaimed guests may use: shared CPUs that are in no pool."""
+    """The CPUs of a zone that guests on reclaimed capacity can use: shared CPUs that are in no pool."""
     # The CPUs of the legacy vcpu_pin_set are both shared and dedicated, and are never reclaimed.
     return (cpu_sets.open_shared - cpu_sets.dedicated) & zone.cpus
 
@@ -130,7 +130,7 @@ def reclaimable_cpus(zone: ProviderNode, cpu_sets: CpuSets) -> frozenset[int]:
 def with_offers(
     tree: ProviderTree, offers: Mapping[str, int], resource_class: str = RECLAIMED_VCPU
 ) -> ProviderTree:
-    """A copy of the tree in which ``reserved`` is the total of an inventory minus the offered units.
+    """A copy of the tree in which each inventory of the class reserves all units that are not offered.
 
     :param offers: the offered units, by uuid of the provider.
     """

@@ -1,7 +1,7 @@
 """Attributes of a host: the use of its caches and memory bandwidth, and its limited guests.
 
-The console shows these attributes. A host has a bounded number of these attributes: for its L3 caches, for
-the few guests that use most, and for limited guests.
+The console shows these attributes. The number of attributes is bounded: there is one for each L3 cache, one
+for each of the few guests with the largest use, and one for each limited guest.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ MEASURED_AT: Final = NEIGHBOUR + "measured_at"
 VALID_UNTIL: Final = NEIGHBOUR + "valid_until"
 """The time by which a running agent replaces the values, in seconds since the epoch."""
 CACHE: Final = NEIGHBOUR + "cache."
-"""Prefix of the use of an L3 cache. The kernel's id of the cache follows."""
+"""Prefix of the attributes with the use of an L3 cache. The kernel's id of the cache follows."""
 GUEST: Final = NEIGHBOUR + "guest."
-"""Prefix of the use of a guest. A number follows; the value begins with the consumer's uuid."""
+"""Prefix of the attributes with the use of a guest. A number follows; the value begins with the consumer's
+uuid."""
 LIMIT: Final = NEIGHBOUR + "limit."
-"""Prefix of the limits of a guest. A number follows; the value begins with the consumer's uuid."""
+"""Prefix of the attributes with the limits of a guest. A number follows; the value begins with the consumer's
+uuid."""
 
 # A provider can have 256 attributes, and other programs need some of them.
 _MAX_CACHES: Final = 64
 _MAX_LIMITED: Final = 20
 _TOP: Final = 3
-"""Number of reported guests with the most bandwidth, and of reported guests with the most cache."""
+"""Number of guests that are reported because they use most bandwidth, and of guests that are reported because
+they use most cache."""
 _MB: Final = 1e6
 _MIB: Final = 1 << 20
 _CLASS: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -71,7 +74,7 @@ class GuestLoad:
 
     def __str__(self) -> str:
         """The value of the attribute, such as ``UUID BE: 300 MB/s, 2.1 MiB``."""
-        # A class is left out if its name has characters that the console does not read.
+        # The class is left out if its name has characters that the console does not accept.
         known = f"{self.qos_class}: " if _CLASS.fullmatch(self.qos_class) else ""
         return f"{self.consumer} {known}{self.load}"
 
@@ -135,7 +138,7 @@ def _largest_guests(
 
 
 def _limit_text(guest: str, limits: Sequence[RequestedLimit]) -> str:
-    """The guest and its first limits, as many as the length of an attribute allows. No uuid is cut off."""
+    """The guest's uuid and its first limits: as many whole limits as fit into an attribute."""
     text, separator = guest, " "
     for part in map(str, sorted(limits)):
         if len(longer := text + separator + part) <= MAX_TEXT:

@@ -1,9 +1,9 @@
 """Finds PCI devices that nova-compute gives to guests without Placement.
 
-Nova tracks the devices of its ``[pci] device_spec`` itself. With ``report_in_placement = false``, the
-default, these devices are not in Placement. Devices with a ``physical_network`` are never in Placement. If
-the agent offered such a device, two guests could get it. So the agent offers no device while it cannot read
-all options of nova-compute.
+Nova itself tracks the devices that its option ``[pci] device_spec`` selects. With ``report_in_placement =
+false``, the default, these devices are not in Placement. Devices that the option gives a ``physical_network``
+are never in Placement. If the agent offered such a device, two guests could get it. So the agent offers no
+device while it cannot read all options of nova-compute.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SPECS: Final = (
     ("pci", "passthrough_whitelist"),
     ("pci", "device_spec"),
 )
-"""The sections and names of the option: the name in older configurations, and the present name."""
+"""The sections and names of the option: two names in older configurations, and the present name."""
 _REPORTS: Final = ("pci", "report_in_placement")
 _TRUE: Final = frozenset({"1", "true", "on", "yes"})
 _SHOWN: Final = 5
@@ -33,7 +33,7 @@ _SHOWN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class NovaDevices:
-    """The section ``[pci]`` of nova-compute.
+    """The options of the section ``[pci]`` of nova-compute.
 
     :ivar reports: whether nova-compute reports its devices to Placement.
     :ivar problems: messages about files and entries that could not be read; empty if all were read.
@@ -45,7 +45,11 @@ class NovaDevices:
 
 
 def read_nova_devices(paths: Iterable[Path]) -> NovaDevices:
-    """Options of nova-compute: devices of all files, other options of the last, as in oslo.config."""
+    """Read the options of nova-compute from its files.
+
+    As in oslo.config, entries for devices come from all files. Any other option has its value from the last
+    file that sets the option.
+    """
     texts, reports = list[str](), False
     problems = []
     for path in paths:
@@ -79,7 +83,7 @@ def read_nova_devices(paths: Iterable[Path]) -> NovaDevices:
 def _written_values(
     sections: Mapping[str, Mapping[str, Sequence[str]]], section: str, name: str
 ) -> list[str]:
-    # As for oslo.config, upper and lower case of a section are the same.
+    # As in oslo.config, the name of a section is compared without regard to case.
     found = (options for written, options in sections.items() if written.lower() == section.lower())
     return [value for options in found for value in options.get(name, ())]
 
@@ -91,8 +95,9 @@ def without_novas(
 
     If some options of nova-compute could not be read, all cards are left out.
 
-    :param specs: the entries of the agent.
-    :return: the devices of all other cards, and messages about left-out cards that the agent would offer.
+    :param specs: the entries of the agent's own option ``[pci] device_spec``.
+    :return: the devices of all other cards, and messages about the cards that are left out although the
+        agent's entries select them.
     """
     given = {
         device.card_address

@@ -1,13 +1,13 @@
 """Remembers the topology of CPUs that are offline now, from the time when they were online.
 
-While a CPU is offline, the kernel removes its topology and caches from sysfs (``topology`` and ``cache`` of
+While a CPU is offline, sysfs does not show its topology and caches (folders ``topology`` and ``cache``,
 Documentation/admin-guide/cputopology.rst). A power manager takes dedicated CPUs offline while no guest holds
 them: nova-compute with ``cpu_power_management``, or the agent with ``[cpu_class:idle] park``. Such CPUs are
-*parked*: they count as present, so their core, caches and node must be known.
+*parked*: they count as present, so the agent must know their cores, caches and NUMA nodes.
 
-An example: cores ``0-1`` and ``2-3`` were online before. If CPUs 2 and 3 are offline now, the remembered
-topology adds the core ``2-3``. If only CPU 3 is offline, the remembered topology adds CPU 3 to the core of
-CPU 2.
+An example: a host has the cores with CPUs ``0-1`` and ``2-3``, and all four CPUs were online before. If CPUs
+2 and 3 are offline now, the remembered topology adds the core ``2-3``. If only CPU 3 is offline, the
+remembered topology adds CPU 3 to the core of CPU 2.
 
 Invariants: the remembered topology only adds parked CPUs to cores, caches and nodes. If the remembered
 topology contradicts the online CPUs (another machine, other firmware settings), it is not used.
@@ -50,7 +50,7 @@ def with_parked(topology: HostTopology, memory: HostTopology | None, parkable: C
     """The topology, with the parked CPUs added: offline CPUs in ``parkable`` that ``memory`` contains.
 
     :param memory: the remembered topology; None means that no topology is remembered.
-    :param parkable: the CPUs that a power manager may take offline.
+    :param parkable: the CPUs that a power manager is allowed to take offline.
     """
     if memory is None:
         return topology
@@ -106,8 +106,8 @@ def _join_groups(
         if at is None:
             found.append(replace(group, cpus=missing))
         else:
-            # The id is taken from the remembered group, because the kernel may use the id of the lowest CPU,
-            # which may be parked now.
+            # The id is taken from the remembered group, because the kernel uses the id of the lowest CPU for
+            # some groups, and this CPU may be parked now.
             found[at] = replace(group, cpus=found[at].cpus | missing)
     return found
 
@@ -119,10 +119,11 @@ def _is_same_kind(one: CpuCache, other: CpuCache) -> bool:
 def _join_nodes(
     present: Sequence[NumaNode], known: Iterable[NumaNode], parked: CpuSet
 ) -> tuple[NumaNode, ...]:
-    """NUMA nodes with their parked CPUs; a node with memory exists even with all CPUs offline."""
+    """The present NUMA nodes with their parked CPUs added, and nodes that have only parked CPUs."""
     missing = {node.id: node.cpus & parked for node in known if node.cpus & parked}
     found = [replace(node, cpus=node.cpus | missing.pop(node.id, frozenset())) for node in present]
-    # A node that the kernel does not show has no memory; otherwise it would be shown without its CPUs.
+    # A node that the kernel does not show has no memory, because the kernel shows a node with memory even if
+    # its CPUs are offline.
     found += [NumaNode(node_id, cpus, 0) for node_id, cpus in missing.items()]
     return tuple(sorted(found, key=lambda node: node.id))
 
@@ -144,7 +145,7 @@ def is_consistent(topology: HostTopology, memory: HostTopology) -> bool:
 
 
 def _group_places(topology: HostTopology, cpus: CpuSet) -> frozenset[tuple[Any, ...]]:
-    # Ids of dies, clusters, cores and caches are not compared, because the kernel may use the id of the
+    # Ids of dies, clusters, cores and caches are not compared, because the kernel can derive them from the
     # lowest online CPU.
     groups: list[tuple[Any, ...]] = [("package", each.id, each.cpus & cpus) for each in topology.packages]
     groups += [("die", each.package, each.cpus & cpus) for each in topology.dies]
@@ -156,7 +157,7 @@ def _group_places(topology: HostTopology, cpus: CpuSet) -> frozenset[tuple[Any, 
 
 
 def learn_topology(topology: HostTopology, memory: HostTopology | None) -> HostTopology:
-    """The topology to remember: of all online CPUs, and of offline CPUs that are already known.
+    """The topology to remember: that of all online CPUs, and of those offline CPUs that are already known.
 
     :param topology: the topology as the kernel shows it, without parked CPUs.
     :param memory: the topology remembered so far.
@@ -167,7 +168,7 @@ def learn_topology(topology: HostTopology, memory: HostTopology | None) -> HostT
 
 
 def recall_topology(folder: Path) -> HostTopology | None:
-    """The topology remembered in a state folder, which is not written; None if there is none."""
+    """Read the remembered topology from the state folder; None if the folder has none."""
     try:
         return kept_json.parse(_VERSION, read_own(folder / FILE_NAME), _read_document)
     except FileNotFoundError:
@@ -182,7 +183,10 @@ def recall_topology(folder: Path) -> HostTopology | None:
 
 
 def remember_topology(folder: Path, topology: HostTopology) -> HostTopology:
-    """Update the remembered topology. If it cannot be written, a restart forgets CPUs that go offline."""
+    """Update the remembered topology in the state folder, and return it.
+
+    If the file cannot be written, a restart of the agent forgets CPUs that go offline.
+    """
     before = recall_topology(folder)
     if before is not None and not is_consistent(topology, before):
         LOG.warning(
@@ -193,7 +197,8 @@ def remember_topology(folder: Path, topology: HostTopology) -> HostTopology:
     content = _content(after)
     if before is None or _content(before) != content:
         try:
-            # The file exists but could not be read, so it is damaged.
+            # A file that exists but could not be read is damaged. It is renamed, so that an operator can look
+            # at it.
             if before is None and (folder / FILE_NAME).exists():
                 put_aside(folder / FILE_NAME)
             write_durably(folder / FILE_NAME, content)

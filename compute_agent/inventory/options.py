@@ -68,7 +68,7 @@ def _is_set(conf: cfg.ConfigOpts, option: str) -> bool:
 
 
 def root_name(conf: cfg.ConfigOpts) -> str:
-    """The name of the root provider: from the option, or the name at the last start, or the host's name.
+    """The name of the root provider: from the option, else the name at the last start, else the host's name.
 
     :raises IdentityError: the file with the name used before is damaged.
     """
@@ -86,9 +86,10 @@ def host_name() -> str:
 def hypervisor_name(conf: cfg.ConfigOpts) -> str:
     """The name of this host's provider in Nova: from the option, or else the name of the hypervisor.
 
-    The name of the hypervisor is derived as in libvirt's virConnectGetHostname: it is the host's name if that
-    contains a domain, otherwise the canonical name from the resolver. If the resolver fails, or the canonical
-    name is localhost, it is the host's name.
+    The name of the hypervisor is derived as in libvirt's virConnectGetHostname. If the host's name contains a
+    domain or begins with localhost, the function returns the host's name. Otherwise the function returns the
+    canonical name from the resolver. If the resolver fails, or the canonical name begins with localhost, the
+    function returns the host's name, too.
     """
     if conf.compute.resource_provider_name:
         return str(conf.compute.resource_provider_name)
@@ -127,12 +128,13 @@ def _kept_name(conf: cfg.ConfigOpts) -> str:
     try:
         return provider_tree.kept_name(Path(conf.state_path))
     except OSError:
-        return ""  # A command of another user may have no right to read the state folder.
+        return ""  # The agent's commands can be run by users that are not allowed to read the state folder.
 
 
 def disk_gb(path: Path) -> int:
     """The size in GiB, rounded down, of the file system of ``path``. The path need not exist yet."""
-    # os.path.exists(), because it returns False instead of an error for folders that the user may not read.
+    # os.path.exists() is used, because it returns False instead of an error for folders that the user cannot
+    # read.
     existing = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))
     status = os.statvfs(existing)
     return status.f_blocks * status.f_frsize // _GIB

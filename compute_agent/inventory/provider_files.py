@@ -1,8 +1,8 @@
 """Additional inventories and traits, from files in the format of Nova's ``provider.yaml`` (schema 1.0).
 
 The agent refuses files that Nova refuses (Nova's guide "Managing Resource Providers Using Config Files"), and
-values that Placement would refuse. In one case it is stricter than Nova: it refuses a file that lists a class
-twice for one provider. Nova would use the last value.
+values that Placement would refuse. In one case the agent is stricter than Nova: it refuses a file that lists
+a class twice for one provider. Nova would use the last value.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _MAX_BYTES: Final = 1 << 18
 """Maximum size in bytes of a provider file. Larger files are refused."""
 
 _MAX_AMOUNT: Final = 2**31 - 1
-"""The largest number in an inventory of Placement, which is also its default of ``max_unit``."""
+"""The largest number in an inventory of Placement. The default of ``max_unit`` is the same number."""
 
-# The largest ratio: OpenStack Placement stores ratios as floats of single precision, and refuses larger ones.
+# The largest ratio. OpenStack Placement stores ratios as floats of single precision, and refuses larger
+# ratios.
 _MAX_RATIO: Final = 3.4e38
 _UUID: Final = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _CUSTOM: Final = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
@@ -62,7 +63,7 @@ class ProviderConfig:
 class ProviderConfigs:
     """The additions of all files in the folder.
 
-    :ivar warnings: messages about entries of files that have no effect.
+    :ivar warnings: messages about those entries of the files that have no effect.
     """
 
     configs: tuple[ProviderConfig, ...] = ()
@@ -75,7 +76,7 @@ def files_in(location: str) -> tuple[Path, ...]:
     :raises OSError: the folder cannot be listed.
     """
     try:
-        # Hidden files are left out, as Nova does.
+        # Hidden files are left out, as in Nova.
         names = sorted(name for name in os.listdir(location) if name.endswith(".yaml") and name[0] != ".")
     except FileNotFoundError:
         return ()
@@ -142,7 +143,7 @@ def _load(content: bytes) -> Any:
     import yaml  # The module is imported here, because most hosts have no such files.
 
     class BoundedLoader(yaml.SafeLoader):
-        """A loader that limits merges (``<<``), by which a short document could expand to almost any size."""
+        """A loader that limits merges (``<<``): with merges, a short document can expand to any size."""
 
         merged = 0
 
@@ -159,7 +160,7 @@ def _load(content: bytes) -> Any:
         return yaml.load(content, BoundedLoader)
     except ConfigError:
         raise
-    except Exception as error:  # For hostile content the YAML parser may raise almost any exception.
+    except Exception as error:  # For hostile content the YAML parser can raise almost any exception.
         raise ConfigError(f"it is not YAML: {printable_text(str(error))}") from error
 
 
@@ -273,7 +274,7 @@ def _check_list(value: Any, where: str) -> list[Any]:
 
 
 def _show_value(value: Any) -> str:
-    """A value for a message; only the type for a container, which may be endless."""
+    """A value as text for a message; only the type if the value is a container, which can be endless."""
     if isinstance(value, dict | list | set | tuple):
         return f"a {type(value).__name__}"
     try:
@@ -286,10 +287,10 @@ def _show_value(value: Any) -> str:
 def with_additions(
     tree: ProviderTree, configs: Iterable[ProviderConfig]
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """Return the tree with the additions of files, and a message about each addition without effect.
+    """Return the tree with the additions of the files, and messages about additions without effect.
 
-    As in Nova, inventories of files take precedence over values that were set through the API. If a file
-    names the root by uuid or name, additions for ``$COMPUTE_NODE`` do not apply to it.
+    As in Nova, inventories from files take precedence over values that were set through the API. If a file
+    names the root provider by uuid or name, additions for ``$COMPUTE_NODE`` do not apply to it.
 
     :raises ConfigError: two files define the same provider, or a file has a class or trait of the agent.
     """

@@ -1,7 +1,7 @@
 """The tree of resource providers that a host reports, and the files with the uuid and name of its root.
 
 Field names and limits are those of the Placement API (PUT /resource_providers/{uuid}/inventories). The uuid
-of the root is made once, and kept in the state folder.
+of the root is made once and then kept in the state folder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from compute_agent.host.pci_devices import PCI_ADDRESS
 from compute_agent.model.resource import STOCK_NAMES
 
 Field = Literal["reserved", "allocation_ratio"]
-"""The fields of an inventory that operators may also set through the API."""
+"""The fields of an inventory that operators can also set through the API."""
 
 FIELDS: Final[tuple[Field, ...]] = ("reserved", "allocation_ratio")
 
@@ -46,17 +46,17 @@ class ProviderNode:
     """A resource provider for a part of the host.
 
     :ivar parent: the uuid of the parent; None for the root.
-    :ivar cpus: the online and parked CPUs of the provider's zone, including CPUs in no CPU set.
+    :ivar cpus: the online and parked CPUs of the provider's zone, including CPUs that are in no CPU set.
     :ivar numa_nodes: the NUMA nodes that the zone contains or lies in.
     :ivar l3_ids: the L3 caches that the zone contains or lies in.
-    :ivar pool: the name of the pool if the provider represents the CPUs of a pool in a zone; ``cpus`` are
-        then the pool's CPUs.
+    :ivar pool: the name of the pool if the provider represents the CPUs of a pool in a zone. Then ``cpus``
+        are the CPUs of the pool.
     :ivar device: the address of the PCI device, switch or root complex that the provider represents, or the
         name and place of a device set. Such a provider has no CPUs.
-    :ivar device_class: the resource class of the PCI device; empty for other providers. Provider files may
-        add other classes.
-    :ivar withheld: by resource class, the units to withhold from new guests. Units that guests hold already
-        are not reserved.
+    :ivar device_class: the resource class of the PCI device; empty for other providers. Provider files can
+        add inventories of other classes.
+    :ivar withheld: by resource class, the units to withhold from new guests. Units that guests already hold
+        are not withheld.
     """
 
     name: str
@@ -78,7 +78,8 @@ class ProviderNode:
 class ProviderTree:
     """All providers of a host. The root comes first, and each parent comes before its children.
 
-    :ivar configured: the resource classes and fields that options of the ini file set.
+    :ivar configured: pairs of a resource class and a field of its inventory that the ini file or a provider
+        file sets.
     :ivar beside: whether the root belongs to nova-compute, so that the agent does not write it.
     :ivar device_attributes: the attributes of PCI devices that nova-compute reports, by address.
     :ivar cards: the addresses of the physical functions, by the addresses of their virtual functions.
@@ -137,7 +138,7 @@ def nodes_below(root: ProviderNode, parent: ProviderNode) -> frozenset[int]:
 
 
 def child_uuid(root_uuid: str, zone: str) -> str:
-    """The uuid of the provider of a zone (``NUMA_0``, ``L3_2``). Each start gives the same uuid."""
+    """The uuid of the provider of a zone (``NUMA_0``, ``L3_2``), which is the same at each start."""
     # The uuid depends on the zone and not on the provider's name, so that a renamed host keeps its providers.
     return str(uuid.uuid5(uuid.UUID(root_uuid), zone))
 
@@ -151,7 +152,7 @@ def device_name(root_name: str, address: str) -> str:
 
 
 def mdev_name(root_name: str, address: str) -> str:
-    """The name of the provider of mediated devices of a card, as Nova spells it."""
+    """The name of the provider of a device that makes mediated devices, as Nova spells it."""
     return f"{root_name}_pci_{re.sub('[:.]', '_', address)}"
 
 
@@ -164,7 +165,7 @@ def device_of(name: str) -> str:
 
 
 def with_stock_names(tree: ProviderTree) -> ProviderTree:
-    """The tree with ``CUSTOM_LLC`` and ``CUSTOM_MBA``, for a server without ``LLC`` and ``MBA``."""
+    """The tree with ``CUSTOM_LLC`` for ``LLC`` and ``CUSTOM_MBA`` for ``MBA``, for a stock Placement."""
     return replace(
         tree,
         nodes=tuple(
@@ -183,7 +184,7 @@ NAME_FILE: Final = "provider_name"
 
 
 class IdentityError(Exception):
-    """A damaged file with the root provider's uuid or name; the text names it and says what to do."""
+    """A damaged file with the root provider's uuid or name; the text names the file and says what to do."""
 
 
 def load_or_create(state_path: Path) -> str:
@@ -191,16 +192,16 @@ def load_or_create(state_path: Path) -> str:
 
     Concurrent callers get the same uuid.
 
-    An operator may write a uuid into the file before the first start.
+    An operator can write a uuid into the file before the first start.
 
-    :raises IdentityError: the file has other content. No new uuid is made: the host's allocations would stay
-        at a provider that no agent reports any more.
+    :raises IdentityError: the file has other content. The agent makes no new uuid then, because the host's
+        allocations would stay at a provider that no agent reports any more.
     :raises OSError: the folder cannot be made or written.
     :raises UnsafeFileError: other users could change the file.
     """
     secure_folder(state_path)
     path = state_path / FILE_NAME
-    # This is a separate file for the lock, because a write replaces the file of the uuid.
+    # The lock has a file of its own, because a write replaces the file of the uuid.
     lock = open_own(state_path / f"{FILE_NAME}.lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

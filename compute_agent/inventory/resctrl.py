@@ -18,14 +18,15 @@ from compute_agent.resctrl.share_spec import ShareSpec
 class CacheDomain:
     """The capabilities of resctrl for one L3 cache.
 
-    :ivar l3_id: the id of the cache. The id of the bandwidth domain of the cache may be another one.
-    :ivar ways: the number of all ways; 0 if ways cannot be controlled.
-    :ivar reserved_ways: the number of ways that are not offered.
-    :ivar min_ways: the smallest number of ways that a group may have.
+    :ivar l3_id: the id of the cache. The domain of the same cache for bandwidth control can have another id.
+    :ivar ways: the number of all ways of the cache; 0 if ways cannot be controlled.
+    :ivar reserved_ways: the number of ways that the agent does not offer to guests.
+    :ivar min_ways: the smallest number of ways that the hardware allows for a group.
     :ivar way_kib: the size of a way in KiB; None if unknown.
     :ivar bandwidth_min: the smallest bandwidth limit in percent; None means that bandwidth cannot be
         controlled.
-    :ivar bandwidth_step: the step between limits in percent; None means that bandwidth cannot be controlled.
+    :ivar bandwidth_step: the step between two possible limits in percent; None means that bandwidth cannot be
+        controlled.
     """
 
     l3_id: int
@@ -44,8 +45,8 @@ class CachePlatform:
     :ivar groups: the number of CLOSIDs, which limits the number of groups.
     :ivar groups_taken: the CLOSIDs that are used without an allocation: by the default group, QoS classes and
         foreign groups.
-    :ivar features: the features of the host, from ``L3_CAT``, ``L3_CDP``, ``L2_CAT``, ``MBA``, ``MBA_MBPS``,
-        ``CMT`` and ``MBM``.
+    :ivar features: the features of the host, a subset of ``L3_CAT``, ``L3_CDP``, ``L2_CAT``, ``MBA``,
+        ``MBA_MBPS``, ``CMT`` and ``MBM``.
     """
 
     domains: Mapping[int, CacheDomain] = field(default_factory=dict, hash=False)
@@ -61,8 +62,8 @@ def cache_platform(
     """The capabilities for the L3 caches of a host with ``present`` groups and QoS ``classes``.
 
     ``groups_taken`` counts the default group and the groups of classes and other programs. Groups of guests
-    are not counted: such a group belongs to an allocation, or to an annotation, which has a lower priority
-    than allocations.
+    are not counted. Such a group belongs to an allocation or to an annotation, and an annotation has a lower
+    priority than allocations.
     """
     platform = host.platform
     foreign = sum(1 for name in present.groups if name != DEFAULT_GROUP and not host.is_ours(name))
@@ -96,8 +97,7 @@ def _cache_domain(host: ResctrlLayout, cache: int) -> CacheDomain:
 def _bandwidth_steps(host: ResctrlLayout, cache: int) -> tuple[int | None, int | None]:
     """The smallest bandwidth limit and the step, in percent.
 
-    Both numbers are None if bandwidth cannot be controlled, or if the value that stands for 100 % is not
-    known.
+    Both numbers are None if bandwidth cannot be controlled, or if the hardware value for 100 % is not known.
     """
     engine, domain = host.codec, host.platform.mb_domain(cache)
     if engine is None or domain is None:

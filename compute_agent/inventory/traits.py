@@ -1,7 +1,7 @@
-"""Traits of a host: flags of its processors in the names of os-traits, and features of resctrl.
+"""Traits of a host: the flags of its processors under the names of os-traits, and the features of resctrl.
 
 os-traits names most CPU traits after the kernel's flag, without underscores: ``avx512_vnni`` is
-HW_CPU_X86_AVX512VNNI. The tables of this module contain the exceptions. Flags are those of
+HW_CPU_X86_AVX512VNNI. The tables of this module contain the traits with other names. The flags are those of
 arch/x86/include/asm/cpufeatures.h and Documentation/arch/arm64/elf_hwcaps.rst of the kernel.
 """
 
@@ -50,8 +50,8 @@ _OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 _OF_VENDOR: Final[Mapping[str, Mapping[str, str]]] = {
-    # Linux has one flag for a feature that vendors enumerate differently; os-traits has a trait for each
-    # vendor.
+    # For these features Linux has one flag, although vendors report the feature in different ways. os-traits
+    # has a trait for each vendor.
     "GenuineIntel": {
         "ibrs": "HW_CPU_X86_INTEL_SPEC_CTRL",
         "md_clear": "HW_CPU_X86_INTEL_MD_CLEAR",
@@ -78,7 +78,7 @@ _BY_NAME: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 def cpu_traits(topology: HostTopology) -> frozenset[str]:
-    """The traits for features that all online CPUs have, because a guest may run on any of them."""
+    """The traits for features that all online CPUs have, because a guest may run on any online CPU."""
     namespace = _NAMESPACES.get(topology.architecture)
     if namespace is None:
         return frozenset()
@@ -112,7 +112,10 @@ def memory_trait(memory_type: MemoryType) -> str:
 
 
 def with_isolation(tree: ProviderTree, levels: Collection[IsolationLevel]) -> ProviderTree:
-    """The tree, with a trait such as ``CUSTOM_CPU_QUIET`` for each isolation level at providers of PCPU."""
+    """The tree with a trait for each isolation level, such as ``CUSTOM_CPU_QUIET``.
+
+    The providers with an inventory of PCPU have these traits.
+    """
     offered = frozenset(f"{CPU_PREFIX}{level.upper()}" for level in levels)
     nodes = tuple(
         replace(node, traits=node.traits | offered) if "PCPU" in node.inventories else node

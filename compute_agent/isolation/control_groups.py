@@ -1,4 +1,4 @@
-"""Finds the control groups (cgroup v2) with processes of the host, and those that belong to guests.
+"""Finds the control groups (cgroup v2) with processes of the host, and the groups that belong to guests.
 
 Files: Documentation/admin-guide/cgroup-v2.rst, "Cpuset Interface Files". The path of a group is relative to
 the root of all groups, such as ``system.slice``. systemd owns the groups of its units. The agent changes
@@ -32,28 +32,32 @@ CONTROL_GROUPS: Final = "sys/fs/cgroup"
 GROUP_CPUS: Final = "cpuset.cpus"
 
 _MACHINES: Final = "machine.slice"
-"""The slice of libvirt's domains. A domain would not start if the slice lacked the domain's CPUs."""
+"""The slice of libvirt's domains. The agent does not restrict this slice: a domain would not start if the
+slice lacked the domain's CPUs."""
 
 _GUEST_PREFIXES: Final = ("machine-", "guest-")
-"""Names of the groups of domains and of process guests, including guests that the agent does not know."""
+"""The beginnings of the names of groups of domains and of process guests, including guests that the agent
+does not know."""
 
 MAX_GROUPS: Final = 4000
-"""Maximum number of host groups that are listed. A user with a delegated group may make any number of groups
+"""Maximum number of host groups that are listed. A user with a delegated group can make any number of groups
 below it.
 """
 
 _UNIT: Final = re.compile(r"[^/]+\.(?:slice|scope|service)")
 _OWN_GROUP: Final = re.compile(r"(?P<domain>/.+)/libvirt/[^/]+")
-"""The name of the group of a domain's main thread. The groups of all its threads have the same parent."""
+"""The name of the group of a domain's main thread. The groups of all threads of the domain have the same
+parent."""
 
 _SYSTEMD_SECONDS: Final = 10.0
 _SYSTEMD_PAUSE: Final = 60.0
-"""Seconds for which systemctl is not called after it has hung; otherwise a round would wait for systemctl
-once for each group.
+"""Seconds for which systemctl is not called after it has hung; otherwise each round would wait for systemctl
+again for each group.
 """
 
 _APPLY_SECONDS: Final = 0.5
-"""Maximum seconds to wait until a property has reached the kernel: systemd answers before it has written."""
+"""Maximum seconds to wait until a property has reached the kernel, because systemd answers before it
+writes."""
 
 
 class GroupReader:
@@ -102,7 +106,7 @@ class GroupReader:
                 yield group
 
     def holds_guests(self, group: str, guests: Collection[str]) -> bool:
-        """Whether guests are in the group or below it, or may be started there."""
+        """Whether guests are in the group or below it, or can be started there."""
         return (
             group == _MACHINES
             or any(guest == group or guest.startswith(f"{group}/") for guest in guests)
@@ -116,8 +120,9 @@ class GroupReader:
         """Whether a group has a name that the agent or libvirt gives to groups of guests."""
         if not group.rpartition("/")[2].startswith(_GUEST_PREFIXES):
             return False
-        # The name alone proves nothing: a user with a delegated group may give it to a group below, to stay
-        # on quiet CPUs. So the folder must belong to root or to the agent's user.
+        # The name alone proves nothing: a user with a delegated group can give such a name to a group below
+        # it, so that processes there stay on quiet CPUs. So the folder must belong to root or to the agent's
+        # user.
         with contextlib.suppress(OSError):
             return os.lstat(f"{self.root}/{CONTROL_GROUPS}/{group}").st_uid in (0, os.geteuid())
         return False
@@ -149,7 +154,8 @@ class GroupReader:
                 return
             self._enable_cpusets(group.rpartition("/")[0])
         try:
-            # The kernel takes an empty line as an empty set, and ignores a write of zero bytes.
+            # The text ends with a line feed: the kernel reads an empty line as an empty set, and ignores a
+            # write of zero bytes.
             self._write_file(file, f"{text}\n")
         except OSError as error:
             if text or error.errno != errno.ENOSPC:
@@ -168,7 +174,7 @@ class GroupReader:
         return found or frozenset()
 
     def _enable_cpusets(self, parent: str) -> None:
-        """Enable the controller cpuset for the groups below a group, and above it where necessary."""
+        """Enable the controller cpuset for the groups below a group, and in the groups above if necessary."""
         above = [parent]
         while above[-1]:
             above.append(above[-1].rpartition("/")[0])
@@ -203,7 +209,7 @@ class GroupReader:
             )
             return False
         if not text:
-            # The property is removed and not emptied, because an empty one at run time would hide a later
+            # The file of the property is removed, because an empty property at run time would hide a later
             # setting of an operator.
             folder = self.root / f"run/systemd/system.control/{unit}.d"
             with contextlib.suppress(OSError):

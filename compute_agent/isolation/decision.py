@@ -1,12 +1,12 @@
-"""Decides which CPUs each mask should have: a pure function of facts, demand and original masks.
+"""Decides which CPUs each mask should have: a pure function of facts, demand, originals and kernel answers.
 
 A mask keeps its original as long as the original contains no quiet CPU. Otherwise the mask gets those CPUs of
 the original that are among the best sinks. If the original contains no best sink, an interrupt gets the sink
 with the fewest interrupts since boot, and any other mask gets all of the best sinks. The best sinks are CPUs
-outside the dedicated set, and then dedicated CPUs that no guest holds. Among sinks of either kind, CPUs of
-the device's NUMA node come first. CPUs that guests hold are never sinks. The interrupts of a guest's own
-passthrough device go to the CPUs of that guest. Processes of the host are kept off quiet CPUs in the same
-way: the files ``cpuset.cpus`` of their control groups are masks, too.
+outside the dedicated set. If there is no such CPU, the best sinks are dedicated CPUs that no guest holds. In
+both cases, CPUs in the NUMA node of the mask's device come first. CPUs that guests hold are never sinks. The
+interrupts of a guest's own passthrough device go to the CPUs of that guest. Processes of the host are kept
+off quiet CPUs in the same way: the files ``cpuset.cpus`` of their control groups are masks, too.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 
 MAX_VECTORS: Final = 150
-"""Maximum number of interrupts that a sink gets. An x86 CPU has about 200 vectors, and new devices need
-some.
+"""Maximum number of interrupts that a sink gets. An x86 CPU has about 200 interrupt vectors, and new devices
+need some of them.
 """
 
 NO_SINK: Final = "no CPU is left for it that no guest holds"
@@ -58,7 +58,7 @@ class HeldCpus:
 class IsolationDemand:
     """The isolation that all guests of a host demand together.
 
-    :ivar dedicated: the CPUs of the host that guests may hold (the dedicated set).
+    :ivar dedicated: the CPUs of the host that guests can hold (the dedicated set).
     :ivar nodes: the CPUs of each NUMA node, by number of the node.
     :ivar kept: CPUs that stay quiet although no known guest holds them, for example while a guest is lost.
     """
@@ -88,9 +88,9 @@ class IsolationDemand:
 class KernelAnswers:
     """The kernel's answers to the agent's writes of masks.
 
-    :ivar refused: by path of a mask, the reason why the agent does not change the mask.
-    :ivar full: CPUs without a free interrupt vector.
-    :ivar stored: by path, the CPUs that were written, and the CPUs that the kernel stored.
+    :ivar refused: by the path of a mask: the reason why the agent does not try to change the mask.
+    :ivar full: the CPUs without a free interrupt vector.
+    :ivar stored: by the path of a mask: the CPUs that the agent wrote, and the CPUs that the kernel stored.
     """
 
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -118,7 +118,11 @@ class StuckMask:
 
 @dataclass(frozen=True, slots=True)
 class MaskPlan:
-    """Originals to save, and the writes after that; ``changed`` are masks that others have changed."""
+    """The originals to save first, and the writes to make after that.
+
+    :ivar stuck: the masks that cannot be changed.
+    :ivar changed: the masks that other programs have changed.
+    """
 
     originals: OriginalMasks
     writes: tuple[MaskWrite, ...] = ()
@@ -129,7 +133,7 @@ class MaskPlan:
 def decide_masks(
     facts: IsolationFacts, demand: IsolationDemand, originals: OriginalMasks, answers: KernelAnswers
 ) -> MaskPlan:
-    """Plan the masks of a host. Originals that were saved before the last boot are ignored."""
+    """Plan the writes to the masks of a host. Originals from before the last boot are ignored."""
     if originals.boot != facts.boot:
         originals = OriginalMasks(facts.boot)
     return _MaskPlanner(facts, demand, originals, answers).plan_masks()
@@ -152,7 +156,7 @@ class _MaskPlanner:
         self._tiers = (free - demand.dedicated, free & demand.dedicated)
         default = originals.masks.get(DEFAULT_MASK)
         self._default = None if default is None or not default.written else default
-        # The masks that the kernel may give to threads in the root group when a partition is made or removed.
+        # The masks that the kernel gives to threads in the root group when a partition is made or removed.
         self._replaced = {
             facts.online,
             facts.online - facts.partitioned,
@@ -165,7 +169,7 @@ class _MaskPlanner:
                 self._count_vector(mask, mask.reached_cpus)
 
     def plan_masks(self) -> MaskPlan:
-        """Decide the new value of each mask; one that cannot be read keeps its stored original."""
+        """Decide the new value of each mask; the stored original of a mask that cannot be read stays."""
         kept = {
             path: original
             for path, original in self._originals.masks.items()
@@ -185,7 +189,7 @@ class _MaskPlanner:
                     reason, cpus = f"{cpuset.named_cpus(cpus)} is offline", None
                 elif not self._is_movable(mask):
                     reason, cpus = self._answers.refused.get(path, KERNEL_MANAGED), None
-            # A mask without quiet CPUs is stuck, too, if its original cannot be restored.
+            # A mask without quiet CPUs counts as stuck, too, if its original cannot be restored.
             reached = self._reached_cpus(mask) & self._quiet
             if reason and (reached or original.written):
                 stuck.append(StuckMask(mask, reached, reason))
@@ -198,16 +202,25 @@ class _MaskPlanner:
                 writes.append(MaskWrite(mask, cpus, self._new_text(mask, original, cpus)))
                 kept[path] = original
             else:
-                original = replace(original, written=() if cpus == original.cpus else (cpus,))
+                # After a write of the agent, the first set is not the present one.
+                is_inferred = original.is_inferred and original.written[:1] == (cpus,)
+                written = () if cpus == original.cpus else (cpus,)
+                original = replace(original, written=written, is_inferred=is_inferred)
                 kept |= self._kept_entry(path, mask, original)
-        found = replace(self._originals, quiet=self._quiet, masks=kept, partitioned=self._facts.partitioned)
+        partitioned = self._facts.partitioned
+        if writes:
+            # Until the writes are done, threads have the CPUs that the kernel gave them when it removed these
+            # partitions.
+            partitioned |= self._originals.partitioned
+        found = replace(self._originals, quiet=self._quiet, masks=kept, partitioned=partitioned)
         return MaskPlan(found, tuple(writes), (*stuck, *self._list_loose()), tuple(changed))
 
     def _is_movable(self, mask: KernelMask) -> bool:
         return mask.movable and mask.path not in self._answers.refused
 
     def _reached_cpus(self, mask: KernelMask) -> CpuSet:
-        # A group with an empty set uses the CPUs of its parent, so all online CPUs are assumed.
+        # A group with an empty set uses the CPUs of its parent, which are not known here. So all online CPUs
+        # are assumed.
         return mask.reached_cpus or (self._facts.online if is_group(mask) else mask.cpus)
 
     def _group_cpus(self, cpus: CpuSet) -> CpuSet:
@@ -225,28 +238,30 @@ class _MaskPlanner:
     def _kept_entry(self, path: str, mask: KernelMask, original: OriginalMask) -> dict[str, OriginalMask]:
         """The saved original of a mask.
 
-        While CPUs are quiet, the original of each mask is saved. Otherwise only the originals of changed
-        masks are saved, and those that the next round could mistake for the agent's default mask.
+        While CPUs are quiet, the original of each mask is saved. Otherwise the agent saves the original only
+        in two cases. The mask differs from its original, or the next round could mistake the mask for the
+        agent's default mask.
         """
         is_saved = self._quiet or mask.cpus != original.cpus or self._takes_default(mask)
         return {path: original} if is_saved else {}
 
     def _original_of(self, mask: KernelMask) -> tuple[OriginalMask, bool]:
         """The original of a mask, and whether another program has overwritten the agent's value."""
-        if mask.kind is MaskKind.INTERRUPT and not self._is_movable(mask):
-            # The agent has never changed it, even if it equals the agent's default mask.
-            return OriginalMask(mask.cpus, mask.text, mask.names), False
         known = self._originals.masks.get(mask.path)
         if known is not None and is_group(mask):
             known = replace(known, cpus=self._group_cpus(known.cpus))
         if known is not None and mask.names and known.names != mask.names:
             known = None  # the interrupt number belongs to another device now
+        if known is not None and known.is_inferred and not self._is_movable(mask):
+            # The kernel itself has given the interrupt a mask that equals the agent's default mask.
+            return OriginalMask(mask.cpus, mask.text, mask.names), False
         if known is not None and self._is_ours(mask, known):
             return known, False
         if self._default is not None and self._takes_default(mask):
-            # The original default mask, which the interrupt would have without the agent.
+            # Without the agent, the interrupt would have the original default mask.
             base = self._default.cpus
-            return OriginalMask(base, mask.format_cpus(base), mask.names, (mask.cpus,)), False
+            written = (mask.cpus,)
+            return OriginalMask(base, mask.format_cpus(base), mask.names, written, is_inferred=True), False
         is_changed = known is not None and bool(mask.cpus & self._quiet)
         return OriginalMask(mask.cpus, mask.text, mask.names), is_changed
 
@@ -281,7 +296,7 @@ class _MaskPlanner:
         return original.text if cpus == original.cpus else mask.format_cpus(cpus)
 
     def _wanted_cpus(self, mask: KernelMask, original: OriginalMask) -> CpuSet | None:
-        """The CPUs that a mask should have; None if no CPU may take its work."""
+        """The CPUs that a mask should have; None if no CPU can be used for its work."""
         base = original.cpus
         if mask.kind is MaskKind.PARENT:
             return base
@@ -305,7 +320,7 @@ class _MaskPlanner:
         return None
 
     def _as_stored(self, mask: KernelMask, cpus: CpuSet) -> CpuSet:
-        """The CPUs that the kernel stores if ``cpus`` are written, as far as known; else ``cpus`` itself."""
+        """The CPUs that the kernel stores if ``cpus`` are written; ``cpus`` itself if that is not known."""
         written, stored = self._answers.stored.get(mask.path, (frozenset(), frozenset()))
         return stored if written == cpus and stored and not stored & self._quiet else cpus
 
@@ -328,12 +343,13 @@ class _MaskPlanner:
         return chosen
 
     def _count_vector(self, mask: KernelMask, cpus: CpuSet) -> None:
-        # If a mask has several CPUs, the kernel chooses one, which only the effective mask shows.
+        # Interrupts with several CPUs are not counted: the kernel chooses one of the CPUs, and only the
+        # effective mask shows which one.
         if len(cpus) == 1:
             self._vectors.update(cpus)
             self._load[min(cpus)] += self._facts.counts.get(mask.irq_number, 0)
 
 
 def is_group(mask: KernelMask) -> bool:
-    """Whether a mask belongs to a control group. Only a mask of a control group may be empty."""
+    """Whether a mask belongs to a control group. Only a mask of a control group can be empty."""
     return mask.kind in (MaskKind.GROUP, MaskKind.PARENT)

@@ -2,7 +2,8 @@
 
 Emulator threads are QEMU's threads that run no guest CPU, the workers of vhost, and helpers. Emulator threads
 belong on shared CPUs of the guest's NUMA nodes. With the emulator policy ``isolate`` the guest has a
-dedicated CPU for them, which none of its guest CPUs uses. All other dedicated CPUs are for guest CPUs.
+dedicated CPU for its emulator threads, which none of its guest CPUs uses. All other dedicated CPUs are for
+guest CPUs.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class EmulatorCpus:
     nodes: Mapping[int, CpuSet] = field(default_factory=dict)
 
     def choose_cpus(self, place: CpuAssignment, held: CpuSet, online: CpuSet) -> CpuSet:
-        """The shared CPUs in the NUMA nodes of a guest, or else all shared CPUs; empty without shared CPUs.
+        """The shared CPUs in the NUMA nodes of a guest, or else all shared CPUs; empty if no CPU is left.
 
         :param held: the CPUs that guests hold, which emulator threads must not use.
         """
@@ -41,7 +42,7 @@ class EmulatorCpus:
 
 
 def find_misplaced(threads: Mapping[int, CpuSet], place: CpuAssignment, held: CpuSet) -> dict[int, CpuSet]:
-    """The threads that may use dedicated CPUs against the policy, each with the dedicated CPUs.
+    """The threads that may use dedicated CPUs although the policy forbids it, each with these CPUs.
 
     :param threads: the CPUs of a guest's threads that run no guest CPU, by thread id.
     :param place: the assignment of the guest: the CPUs and NUMA nodes where it runs.

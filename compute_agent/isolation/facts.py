@@ -3,8 +3,8 @@
 Files: /proc/irq (Documentation/core-api/irq/irq-affinity.rst), /sys/devices/virtual/workqueue
 (Documentation/core-api/workqueue.rst), kernel.watchdog_cpumask (Documentation/admin-guide/sysctl/kernel.rst)
 and rps_cpus (Documentation/networking/scaling.rst). The affinity of a kernel thread is also a mask: the agent
-reads it in /proc/PID/status and sets it by sched_setaffinity(2). All paths are relative to the root of these
-folders. The files ``cpuset.cpus`` of control groups with processes of the host are masks as well; see
+reads it in /proc/PID/status and sets it by sched_setaffinity(2). All paths are relative to the root of the
+host's files. The files ``cpuset.cpus`` of control groups with processes of the host are masks as well; see
 :mod:`compute_agent.isolation.control_groups`.
 """
 
@@ -47,7 +47,7 @@ MASK_PATH: Final = re.compile(
     rf"|proc/(?P<thread>[0-9]{{1,10}})/status|{CONTROL_GROUPS}/(?P<group>.+)/{re.escape(GROUP_CPUS)}",
     re.ASCII,
 )
-"""The paths of all files with masks that the agent may write."""
+"""The paths of all files with masks that the agent is allowed to write."""
 
 _PASSTHROUGH: Final = re.compile(r"vfio-[a-z]+\S*\(([0-9a-f:.]+)\)", re.ASCII)
 """The action of an interrupt of a device that is passed through to a guest:
@@ -66,7 +66,8 @@ _VFIO_FILE: Final = re.compile(r"/dev/vfio/(?:([0-9]+)|devices/(vfio[0-9]+))", r
 """The device file of a passthrough device: of its VFIO group, or of the device itself (Linux 6.6)."""
 
 _MAX_FILES: Final = 8192
-"""Maximum number of open files of a process that are listed: a process may have a million."""
+"""Maximum number of open files that the agent lists for a process: a process can have a million open
+files."""
 
 _STAT: Final = re.compile(
     r"[0-9]+ \((?P<name>.*)\) \S(?: -?[0-9]+){5} (?P<flags>[0-9]+)(?: -?[0-9]+){12} (?P<start>[0-9]+) ",
@@ -80,7 +81,7 @@ workqueues.
 """
 
 _FOLLOWING: Final = ("irq/", "vhost-")
-"""Threads that the agent does not place: threads of interrupts follow their interrupts, threads of vhost
+"""Threads that the agent does not place: threads of interrupts follow their interrupts, and threads of vhost
 follow their guest.
 """
 
@@ -116,7 +117,8 @@ class KernelMask:
 
     ``node``, ``effective`` and ``movable`` are read only if a decision needs them.
 
-    :ivar names: a text that identifies the interrupt (its actions) or the thread (name and start time).
+    :ivar names: a text that identifies an interrupt (by its actions) or a thread (by its name and start
+        time).
     :ivar node: the NUMA node of the device that causes the interrupt.
     :ivar effective: the CPUs that the kernel chose among those of the mask.
     :ivar movable: whether the kernel allows a change of the mask.
@@ -171,7 +173,7 @@ class KernelMask:
         return str(self.kind)
 
     def parse_text(self, text: str) -> CpuSet:
-        """The CPUs of a text in the format of this file.
+        """The CPUs in a text that has the format of this file.
 
         :raises cpuset.BadCpuSet: the text has another format.
         """
@@ -193,7 +195,7 @@ def is_list_file(path: str) -> bool:
 
 
 def parse_mask_text(path: str, text: str) -> CpuSet:
-    """The CPUs of a text in the format of a mask's file.
+    """The CPUs in a text that has the format of the file ``path``.
 
     :raises cpuset.BadCpuSet: the text has another format.
     """
@@ -211,7 +213,7 @@ class IsolationFacts:
     """The masks of a host, by path.
 
     :ivar boot: the identifier of the present boot of the host.
-    :ivar gone: the known paths that do not exist any more.
+    :ivar gone: the paths of masks with saved originals that do not exist any more.
     :ivar counts: interrupts since boot, by number of the interrupt; read only if an interrupt needs another
         CPU.
     :ivar owners: uuids of guests by the PCI address of their passthrough device.
@@ -253,7 +255,7 @@ class MaskReader:
 
     @property
     def has_masks(self) -> bool:
-        """Whether this host shows masks of interrupts. A container may hide them."""
+        """Whether this host shows masks of interrupts. In some containers the masks are hidden."""
         return os.path.exists(self.root / DEFAULT_MASK)
 
     def read_facts(
@@ -266,8 +268,8 @@ class MaskReader:
         """The masks of the host, with details for masks that contain a quiet CPU.
 
         :param known: paths of masks of which the agent has saved the original content.
-        :param processes: the main processes of guests, by uuid of the guest. They may have passthrough
-            devices open.
+        :param processes: the main processes of guests, by uuid of the guest. The agent looks for passthrough
+            devices that these processes have open.
         :param guest_groups: control groups of guests, below the root of all control groups.
         """
         boot, online = self.boot_id, self._files.cpu_list(_ONLINE) or frozenset()
@@ -286,7 +288,7 @@ class MaskReader:
         owners: Mapping[str, str] = {}
         if processes and any(mask.pci_address for mask in masks.values()):
             owners = self._read_owners(processes)
-        # A file that cannot be read for a moment is not gone.
+        # A file that exists but cannot be read at this moment does not count as gone.
         gone = frozenset(path for path in known if path not in masks and self._is_gone(path))
         loose = self._count_loose() if quiet else 0
         possible = self.groups.read_possible()
@@ -295,12 +297,14 @@ class MaskReader:
     def _is_gone(self, path: str) -> bool:
         match = MASK_PATH.fullmatch(path)
         if match is not None and match["thread"]:
-            # The thread's id may belong to a process by now, or the thread may be bound to one CPU for good.
+            # The id of the thread may belong to a process by now. The thread may also be one that the kernel
+            # has bound to a CPU for ever.
             threads, thread = kernel_files.list_kernel_threads(self.root), match["thread"]
             is_ended = threads is not None and thread not in threads
             return is_ended or (self._files.text(f"proc/{thread}/stat") is not None and thread in self._fixed)
         if match is not None and match["group"]:
-            # The file exists only while the controller is enabled; the group stays.
+            # The folder of the group is checked, because the file exists only while the controller is
+            # enabled.
             path = path.rpartition("/")[0]
         return not os.path.lexists(f"{self.root}/{path}")
 
@@ -340,7 +344,11 @@ class MaskReader:
         kernel_files.write_text(f"{self.root}/{path}", f"{text}\n")
 
     def renew_threads(self) -> None:
-        """Make threads follow their interrupts, as a new partition lets them use all CPUs."""
+        """Make the threads of interrupts follow their interrupts again.
+
+        A new partition lets these threads use all CPUs. A write of the interrupt's present mask moves its
+        thread.
+        """
         for thread in kernel_files.list_kernel_threads(self.root) or []:
             match = _STAT.match(self._files.text(f"proc/{thread}/stat") or "")
             found = None if match is None else _INTERRUPT_THREAD.match(match["name"])
@@ -362,7 +370,8 @@ class MaskReader:
         os.sched_setaffinity(thread, cpus)
 
     def _read_masks(self, known: Collection[str]) -> Iterator[KernelMask]:
-        # The default mask is read first, so that an interrupt made meanwhile has this or a newer default.
+        # The default mask is read first, so that an interrupt that is made during the reads has this or a
+        # newer default mask.
         for path, kind in ((DEFAULT_MASK, MaskKind.DEFAULT), (WATCHDOG_MASK, MaskKind.WATCHDOG)):
             yield from self._read_mask(path, kind)
         yield from self._read_interrupts(known)
@@ -401,8 +410,8 @@ class MaskReader:
     def _read_interrupts(self, known: Collection[str]) -> Iterator[KernelMask]:
         for number in self._files.list_numbers(INTERRUPTS, ""):
             path = f"{INTERRUPTS}/{number}/smp_affinity_list"
-            # The folders of the actions are in the same folder as these files. Checking the type of each
-            # entry would take more time.
+            # The folder of an interrupt has a subfolder for each action, and some files. Subfolders and files
+            # are distinguished by their names, because reading the type of each entry takes more time.
             names = self._files.list_names(f"{INTERRUPTS}/{number}")
             actions = printable_text(", ".join(name for name in names if name not in _INTERRUPT_FILES))
             # An interrupt without an action never fires. When the interrupt gets an action, its mask becomes
@@ -505,7 +514,10 @@ class MaskReader:
         return []
 
     def _is_device(self, opened: str, path: str) -> bool:
-        """Whether an open file is a device of the host, and not of its process's mount namespace."""
+        """Whether an open file is the device with this path on the host.
+
+        In the mount namespace of its process, the path can belong to another file.
+        """
         try:
             has, wanted = (os.stat(f"{self.root}/{each}") for each in (opened, path.lstrip("/")))
         except OSError:

@@ -1,14 +1,14 @@
 """Makes irqbalance move no interrupts to quiet CPUs: bans these CPUs through its socket, and lifts the bans.
 
 irqbalance listens on ``/run/irqbalance/irqbalancePID.sock``, and handles one connection with one command at a
-time (``sock_handle`` in its irqbalance.c). ``setup`` returns its interval and the banned CPUs. ``settings
-cpus LIST`` replaces the banned CPUs. After ``settings cpus NULL`` irqbalance uses the banned CPUs of its
-environment again. Both commands take effect with its next scan. A ban ends with the process of irqbalance, so
-a new process needs a new ban.
+time (``sock_handle`` in irqbalance.c). ``setup`` returns the interval between two scans and the banned CPUs.
+``settings cpus LIST`` replaces the banned CPUs. After ``settings cpus NULL`` irqbalance uses the banned CPUs
+of its environment again. Both ``settings`` commands take effect at the next scan of irqbalance. A ban ends
+with the process of irqbalance, so a new process needs a new ban.
 
 A *key* is the name of a socket and the time when it was made, so each process of irqbalance has another key.
-The *base* of a ban is the set of CPUs that irqbalance had banned before. The agent keeps the CPUs of the base
-banned.
+The *base* of a ban is the set of CPUs that irqbalance had banned before the agent. The agent keeps the CPUs
+of the base banned.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _NAME: Final = re.compile(r"irqbalance[0-9]{1,10}\.sock", re.ASCII)
 _MAX_SOCKETS: Final = 4
 _ANSWER_SECONDS: Final = 1.0
 _SILENT_SECONDS: Final = 30.0
-"""Seconds without a command after irqbalance did not answer, because each wait for an answer delays the
-round.
+"""Seconds for which the agent sends no command after irqbalance did not answer, because each wait for an
+answer delays the round.
 """
 
 _ANSWER_BYTES: Final = 1 << 16
@@ -64,7 +64,7 @@ class BalancerGoneError(BalancerError):
 
 @dataclass(frozen=True, slots=True)
 class KeptBan:
-    """The ban of one irqbalance: its base, and the CPUs that the agent wrote (empty after a lift)."""
+    """The ban of one irqbalance: its base, and the CPUs that the agent wrote (empty if it lifted the ban)."""
 
     base: CpuSet
     written: CpuSet = frozenset()
@@ -76,7 +76,7 @@ class SeenBan:
 
     :ivar sent: the CPUs that this agent process last wrote. Empty means that the agent lifted the ban, and
         None that it wrote nothing.
-    :ivar is_pending: whether irqbalance has not scanned since the last write.
+    :ivar is_pending: whether irqbalance has perhaps not scanned since the last write.
     """
 
     cpus: CpuSet
@@ -86,7 +86,7 @@ class SeenBan:
 
 @dataclass(frozen=True, slots=True)
 class BanPlan:
-    """Bans of CPUs to save, and the writes to irqbalance after that, where no CPUs lift the ban."""
+    """The bans to save first, and the writes to irqbalance after that; a write without CPUs lifts a ban."""
 
     kept: Mapping[str, KeptBan] = field(default_factory=dict)
     writes: Mapping[str, CpuSet] = field(default_factory=dict)
@@ -107,8 +107,8 @@ def decide_bans(
         if quiet <= ban.base:
             if ban.written:
                 writes[key] = frozenset()
-            # Until its next scan irqbalance still shows the agent's former ban, which must not be taken for
-            # its base.
+            # The ban is kept until the next scan of irqbalance: until then irqbalance shows the agent's
+            # former ban, which the agent must not mistake for the base.
             if ban.written or (known is not None and not _is_returned(now, ban)):
                 found[key] = ban
             continue
@@ -127,8 +127,8 @@ def _is_due(now: SeenBan, ban: KeptBan, wanted: CpuSet) -> bool:
     if ban.written != wanted:
         return True
     if now.sent == wanted:
-        # Additional banned CPUs are no difference, because irqbalance itself may ban CPUs, for example
-        # overheated ones.
+        # Additional banned CPUs are no difference, because irqbalance itself can ban CPUs, for example
+        # overheated CPUs.
         return not (now.is_pending or wanted <= now.cpus)
     return now.cpus != wanted
 
@@ -138,7 +138,7 @@ class _BalancerMemory:
     """The data that the agent keeps in memory about one irqbalance process.
 
     :ivar sent: the banned CPUs that the agent has written last.
-    :ivar scanned: the time at which irqbalance will certainly have scanned after that write.
+    :ivar scanned: the time after which irqbalance has certainly scanned since that write.
     :ivar reason: the reason why the agent does not ask irqbalance before the time ``again``; empty if
         irqbalance answers.
     :ivar seconds: the seconds between two scans of interrupts by irqbalance.
@@ -179,9 +179,9 @@ class BalancerSockets:
     def write_ban(self, key: str, cpus: CpuSet) -> None:
         """Ban CPUs. If ``cpus`` is empty, make irqbalance use the banned CPUs of its environment again.
 
-        :raises BalancerError: irqbalance did not confirm the command, and may still execute it.
+        :raises BalancerError: irqbalance did not confirm the command, but perhaps executes it later.
         """
-        # irqbalance reads only the first word of the list.
+        # The list must not contain blanks, because irqbalance reads only its first word.
         self._send_command(key, f"settings cpus {cpuset.format(cpus) or 'NULL'}")
         memory = self._memories.setdefault(key, _BalancerMemory())
         memory.sent, memory.scanned = cpus, self._clock() + memory.seconds + _SCAN_MARGIN
@@ -191,7 +191,7 @@ class BalancerSockets:
             raise BalancerError(memory.reason)
         try:
             answer = self._send_command(key, "setup")
-            # irqbalance sends nothing to a process without permission.
+            # An empty answer is a refusal: irqbalance sends nothing to a process without permission.
             if not answer:
                 raise BalancerError(REFUSED)
             match = _ANSWER.fullmatch(answer.strip(b"\0\n "))
@@ -251,7 +251,7 @@ class BalancerSockets:
         except (FileNotFoundError, ConnectionRefusedError):
             raise BalancerGoneError from None
         except OSError as error:
-            # If a connection hangs, the queue of connections is full.
+            # EAGAIN means that the queue of connections is full, because irqbalance hangs.
             is_full = error.errno == errno.EAGAIN
             raise BalancerError(NO_ANSWER if is_full else os.strerror(error.errno or 0)) from None
 
@@ -284,7 +284,7 @@ def _run_command(connection: socket.socket, path: str, command: str) -> bytes:
 
 
 def has_socket(root: Path) -> bool:
-    """Whether an irqbalance of the host below ``root`` listens, even if it does not answer now."""
+    """Whether an irqbalance of the host below ``root`` has a socket, even if it does not answer now."""
     return any(BalancerSockets(root).read_bans())
 
 

@@ -1,7 +1,7 @@
 """The file with the originals of masks: their contents before the agent's first write.
 
-The file is written before the first mask, so the next agent finds the originals even if this agent is killed.
-The file is valid for one boot, because a reboot restores all masks.
+The file is written before any mask is changed, so the next agent finds the originals even if this agent is
+killed. The file is valid for one boot, because a reboot restores all masks.
 """
 
 from __future__ import annotations
@@ -30,26 +30,31 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class OriginalMask:
-    """The original of a mask: its text, the actions of its interrupt, and the value that the agent wrote.
+    """The original of a mask: its CPUs and text, the names that identify the mask, and the agent's writes.
 
-    ``written`` has the sets of CPUs that the mask may have because of the agent: the set of the last write.
-    Until the agent has read this write back, ``written`` also has the set of the previous write.
+    ``written`` has the sets of CPUs that the mask can have because of the agent. Usually this is the set of
+    the last write. Until the agent has read this write back, ``written`` also has the set of the previous
+    write. An original is *inferred* if the agent has found its default mask in a new interrupt, and has not
+    written another mask there yet.
     """
 
     cpus: CpuSet
     text: str
     names: str = ""
     written: tuple[CpuSet, ...] = ()
+    is_inferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class OriginalMasks:
-    """The original contents of all masks since the last boot, by path.
+    """The originals of all masks of one boot.
 
+    :ivar boot: the id of the boot.
+    :ivar masks: the originals of masks, by path.
     :ivar quiet: the CPUs that were quiet at the last write.
     :ivar partitioned: the CPUs that were in partitions at the last write.
     :ivar groups: the original contents of the partition files of control groups, by path.
-    :ivar bans: bans of irqbalance by key.
+    :ivar bans: the bans of irqbalance processes, by key.
     """
 
     boot: str = ""
@@ -116,7 +121,7 @@ class OriginalsFile:
         return self._kept
 
     def keep_originals(self, originals: OriginalMasks) -> None:
-        """Replace the file. A damaged file is renamed first.
+        """Replace the content of the file. A damaged file is first renamed.
 
         :raises OSError: the file cannot be read, renamed or written.
         """
@@ -140,6 +145,7 @@ def dump_originals(originals: OriginalMasks) -> bytes:
                 "text": mask.text,
                 "names": mask.names,
                 "written": [cpuset.format(cpus) for cpus in mask.written],
+                "inferred": mask.is_inferred,
             }
             for path, mask in originals.masks.items()
         },
@@ -163,7 +169,8 @@ def parse_originals(content: bytes) -> OriginalMasks:
 
 def _read_originals(data: Any) -> OriginalMasks:
     masks = {str(path): _read_original(str(path), one) for path, one in data["masks"].items()}
-    # An older agent made no partitions, and gave irqbalance no bans.
+    # The file of an older release lacks some keys, because that release made no partitions and gave
+    # irqbalance no bans.
     partitioned = cpuset.parse(kept_json.text(data.get("partitioned", "")))
     groups = {str(path): _read_text(str(path), text) for path, text in data.get("groups", {}).items()}
     bans = {str(key): _read_ban(str(key), ban) for key, ban in data.get("bans", {}).items()}
@@ -190,4 +197,6 @@ def _read_original(path: str, one: Any) -> OriginalMask:
         raise ValueError(f"{path!r} is not a mask")
     text = kept_json.text(one["text"])
     written = tuple(cpuset.parse(kept_json.text(cpus)) for cpus in one["written"])
-    return OriginalMask(parse_mask_text(path, text), text, kept_json.text(one["names"]), written)
+    # files of older releases lack this key
+    is_inferred = one.get("inferred", False) is True
+    return OriginalMask(parse_mask_text(path, text), text, kept_json.text(one["names"]), written, is_inferred)

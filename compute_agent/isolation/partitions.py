@@ -2,12 +2,13 @@
 
 See Documentation/admin-guide/cgroup-v2.rst, "cpuset.cpus.partition". Each guest CPU of a libvirt domain has a
 group, which becomes a partition. A process guest has a single group, which becomes a partition if the guest
-uses only CPUs that it holds. A partition with parents that are no partitions is remote (Linux 6.7): each
-ancestor group lists its CPUs in ``cpuset.cpus.exclusive``. Before Linux 6.11 the CPUs must also be in
-``cpuset.cpus`` of the ancestors, so an empty ``cpuset.cpus`` there gets all CPUs.
+uses only CPUs that it holds. A partition is *remote* if its parent groups are no partitions (Linux 6.7). Then
+each ancestor group lists the CPUs of the partition in ``cpuset.cpus.exclusive``. Before Linux 6.11 the CPUs
+must also be in ``cpuset.cpus`` of the ancestors, so the agent writes all CPUs to an empty ``cpuset.cpus`` of
+an ancestor.
 
-The kernel may accept a write, but make the partition invalid. The file then contains the reason. Partitions
-are removed from the innermost group to the outermost.
+The kernel can accept a write and make the partition invalid. Then the file ``cpuset.cpus.partition`` contains
+the reason. The agent removes partitions from the innermost group to the outermost.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _CAP_SYS_ADMIN: Final = 21
 
 MEMBER: Final = "member"
 ISOLATED: Final = "isolated"
-"""A partition without load balancing and without unbound workqueues; for a single CPU."""
+"""The kind of partition without load balancing and without unbound workqueues; used for a single CPU."""
 BALANCED: Final = "root"
 
 PARTITION_PATH: Final = re.compile(
@@ -75,7 +76,7 @@ class GroupState:
 
     A content of None means that the kernel has no such file.
 
-    :ivar passed: the exclusive CPUs that the group really gets from its ancestors
+    :ivar passed: the exclusive CPUs that the group actually gets from its ancestors
         (``cpuset.cpus.exclusive.effective``).
     """
 
@@ -91,7 +92,10 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """The states of groups: of future partitions, of their ancestors, and of groups with saved originals."""
+    """The states of the groups that matter to a plan.
+
+    The groups are those that should become partitions, their ancestors, and groups with saved originals.
+    """
 
     online: CpuSet = frozenset()
     groups: Mapping[str, GroupState] = field(default_factory=dict)
@@ -99,7 +103,7 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """The originals to save first, and the ordered writes to make after that.
+    """The originals to save first, and the writes to make after that, in their order.
 
     :ivar refused: reasons why guests get no partition, by uuid of the guest.
     :ivar valid: the CPUs of the valid partitions in the kernel.
@@ -127,7 +131,7 @@ def is_partition_text(path: str, text: object) -> bool:
 def decide_partitions(
     facts: PartitionFacts, targets: Iterable[PartitionTarget], originals: Mapping[str, str]
 ) -> PartitionPlan:
-    """Plan the writes that make the wanted partitions of a host, and remove all others."""
+    """Plan the writes that make the wanted partitions of a host and remove all other partitions."""
     return _PartitionPlanner(facts, originals).plan_partitions(targets)
 
 
@@ -149,8 +153,8 @@ class _PartitionPlanner:
         touched = {_group_of(path) for path, _ in writes}
         for group, kind in self._kinds.items():
             state = self._facts.groups[group].partition
-            # The kernel makes an invalid partition valid again when the cause ends, but not after a change by
-            # the agent. So the agent writes again.
+            # The kernel makes an invalid partition valid again when the cause ends, but not if a write of the
+            # agent ended the cause. So the agent writes the partition again.
             changed = any(group == each or group.startswith(f"{each}/") for each in touched)
             if state != kind and (_state_word(state) != kind or changed):
                 writes.append((_path(group, _PARTITION), kind))
@@ -169,7 +173,8 @@ class _PartitionPlanner:
         if state.exclusive is None and not is_local:
             self._refused[target.uuid].append(NO_REMOTE)
             return
-        # A guest is pinned before its partition is made: pins outside of a partition's CPUs would fail.
+        # The partition is made only after the guest is pinned to these CPUs: later, pins to CPUs outside of
+        # the partition would fail.
         if cpuset.parse_or_empty(state.cpus) != target.cpus:
             return
         self._kinds[target.group] = target.partition_kind
@@ -205,7 +210,7 @@ class _PartitionPlanner:
                 yield path, self._originals[path]
 
     def _list_grants(self) -> Iterator[tuple[str, str]]:
-        """The writes that give exclusive CPUs to groups, outermost groups first."""
+        """Yield the writes that give exclusive CPUs to groups, outermost groups first."""
         for group in sorted(self._exclusive, key=lambda group: (group.count("/"), group)):
             state = self._facts.groups.get(group, GroupState())
             if group in self._filled and not state.cpus:
@@ -231,7 +236,10 @@ class _PartitionPlanner:
         return self._is_wanted(group, file) or (has is not None and self._has_changed(path, has))
 
     def _has_changed(self, path: str, has: str) -> bool:
-        """Whether a file differs from its original; all CPUs equal none, which the kernel refuses."""
+        """Whether a file differs from its original.
+
+        If the original is an empty set, all CPUs count as equal, because the kernel can refuse an empty set.
+        """
         is_all = path.endswith(f"/{GROUP_CPUS}") and cpuset.parse_or_empty(has) >= self._facts.online
         return has != self._originals[path] and not (is_all and not self._originals[path])
 
@@ -250,18 +258,19 @@ class PartitionFiles:
     @property
     def has_remote(self) -> bool:
         """Whether the kernel supports partitions below groups that are no partitions."""
-        # The file of the root group is newer (Linux 6.8), and exists even without any group.
+        # The agent looks for another file, which is a little newer (Linux 6.8): it is in the root group, and
+        # exists even if the host has no other group.
         return os.path.exists(self.root / CONTROL_GROUPS / "cpuset.cpus.isolated")
 
     @property
     def may_make(self) -> bool:
-        """Whether this process may make remote partitions, which requires CAP_SYS_ADMIN."""
+        """Whether this process is allowed to make remote partitions, which requires CAP_SYS_ADMIN."""
         return has_capability(self._files.text("proc/self/status") or "", _CAP_SYS_ADMIN)
 
     def list_targets(
         self, uuid: str, group: str, cpus: CpuSet, vcpu_cpus: tuple[CpuSet, ...]
     ) -> tuple[list[PartitionTarget], str]:
-        """The groups of a guest that should become partitions; or no group, and a message with the reason.
+        """The groups of a guest that should become partitions, or no group and a message with the reason.
 
         :param group: the control group of the whole guest.
         :param cpus: the dedicated CPUs that the guest holds.
@@ -277,7 +286,7 @@ class PartitionFiles:
                 others = cpuset.named_cpus(wanted - cpus)
                 return [], f"alone: other threads of it are in the same control group, on {others}"
             return [PartitionTarget(uuid, group, wanted)], ""
-        # Guest CPUs on shared CPUs need no partition.
+        # A guest CPU that may use shared CPUs gets no partition.
         sets = dict(enumerate(vcpu_cpus))
         wanted_sets = {number: sets.get(number, frozenset()) for number in found}
         targets = [

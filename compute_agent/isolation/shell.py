@@ -1,15 +1,15 @@
-"""Sets the masks of a host as guests demand: reads them, saves originals, writes and reads back.
+"""Sets the masks of a host as guests demand: reads masks, saves originals, writes masks and reads them back.
 
-Partitions are made after masks are written. The reason is that the kernel removes the CPUs of partitions from
-the mask of workqueues, so the original of this mask must be read first. For the same reason, partitions are
-removed before masks are restored.
+The agent writes masks before it makes partitions. The reason is that the kernel removes the CPUs of
+partitions from the mask of workqueues, so the agent must read the original of this mask before. For the same
+reason, the agent removes partitions before it restores masks.
 
-A host may have two agents: one for domains and one for processes. Each agent would take the other's masks for
-drift. So the first agent with a quiet guest keeps the right to change masks (:class:`MaskOwnership`) until
-all masks have their originals.
+A host can have two agents, for example one for domains and one for processes. Each agent would mistake the
+masks of the other agent for drift. So the first agent with a quiet guest keeps the right to change masks
+(:class:`MaskOwnership`) until all masks have their originals.
 
-Usually the control group of the agent keeps its own threads off quiet CPUs. :class:`OwnThreads` is for hosts
-where guests are below that group, and for hosts without cgroup v2.
+Usually the mask of the agent's control group keeps the agent's own threads off quiet CPUs.
+:class:`OwnThreads` is for hosts where guests are below that group, and for hosts without cgroup v2.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ from compute_agent.model.cpuset import CpuSet, named_cpus
 LOG = logging.getLogger(__name__)
 
 _ROUNDS: Final = 4
-"""The number of passes: a write, a second write if a CPU had no free vector or a device was reset, and a last
-reading.
+"""The maximum number of passes. A pass reads all masks and writes those that differ. Further passes repeat
+writes that failed, for example because a CPU had no free vector; the last pass only reads.
 """
 
 _FINAL: Final = frozenset({errno.EIO, errno.EPERM})
@@ -71,12 +71,14 @@ _PASSING: Final = frozenset({errno.EBUSY, errno.EAGAIN, errno.EINTR})
 
 @dataclass(frozen=True, slots=True)
 class IsolationStatus:
-    """The quiet CPUs, the work that stays on them, and the number of files that differ from their originals.
+    """The quiet CPUs, the work that stays on them, and the number of changed masks.
 
+    :ivar stuck: the masks that cannot be changed as needed.
+    :ivar changed_masks: the number of masks, partition files and bans that differ from their originals.
+    :ivar alone: the CPUs of valid partitions.
     :ivar refused: by uuid of the guest, messages about partitions that the guest does not have.
     :ivar balancers: messages about irqbalance processes that do not avoid the quiet CPUs.
-    :ivar unlocked: the reason why another agent writes, or may write, the same masks; empty if no other agent
-        can.
+    :ivar unlocked: the reason why another agent may write the same masks; empty if no other agent can.
     """
 
     quiet: CpuSet = frozenset()
@@ -94,7 +96,10 @@ class IsolationStatus:
 
 
 class HostIsolator:
-    """Sets masks, partitions and bans as guests demand, from one thread, in a locked state folder."""
+    """Sets masks, partitions and bans as guests demand.
+
+    Only one thread uses the object, while the agent holds the lock of the state folder.
+    """
 
     def __init__(
         self,
@@ -103,7 +108,10 @@ class HostIsolator:
         count_drift: Callable[[], object] = lambda: None,
         ownership: MaskOwnership | None = None,
     ) -> None:
-        """Begin without quiet CPUs; ``count_drift`` is called for each mask that others changed."""
+        """Begin without quiet CPUs.
+
+        :param count_drift: called for each mask that another program changed.
+        """
         self._ownership = MaskOwnership() if ownership is None else ownership
         self._reader = reader
         self._partitions = reader.partitions
@@ -132,7 +140,7 @@ class HostIsolator:
         :raises OSError: the originals cannot be read.
         """
         found = self._store.kept_originals
-        # If there is nothing to restore, only the boot id is read.
+        # The boot id is read only if there is something to restore.
         is_empty = not (found.masks or found.groups or found.bans)
         return found if is_empty or found.boot == self._reader.boot_id else OriginalMasks()
 
@@ -143,7 +151,7 @@ class HostIsolator:
         return bool(kept.masks or kept.groups or kept.bans)
 
     def bring_about(self, demand: IsolationDemand) -> IsolationStatus:
-        """Set masks, partitions and bans as a demand says; return the status, which lists all failures.
+        """Set masks, partitions and bans as the demand says; return the status, which lists all failures.
 
         :raises OSError: originals cannot be kept. Files without a kept original are not written.
         """
@@ -151,7 +159,7 @@ class HostIsolator:
             quiet = [guest.uuid for guest in demand.guests if guest.quiet]
             self._show_status(IsolationStatus(refused=dict.fromkeys(quiet, (objection,)), unlocked=objection))
             return self.status
-        # The bans come before masks, because irqbalance would change masks back.
+        # Bans are set before masks are written, because irqbalance would change the masks back.
         balancers = self._set_bans(demand.quiet_cpus)
         targets, refused = self._list_targets(demand)
         kept = self.kept_originals
@@ -184,7 +192,7 @@ class HostIsolator:
         return self.status
 
     def _set_bans(self, quiet: CpuSet) -> tuple[str, ...]:
-        """Make each irqbalance also ban the quiet CPUs; return messages about processes that do not.
+        """Make each irqbalance ban the quiet CPUs, too; return messages about processes that do not.
 
         :raises OSError: bans cannot be kept, so nothing is written.
         """
@@ -221,7 +229,7 @@ class HostIsolator:
             self._store.keep_originals(kept)
 
     def _set_masks(self, demand: IsolationDemand, partitioned: CpuSet) -> tuple[tuple[StuckMask, ...], int]:
-        """Set the masks; return the refused masks, and the number of masks that differ from originals."""
+        """Set the masks; return the stuck masks, and the number of masks that differ from originals."""
         failures: dict[str, str] = {}
         full: CpuSet = frozenset()
         plan = MaskPlan(OriginalMasks())
@@ -252,7 +260,7 @@ class HostIsolator:
     def _list_targets(
         self, demand: IsolationDemand
     ) -> tuple[list[PartitionTarget], dict[str, tuple[str, ...]]]:
-        """The groups that should be partitions, and the reasons for guests without partitions."""
+        """The groups that should be partitions, and the reasons why other guests get no partitions."""
         targets: list[PartitionTarget] = []
         refused: dict[str, tuple[str, ...]] = {}
         for guest in demand.guests:
@@ -269,7 +277,7 @@ class HostIsolator:
         return guest.group or (self._reader.groups.find_group(guest.pid) if guest.pid else "")
 
     def _set_partitions(self, targets: Sequence[PartitionTarget]) -> tuple[PartitionPlan, bool]:
-        """Make the wanted partitions and remove all others; return the plan, and whether it wrote anything.
+        """Make the wanted partitions and remove all others; return the plan, and whether a file was written.
 
         :raises OSError: originals cannot be kept, so nothing is written.
         """
@@ -304,7 +312,7 @@ class HostIsolator:
         return decide_partitions(self._partitions.read_facts(groups), targets, originals.groups)
 
     def plan_changes(self, demand: IsolationDemand) -> tuple[MaskWrite, ...]:
-        """The writes to masks that a demand would cause, without writing them.
+        """The writes to masks that a demand would cause; nothing is written.
 
         :raises OSError: originals cannot be read.
         """
@@ -314,7 +322,7 @@ class HostIsolator:
         return self._decide_masks(demand, originals, frozenset(), originals.partitioned)[1].writes
 
     def plan_bans(self, demand: IsolationDemand) -> tuple[CpuSet, ...]:
-        """For each irqbalance process, the CPUs that it would have to avoid. An empty set lifts a ban.
+        """For each ban that would change, the CPUs that irqbalance would have to avoid; empty to lift a ban.
 
         :raises OSError: originals cannot be read.
         """
@@ -325,7 +333,7 @@ class HostIsolator:
         return tuple(decide_bans(seen, failures.keys(), demand.quiet_cpus, kept).writes.values())
 
     def plan_partitions(self, demand: IsolationDemand) -> tuple[tuple[str, str], ...]:
-        """The writes to files of partitions that a demand would cause, as paths and texts.
+        """The writes to files of partitions that a demand would cause, as pairs of path and text.
 
         :raises OSError: originals cannot be read.
         """
@@ -355,7 +363,7 @@ class HostIsolator:
     def _write_masks(
         self, writes: Iterable[MaskWrite], facts: IsolationFacts, full: CpuSet
     ) -> tuple[dict[str, str], CpuSet]:
-        """Write masks; return the refusals by path, and the CPUs without a free vector."""
+        """Write masks; return the reasons of failed writes by path, and the CPUs without a free vector."""
         failures: dict[str, str] = {}
         for write in writes:
             path = write.mask.path
@@ -415,7 +423,7 @@ class HostIsolator:
 def _with_failures(
     plan: PartitionPlan, targets: Iterable[PartitionTarget], failures: Mapping[str, str]
 ) -> PartitionPlan:
-    """The plan of partitions, with the kernel's errors added to the messages of the guests concerned."""
+    """The plan of partitions, with the kernel's errors added to the messages of the affected guests."""
     if not failures:
         return plan
     refused = {uuid: list(reasons) for uuid, reasons in plan.refused.items()}
@@ -437,7 +445,7 @@ def _unfinished_masks(plan: MaskPlan, quiet: CpuSet, failures: Mapping[str, str]
 
 
 def stuck_sentences(stuck: Iterable[StuckMask], cpus: CpuSet | None = None) -> tuple[str, ...]:
-    """Messages about masks that cannot be changed and still contain some of ``cpus``: one for each reason."""
+    """Messages, one for each reason, about stuck masks that still contain some of ``cpus``."""
     together: dict[str, list[str]] = defaultdict(list)
     for one in stuck:
         if cpus is None or one.cpus & cpus:
@@ -449,17 +457,23 @@ LOCK_FILE: Final = "isolation.lock"
 
 
 class MaskOwnership:
-    """Takes a lock in a folder that all agents of the host share. Only one thread may use this object."""
+    """The right to change masks: a lock in a folder that all agents of the host share.
+
+    Only one thread is allowed to use this object.
+    """
 
     def __init__(self, folder: Path | None = None) -> None:
-        """Use a lock in ``folder``; None if the host has no other agent."""
+        """Use a lock in ``folder``; None means that no lock is needed."""
         self._path = None if folder is None else folder / LOCK_FILE
         self._held: int | None = None
         #: The reason why no lock can be taken; empty if there is no problem.
         self.problem = ""
 
     def find_objection(self) -> str:
-        """Take the right to change masks, or name the agent that has it; ``problem`` has a failed lock."""
+        """Take the right to change masks; return a text that names the agent that has it, or an empty text.
+
+        If no lock can be taken, the result is empty and ``problem`` has the reason.
+        """
         if self._path is None or (self._held is not None and is_held(self._path, self._held)):
             return ""
         self.give_up()
@@ -470,7 +484,7 @@ class MaskOwnership:
             return f"another agent has quiet CPUs on this host ({error})"
         except OSError as error:
             # Isolation goes on without a lock, because few hosts have two agents, and a container may lack
-            # the folder.
+            # the folder for the lock.
             problem = f"a second agent of this host would undo the masks, as no lock can be taken: {error}"
             if problem != self.problem:
                 LOG.warning(
@@ -482,7 +496,7 @@ class MaskOwnership:
         return ""
 
     def give_up(self) -> None:
-        """Release the right to change masks, so that another agent may take it."""
+        """Release the right to change masks, so that another agent can take it."""
         if self._held is not None:
             with contextlib.suppress(OSError):
                 os.close(self._held)
@@ -490,7 +504,7 @@ class MaskOwnership:
 
 
 class OwnThreads:
-    """Binds the threads of this process to CPUs. New threads have the CPUs of the thread that starts them."""
+    """Binds the threads of this process to CPUs. A new thread has the CPUs of the thread that starts it."""
 
     def __init__(self) -> None:
         #: The CPUs that the main thread had before; None: the agent has not changed them.
@@ -504,8 +518,8 @@ class OwnThreads:
         home = present if self._home is None else self._home
         goal = (home - cpus) or home
         for name in os.listdir("/proc/self/task"):
-            # A thread that has ended needs no CPUs. If the kernel refuses, the agent's control group does not
-            # allow these CPUs.
+            # Errors are ignored: the thread has ended, or the agent's control group does not allow these
+            # CPUs.
             with contextlib.suppress(OSError):
                 if frozenset(os.sched_getaffinity(int(name))) != goal:
                     os.sched_setaffinity(int(name), goal)

@@ -1,8 +1,9 @@
 """Finds boot options and programs of the host that affect quiet CPUs or shared CPUs.
 
-Boot options: Documentation/admin-guide/kernel-parameters.txt of Linux. ``isolcpus`` takes CPUs out of load
-balancing, and ``nohz_full`` stops their tick while one thread runs. The kernel shows both lists in
-/sys/devices/system/cpu. For a kernel without these files, the agent reads the boot line.
+Documentation/admin-guide/kernel-parameters.txt of Linux describes the boot options. ``isolcpus`` takes CPUs
+out of load balancing, and ``nohz_full`` stops the timer tick of CPUs while one thread runs there. The kernel
+shows both lists in /sys/devices/system/cpu. If the kernel does not have these files, the agent reads the
+options in the boot line (/proc/cmdline).
 
 TuneD runs as the process ``tuned``, and its profile is in /etc/tuned/active_profile.
 """
@@ -65,7 +66,7 @@ def _option_cpus(files: SysFiles, line: list[str], option: str) -> CpuSet:
     for word in line:
         name, _, value = word.partition("=")
         if name == option:
-            # isolcpus may have flags before its CPUs; without flags, "domain" is meant.
+            # isolcpus can have flags before its CPUs. Without flags, the kernel assumes the flag "domain".
             words = value.split(",") if option == ISOLCPUS else [value]
             flags = [word for word in words if word in _FLAGS]
             cpus = cpuset.parse_or_empty(",".join(word for word in words if word not in _FLAGS))
@@ -75,7 +76,7 @@ def _option_cpus(files: SysFiles, line: list[str], option: str) -> CpuSet:
 
 
 def boot_warnings(boot: BootIsolation, cpu_sets: CpuSets) -> Iterator[str]:
-    """Warnings about boot options, meant for dedicated CPUs, that isolate shared CPUs."""
+    """Warnings about shared CPUs in boot options that are meant for dedicated CPUs."""
     shared = (cpu_sets.shared | cpu_sets.emulator) - cpu_sets.dedicated
     remedy = "name them in [compute] cpu_dedicated_set, or remove them from the boot line"
     if cpus := shared & boot.unbalanced:

@@ -1,8 +1,8 @@
 """The periodic work of the agent. Each loop is a thread that runs one part of the agent in rounds.
 
-A loop uses the configuration in force, the worker and the objects that do the loop's work. No loop uses
-sockets, signals or the code that makes all objects; these are in :mod:`compute_agent.agent`. Two loops
-communicate through an object that is made before these loops, such as a
+A loop uses the configuration in force, the worker of the pipeline, and the objects that do the loop's work.
+No loop uses sockets, signals or the code that makes all objects; these are in :mod:`compute_agent.agent`. Two
+loops communicate through an object that is made before these loops, such as a
 :class:`~compute_agent.threads.WakeSignal` or the arbiter of limits.
 
 :mod:`~compute_agent.loops.reports` reports to Placement, :mod:`~compute_agent.loops.triggers` runs

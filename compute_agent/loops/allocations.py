@@ -1,6 +1,6 @@
-"""Reads the allocations of this host's consumers, and protects them from a restore and from expiry.
+"""Reads the allocations of this host's consumers, and protects them from a restored database and from expiry.
 
-If an operator restores Placement's database from a backup, the older copy may lack allocations of running
+If an operator restores Placement's database from a backup, the older copy can lack allocations of running
 guests. The guests then keep their last known allocations until all of these are in Placement again, or until
 an operator accepts the older copy (see :mod:`compute_agent.report.history`).
 
@@ -49,7 +49,7 @@ LOG = logging.getLogger(__name__)
 
 
 class HistoryStore(Protocol):
-    """Stores generations and owners, by which an older copy of Placement's database is recognised."""
+    """Stores the generations and owners that reveal an older copy of Placement's database."""
 
     def keep_history(self, history: PlacementHistory) -> None:
         """Store the history. The data is on disk when this method returns.
@@ -60,7 +60,10 @@ class HistoryStore(Protocol):
 
 
 class HistoryWatch:
-    """Decides if allocations are lost or in an older database; any thread may read the properties."""
+    """Decides whether missing allocations are lost, or only missing in an older copy of the database.
+
+    Any thread may read the properties.
+    """
 
     def __init__(
         self,
@@ -100,8 +103,8 @@ class HistoryWatch:
         return self._withheld_losses
 
     def note_evidence(self, evidence: str) -> None:
-        """Remember evidence of an older database for the next decision; empty changes nothing."""
-        # The evidence stays until a read of allocations has used it, because a report may fail before this
+        """Remember evidence of an older database for the next decision; an empty text changes nothing."""
+        # The evidence stays until a read of allocations has used it, because a report can fail before the
         # read.
         self._evidence = evidence or self._evidence
 
@@ -116,8 +119,8 @@ class HistoryWatch:
             if self.older_copy is None:
                 if reason := why_older(self._evidence, losses, holding):
                     self._begin_older(OlderCopy(reason, time.time()), losses)
-            # If a complete read finds no loss, the state has ended: allocations were restored or written
-            # again.
+            # If a complete read finds no loss, Placement no longer has the older copy, or the allocations
+            # were written again.
             elif not losses:
                 self._end_older("all guests hold what they did again")
             self._withheld_losses = tuple(losses) if self.older_copy is not None else ()
@@ -182,12 +185,12 @@ class HistoryWatch:
 
 
 class ClaimWatch:
-    """Follows claims to be confirmed after a start; any thread may read their expiry times."""
+    """Follows claims that must be confirmed after guests start; any thread may read the expiry times."""
 
     def __init__(
         self, in_force: ConfigurationInForce | None = None, recorder: EventRecorder | None = None
     ) -> None:
-        """``in_force`` has the option that switches on the confirmation of claims."""
+        """``in_force`` has the option ``[guests] confirm_claims``; without ``in_force`` it is off."""
         self._in_force = in_force
         self._recorder = recorder or EventRecorder()
         self._asked: dict[str, Allocation] = {}
@@ -201,11 +204,13 @@ class ClaimWatch:
 
     @property
     def first_end(self) -> float | None:
-        """When the first claim expires, in seconds since the epoch; None if no claim does."""
+        """The time at which the first claim expires, in seconds since the epoch; None if no claim expires."""
         return min(self._expiring.values(), default=None)
 
     def read_claims(self, client: PlacementClient, views: Iterable[GuestView]) -> None:
-        """Read the claims of guests with a new allocation and all expiring claims, and confirm expiring ones.
+        """Read the claims of guests with new allocations, and all claims known to expire.
+
+        If ``[guests] confirm_claims`` is on, confirm the claims that would expire.
 
         :raises UnavailableError: Placement does not answer.
         """
@@ -217,7 +222,7 @@ class ClaimWatch:
             if not held or view.migration is not None:
                 continue
             asked[uuid] = held
-            # The claim for this allocation was read before, and does not expire. A confirmed claim never
+            # The claim for this allocation was read before, and it does not expire. A confirmed claim never
             # expires.
             if self._asked.get(uuid) == held and uuid not in self._expiring:
                 continue
@@ -226,7 +231,7 @@ class ClaimWatch:
                 if claim is not None and not (
                     self._confirms_claims and not claim.is_final and self._confirm_claim(client, view, claim)
                 ):
-                    # Placement returns the seconds that are left, so that clocks need not agree.
+                    # Placement returns the remaining seconds, so the clocks of the two hosts need not agree.
                     expiring[uuid] = time.time() + claim.seconds
                     # compute_agent.loops.claim_ends announces final ends.
                     if uuid not in self._expiring and not claim.is_final:
@@ -234,7 +239,7 @@ class ClaimWatch:
             except UnavailableError:
                 raise
             except PlacementError as error:
-                # The claim may expire, so that the next call has to read it: it does not count as read.
+                # The claim perhaps expires, so it does not count as read, and the next call reads it again.
                 del asked[uuid]
                 if uuid in self._expiring:
                     expiring[uuid] = self._expiring[uuid]
@@ -250,7 +255,7 @@ class ClaimWatch:
         return self._in_force is not None and bool(self._in_force.current.options.guests.confirm_claims)
 
     def _confirm_claim(self, client: PlacementClient, view: GuestView, claim: ExpiringClaim) -> bool:
-        """Confirm a claim; False if another client changed it, and the next read examines it again."""
+        """Confirm a claim; False if another client changed it, so that the next read examines it again."""
         try:
             client.confirm_claim(view.guest.uuid, claim.generation)
         except NotFoundError:
@@ -276,7 +281,7 @@ class ClaimWatch:
 
 
 _ANSWER_SECONDS: Final = 50.0
-"""Seconds to wait for the worker, which may be applying a configuration to many guests."""
+"""Seconds to wait for the worker, which is perhaps applying a configuration to many guests."""
 
 Held = Mapping[str, Allocation]
 """Allocations on this host's providers, by uuid of the consumer."""
@@ -294,7 +299,7 @@ def allocations_read(
     :param offering: the uuids of this host's providers with inventories.
     :param listing: the allocations that a report has just read; None means that this function reads them.
     :param watch: decides whether a missing allocation is lost, or only missing in an older copy of the
-        database. None means that each missing allocation is lost.
+        database. Without it, each missing allocation counts as lost.
     :raises PlacementError: Placement does not answer, or refuses a request.
     :raises OSError: the decision about losses cannot be saved.
     """
@@ -305,7 +310,7 @@ def allocations_read(
         listing = None
     as_of = time.monotonic() if listing is None else listing.as_of
     # The holdings are read before the guests. In the other order, an allocation that the worker notes in
-    # between would count as an allocation without a guest, which an audit may delete.
+    # between would count as an allocation without a guest, which an audit can delete.
     known: dict[str, Allocation] = {uuid: one.allocation for uuid, one in pipeline.unclaimed_holdings.items()}
     views = pipeline.guest_views()
     held: Held = (
@@ -313,8 +318,9 @@ def allocations_read(
         if listing is None
         else _by_consumer({uuid: listing.held[uuid] for uuid in providers})
     )
-    # The listing is one request for each provider. An allocation that moves from one provider to another in
-    # between may be missing in both answers. The record of the consumer is a single, consistent answer.
+    # The listing is one request for each provider. An allocation that moves from one provider to another
+    # between two requests can be missing in both answers. The record of the consumer is a single answer, and
+    # so consistent.
     records = {
         view.guest.uuid: client.get_allocations(view.guest.uuid)
         for view in views
@@ -334,7 +340,7 @@ def allocations_read(
     losses = _find_losses(views, changed)
     if watch is not None and watch.withholds_losses(losses, sum(bool(view.allocation) for view in views)):
         changed = {uuid: changed[uuid] for uuid in changed.keys() - {loss.uuid for loss in losses}}
-        # An older copy may also lack allocations of consumers without a guest, so the known allocations stay.
+        # An older copy can also lack allocations of consumers without a guest, so the known allocations stay.
         held = {**known, **held}
     guests = {view.guest.uuid for view in views}
     unclaimed = {consumer: held[consumer] for consumer in held.keys() - guests}
@@ -350,7 +356,7 @@ def allocations_read(
 
 
 def hand_over(pipeline: GuestPipeline, event: AllocationsRead) -> None:
-    """Submit the allocations that were read to the worker, and wait until the worker has handled them.
+    """Pass the read allocations to the worker, and wait until the worker has handled them.
 
     :raises DriverError: the worker does not answer in time.
     """
@@ -387,7 +393,7 @@ def _find_holdings(
     held: Held,
     known: Held,
 ) -> dict[str, GuestHolding]:
-    """Find the allocation of each guest in ``records``, which its migration may hold in place of the guest.
+    """Find the allocation of each guest in ``records``; a migration can hold the allocation for its guest.
 
     :param records: the records of guests' own consumers, by uuid.
     :param held: all allocations on this host's providers, by consumer.
@@ -439,7 +445,7 @@ def _suitable_claims(host_state: HostState, view: GuestView, claims: Held) -> fr
 
 def _suits_guest(host_state: HostState, view: GuestView, allocation: Allocation) -> bool:
     request = request_for(host_state, view.guest, allocation)
-    # A guest on shared CPUs fits everywhere, so that only the amounts decide.
+    # A guest on shared CPUs fits on any of them, so only the amounts are compared.
     if view.assignment is None or not view.assignment.held_cpus:
         return request.pcpu == 0 and sum(demand.vcpu for demand in request.demands) == request.vcpus
     return refit_assignment(host_state.cpu_supply({}), request, view.assignment) is not None

@@ -40,9 +40,9 @@ LOG = logging.getLogger(__name__)
 _PAUSE: Final = 0.005
 """Seconds between two looks into /proc for the QEMU processes of announced guests."""
 _LONG_PAUSE: Final = 0.05
-"""Seconds between two looks when the last announcement is more than ``_SOON`` seconds ago."""
+"""Seconds between two looks into /proc when the last announcement is more than ``_SOON`` seconds ago."""
 _TROUBLED_PAUSE: Final = 1.0
-"""Seconds between two looks while the driver fails."""
+"""Seconds between two looks into /proc while the driver fails."""
 _MAX_ASKING: Final = 16
 """Maximum number of simultaneous requests to Placement. Without a limit, many starts of guests would pile up
 requests while Placement hangs."""
@@ -90,7 +90,7 @@ class PreStartHook:
         self._last = 0.0
         self._others = False
         """Whether processes of announced guests are still expected."""
-        # the value is True while the driver has not answered the latest look.
+        # The value is True while the driver has not answered the latest request.
         self._troubled = False
         self._thread = PeriodicTask(
             ANNOUNCEMENTS_THREAD,
@@ -124,13 +124,14 @@ class PreStartHook:
         guest = self._expecting.expect_guest(description)
         self._last = time.monotonic()
         self._thread.wake()
-        # At most half of the time is for Placement, because the group can be made without an allocation.
+        # The agent waits for Placement for at most half of the time, because the group can be made without an
+        # allocation.
         held, owner = self._held_by(guest.uuid, seconds / 2)
         self._pipeline.submit(GuestExpected(guest, held, owner)).result(seconds / 2)
         return guest
 
     def _held_by(self, uuid: str, seconds: float) -> tuple[Allocation | None, ConsumerOwner | None]:
-        """Read a guest's allocation and owner within ``seconds``, or else the last known ones, or None."""
+        """Read a guest's allocation and owner within ``seconds``, or return the last known ones, or None."""
         held: Allocation | None
         owner = None
         try:
@@ -148,7 +149,7 @@ class PreStartHook:
         return (host_state.own_part(held) if held is not None and host_state.root_known else None), owner
 
     def _ask_placement(self, uuid: str) -> Future[ConsumerAllocations]:
-        """Read the allocation of a guest in a thread of its own, because the client may wait for too long."""
+        """Read the allocation of a guest in a thread of its own, because the client can wait for too long."""
         # If all earlier requests hang, the start of the guest does not wait for them.
         if not self._asking.acquire(blocking=False):
             refused: Future[ConsumerAllocations] = Future()
@@ -165,10 +166,10 @@ class PreStartHook:
         return run_aside(HELD_THREAD, ask_placement)
 
     def _move_appeared(self) -> None:
-        """Have the worker move the processes of announced guests that run now into their cache groups."""
+        """Have the worker move the new processes of announced guests into the cache groups of the guests."""
         if self._expecting is None:
             return
-        self._troubled = True  # reset below, unless the driver raises an error
+        self._troubled = True  # the value is reset below, unless the driver raises an error
         guests, self._others = self._expecting.find_appeared()
         for guest in guests:
             self._pipeline.submit(GuestAppeared(guest)).add_done_callback(partial(_log_start, guest))
@@ -202,10 +203,10 @@ class GuestEvents:
         missed: WakeReport,
         is_awaited: Callable[[Guest], bool] = lambda guest: False,
     ) -> None:
-        """Begin without changes.
+        """Make an empty queue of changes.
 
         :param missed: called to request a report to Placement, after a guest with an allocation has started.
-        :param is_awaited: tells whether the next report claims for a guest that has no allocation.
+        :param is_awaited: tells whether the next report makes a claim for a guest without an allocation.
         """
         self._is_awaited = is_awaited
         self._pipeline = pipeline
@@ -230,7 +231,8 @@ class GuestEvents:
 
     def report_change(self, change: GuestChange) -> None:
         """Queue a change that the driver reports. The threads of the driver call this method."""
-        # The time of the report is queued, too, because the time until a guest is pinned is measured from it.
+        # The time of this call is queued, too: a metric measures the time from this call until the guest is
+        # pinned.
         self._changes.put((change, time.monotonic()))
         self._thread.wake()
 
@@ -239,7 +241,7 @@ class GuestEvents:
         self._thread.stop(timeout)
 
     def _hand_over(self) -> None:
-        # An empty queue ends the loop.
+        # When the queue is empty, the exception ends the loop.
         with contextlib.suppress(queue.Empty):
             while True:
                 change, since = self._changes.get_nowait()
@@ -262,7 +264,7 @@ class GuestEvents:
                 return GuestStarted(guest, None, since=since)
             case ChangeKind.STARTED | ChangeKind.FOUND:
                 started = change.kind is ChangeKind.STARTED
-                # ``as_of`` is the time before the request, because the answer may describe any moment after
+                # ``as_of`` is the time before the request, because the answer can describe any moment after
                 # this time.
                 as_of = time.monotonic()
                 try:
@@ -276,7 +278,7 @@ class GuestEvents:
                     return GuestStarted(guest, None, as_of, since, started, owner)
                 allocation = host_state.own_part(record.resources)
                 if not allocation and self._held_something(guest.uuid):
-                    # The loss may come from an older copy of Placement's database, which the next report
+                    # The loss perhaps comes from an older copy of Placement's database, which the next report
                     # examines.
                     return GuestStarted(guest, None, as_of, since, started, owner)
                 if not started and not self._is_news(guest.uuid, allocation):
@@ -291,14 +293,14 @@ class GuestEvents:
         return any(view.guest.uuid == uuid and view.allocation for view in self._pipeline.guest_views())
 
     def _is_news(self, uuid: str, allocation: Allocation) -> bool:
-        """Whether a read allocation is usable: not empty, of a new guest, and so not moved to a migration."""
+        """Whether a read allocation is usable: it is not empty, and the guest is new, so not migrating."""
         return bool(allocation) and all(view.guest.uuid != uuid for view in self._pipeline.guest_views())
 
 
 def _is_for_reports(event: Event, is_awaited: Callable[[Guest], bool]) -> bool:
-    """Whether a report should follow soon: a guest has started that has, or may get, an allocation."""
-    # The report reads the generations of the providers together with allocations. By the generations, the
-    # report recognises an older copy of the database.
+    """Whether a report should follow soon, because a started guest has an allocation or can get one."""
+    # The report reads allocations together with the generations of the providers. The generations show
+    # whether Placement has an older copy of its database.
     if not isinstance(event, GuestStarted) or event.as_of <= 0:
         return False
     return event.allocation != {} or is_awaited(event.guest)

@@ -1,6 +1,6 @@
 """Audits: compare the guests of the host with allocations in Placement, and repair differences on request.
 
-An allocation without a running guest may belong to a guest that is starting, or is stopped for some time. An
+An allocation without a running guest can belong to a guest that is starting, or is stopped for some time. An
 audit therefore deletes an allocation only if the allocation has been unchanged and without a guest for some
 time. Just before the deletion, the audit reads the consumer and the guests again. The request has the
 generation of the consumer, so that Placement refuses the deletion after a concurrent change.
@@ -53,7 +53,7 @@ from compute_agent.report.reporter import HostReporter
 
 
 def locate_guests(driver: GuestDriver, host_state: HostState) -> dict[str, CpuLocation]:
-    """Read the CPUs on which the threads of each running guest may run, by uuid.
+    """Read the CPUs on which the threads of each running guest can run, by uuid.
 
     :raises DriverError: the driver does not answer.
     """
@@ -75,21 +75,21 @@ def by_consumer(locations: Mapping[str, CpuLocation], views: Iterable[GuestView]
     """Return the CPUs of guests by consumer: the guest's own or, during a migration, the migration's.
 
     While a guest migrates or is resized on its host, its migration holds the allocation that is in use. The
-    guest's own allocation is then for the time after the migration or resize.
+    allocation of the guest itself is then for the time after the migration or resize.
     """
     through = {view.guest.uuid: view.migration.consumer for view in views if view.migration is not None}
     return {through.get(uuid, uuid): location for uuid, location in locations.items()}
 
 
 class ConsumerLocations:
-    """Reads at each call the CPUs on which the host's guests may run, by consumer."""
+    """A function that reads the CPUs on which the host's guests can run, by consumer."""
 
     def __init__(self, driver: GuestDriver, pipeline: GuestPipeline) -> None:
         self._driver = driver
         self._pipeline = pipeline
 
     def __call__(self) -> Mapping[str, CpuLocation]:
-        """Read the CPUs on which guests may run, by uuid of the consumer that holds their allocation.
+        """Read the CPUs on which guests can run, by uuid of the consumer that holds their allocation.
 
         :raises DriverError: the driver does not answer.
         """
@@ -104,7 +104,7 @@ def from_affinities(
     """Derive the dedicated and shared CPUs that guests use from the CPU sets of their threads.
 
     If a thread may run on dedicated CPUs only, these CPUs belong to its guest. If threads of two guests are
-    bound to the same CPU, the CPU belongs to neither guest. Threads that may also run on other CPUs, such as
+    bound to the same CPU, the CPU belongs to neither guest. Threads that can also run on other CPUs, such as
     emulator threads, count as floating.
 
     :param affinities: the different CPU sets of the threads of each guest, by uuid.
@@ -121,8 +121,8 @@ def from_affinities(
     for uuid, sets in affinities.items():
         observed = frozenset[int]().union(*sets)
         used = bound[uuid]
-        # With thread policy isolate, the siblings of dedicated CPUs that a guest uses belong to it and stay
-        # empty.
+        # With the thread policy isolate, the siblings of the dedicated CPUs of a guest also belong to the
+        # guest, and stay empty.
         isolated = settings[uuid].thread_policy is ThreadPolicy.ISOLATE
         own = used | (host_state.topology.siblings_of(used) & dedicated if isolated else frozenset())
         others = frozenset[int]().union(*(cpus for other, cpus in bound.items() if other != uuid))
@@ -139,7 +139,7 @@ def from_affinities(
 LOG = logging.getLogger(__name__)
 
 MAX_ATTEMPTS: Final = 4
-"""Number of attempts to write an allocation that other clients change at the same time."""
+"""Maximum number of attempts to write an allocation that other clients change at the same time."""
 
 _HEAL, _DELETE, _MOVE = "--heal", "--delete", "guest move"
 
@@ -208,14 +208,14 @@ class HostAuditor:
         """
         self._pipeline.check_taken_over()
         host_state = self._pipeline.host_state
-        # This reporter only reads: it owns no classes and traits.
+        # This reporter is only used to read, so it gets no classes and traits of its own.
         reader = HostReporter(self._client, {}, lambda owned: None)
         reported = reader.read_reported(host_state.tree.root.uuid)
         # Migrations are read first, because the allocation of a new migration would otherwise count as an
         # allocation without a guest.
         self._read_migrations(frozenset(uuid for uuid, provider in reported.items() if provider.inventories))
-        # Allocations are read before guests: a guest gets its allocation before it starts, so that a guest
-        # that starts in between has an allocation.
+        # Allocations are read before guests: a guest gets its allocation before it starts. So a guest
+        # that starts after the read of allocations does not seem to lack its allocation.
         held = allocations_by_consumer(
             self._client, [zone.uuid for zone in host_state.all_zones if zone.uuid in reported]
         )
@@ -226,7 +226,7 @@ class HostAuditor:
             guests.values(), held, self._inactive_guests(), self._pipeline.guest_migrations
         )
         for finding in findings:
-            # Amounts that a guest uses for certain are not free for other guests without an allocation.
+            # The audit is certain that this guest uses these amounts, so no other guest can get them.
             if finding.kind is FindingKind.UNALLOCATED:
                 _take_amounts(free, guests[finding.consumer].known)
         outcomes = []
@@ -261,7 +261,7 @@ class HostAuditor:
         event = allocations_read(self._client, self._pipeline, offering)
         if event is None or not event.migrations:
             return
-        # Only migrations are submitted. Reports decide about losses, because these may come from an older
+        # Only migrations are submitted. Reports decide about losses, because these can come from an older
         # copy of Placement's database.
         migrating = {uuid: event.allocations[uuid] for uuid in event.migrations}
         unclaimed = {consumer: one.allocation for consumer, one in self._pipeline.unclaimed_holdings.items()}
@@ -334,8 +334,8 @@ class HostAuditor:
             )
 
         outcome = self._carry_out("created", guest.uuid, decide_record, options.heal, options.dry_run)
-        # Amounts are subtracted here only for guests without known amounts, because known amounts are
-        # subtracted already.
+        # Amounts are subtracted here only for guests without known amounts, because run_audit() has already
+        # subtracted known amounts.
         if not guest.known:
             _take_amounts(free, allocation)
         return AuditOutcome(replace(finding, allocation=allocation), _HEAL, outcome)
@@ -355,7 +355,7 @@ class HostAuditor:
         """The number of seconds for which an allocation has been unchanged and without a guest."""
         known = self._pipeline.unclaimed_holdings.get(finding.consumer)
         if known is None or known.allocation != finding.allocation:
-            # The allocation is new, or has changed, so that its time begins now.
+            # The allocation is new, or has changed, so its age begins at 0.
             return 0.0
         return time.monotonic() - known.since
 
@@ -435,7 +435,7 @@ def _audited_guest(
 
 
 def _pinned_vcpus(assignment: CpuAssignment) -> CpuSet:
-    """The numbers of the guest CPUs that may run only on CPUs dedicated to their guest."""
+    """The numbers of the guest CPUs that can run only on CPUs dedicated to their guest."""
     return frozenset(
         number for number, cpus in enumerate(assignment.vcpu_cpus) if cpus <= assignment.held_cpus
     )

@@ -62,7 +62,7 @@ STOP_SECONDS: Final = 2.0
 
 
 class SingleThreadLoop(AgentLoop):
-    """A loop with one task that reads the configuration; subclasses set ``_conf`` and ``_thread``."""
+    """A loop with a single thread that reads the configuration; subclasses set ``_conf`` and ``_thread``."""
 
     _conf: ReloadedConfiguration
     _thread: PeriodicTask
@@ -82,11 +82,17 @@ class SingleThreadLoop(AgentLoop):
 
 
 class ConfigurationInForce:
-    """The configuration for any thread, and its loops, so that code that reloads knows no loop."""
+    """Holds the present configuration for all threads, and passes a new configuration to all loops.
+
+    So the code that reloads the configuration need not know the loops.
+    """
 
     def __init__(self, conf: ReloadedConfiguration) -> None:
         self.current = conf
-        """The present configuration, replaced as a whole, so that no thread reads a mixture of two."""
+        """The present configuration.
+
+        It is replaced as a whole, so that no thread reads a mixture of two configurations.
+        """
         self._followers: tuple[AgentLoop, ...] = ()
 
     @property
@@ -99,7 +105,7 @@ class ConfigurationInForce:
         self._followers = tuple(loops)
 
     def reload(self) -> None:
-        """Make all loops use the present configuration, after the worker has its new controllers."""
+        """Pass the present configuration to all loops. The worker must already have its new controllers."""
         for loop in self._followers:
             loop.reload(self.current)
 
@@ -116,12 +122,12 @@ class TreeAddition(Protocol):
     """Adds inventories, traits or attributes to the tree of providers that the agent reports."""
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree with additions, for the thread of reports and commands that show the tree."""
+        """Return the tree with the additions, for the thread of reports, and for commands that show it."""
         ...
 
 
 FIRST_PAUSE: Final = 1.0
-"""Seconds of the pause after the first failed report, before the random part."""
+"""Seconds of the pause after the first failed report, before the pause is varied at random."""
 _SPREAD: Final = 0.1
 """An interval is randomly shorter or longer by up to this share, so that reports of hosts drift apart."""
 _LEAST: Final = 0.5

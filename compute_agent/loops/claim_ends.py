@@ -1,8 +1,8 @@
 """Acts at the end times of claims: announces ends, evicts guests, and reports guests that still run.
 
 The thread of reports reads the claims that have an end time, after it has read the allocations. A thread of
-this module acts at the ends, even while Placement does not answer. Shortly before an eviction, this thread
-reads the claims again, because a client may have extended the claim after the last report.
+this module acts when claims end, even while Placement does not answer. Shortly before an eviction, this
+thread reads the claims again, because a client may have extended the claim after the last report.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ LOG = logging.getLogger(__name__)
 
 READ_AHEAD: Final = 5.0
 """When an eviction begins, the last attempt to read the claims is at most this number of seconds old. So an
-attempt begins this number of seconds, minus one, before the eviction, and may last until the eviction begins.
+attempt begins this number of seconds, minus one, before the eviction, and can last until the eviction begins.
 """
 
 _LIST_SECONDS: Final = 300.0
 """The longest time between two reads on a host where no claim has an end time. The agent normally finds
-such a claim when it finds the allocation of the guest.
+a new claim with an end time when it finds the allocation of the guest.
 """
 
 _UNREAD_SECONDS: Final = 30.0
 """Seconds from the start of the agent to its warning that Placement has not answered yet."""
 
 _MAX_WAIT: Final = 5.0
-"""The longest pause in seconds between two rounds, because a guest may start after the time of its
+"""The longest pause in seconds between two rounds, because a guest can start after the time of its
 eviction.
 """
 _EVICTION_WAIT: Final = 0.5
@@ -102,7 +102,7 @@ class LastEviction:
     :ivar reason: the reason why the guest still runs; empty if the guest has left.
     :ivar pause: the number of seconds until the next attempt, if the guest still runs, or runs again.
     :ivar until: the time of the next attempt, in monotonic seconds.
-    :ivar is_back: whether the agent has said that the guest was started again.
+    :ivar is_back: whether the agent has logged that the guest was started again.
     """
 
     reason: str
@@ -116,7 +116,10 @@ class EvictionWithdrawnError(Exception):
 
 
 class ClaimEnds(AgentLoop):
-    """Ends of claims of guests, read by reports; any thread may call :meth:`overdue_guests`."""
+    """Acts at the ends of guests' claims. The thread of reports reads these claims.
+
+    Any thread may call :meth:`overdue_guests`.
+    """
 
     def __init__(
         self,
@@ -161,7 +164,7 @@ class ClaimEnds(AgentLoop):
         None means that the agent has read no claims since its start, or that the server cannot list claims.
         """
         self._asked = 0.0
-        """The time of the request to which the newest answer belongs, in monotonic seconds."""
+        """The time at which the request of the newest answer was sent, in monotonic seconds."""
         self._seen: frozenset[str] = frozenset()
         """The uuids of guests that had an allocation when the agent last read the claims."""
         self._read_failure = ""
@@ -188,7 +191,7 @@ class ClaimEnds(AgentLoop):
             rest=lambda: self._overdue.set(0),
         )
 
-    # For other threads
+    # Methods for other threads
 
     def start(self) -> None:
         """Start the thread, if any claim has an end time."""
@@ -207,7 +210,7 @@ class ClaimEnds(AgentLoop):
         return bool(self._store.notes or self._evicting)
 
     def is_leaving(self, uuid: str) -> bool:
-        """Whether a guest is evicted at the end of its claim."""
+        """Whether the claim of a guest has an end time at which the agent evicts the guest."""
         note = self._store.notes.get(uuid)
         return note is not None and note.claim.on_end is OnEnd.EVICT
 
@@ -220,11 +223,11 @@ class ClaimEnds(AgentLoop):
             f" {self._remedy_text(note, views[uuid])}"
             for uuid, note in self._store.notes.items()
             if uuid in views and views[uuid].migration is None
-            # Before the first read, only ends that the last agent has seen are certain.
+            # Before the first read, only ends that the previous run of the agent has seen are certain.
             if note.stage is EndStage.OVER or (now is not None and note.claim.ends_at <= now)
         }
 
-    # For the thread of reports
+    # Methods for the thread of reports
 
     def read_ends(self, client: PlacementClient) -> bool:
         """Read the claims that have an end time; return False if they cannot be read.
@@ -264,7 +267,7 @@ class ClaimEnds(AgentLoop):
         return False
 
     def _note_missing(self) -> None:
-        """Record a server without a list of claims, where no claim is known to be permanent."""
+        """Record that the server cannot list claims, so that no eviction begins at the end of a claim."""
         with self._lock:
             self._database = None
         if not self._said_missing:
@@ -277,14 +280,14 @@ class ClaimEnds(AgentLoop):
             )
 
     def _names_here(self) -> dict[str, str]:
-        """Names, by uuid, of guests with a known allocation here; empty for one that has not started."""
+        """The names, by uuid, of guests with a known allocation here; empty before a guest has started."""
         names = dict.fromkeys(self._pipeline.unclaimed_holdings, "")
         for view in self._pipeline.guest_views():
             if view.allocation and view.migration is None:
                 names[view.guest.uuid] = view.guest.name
         return names
 
-    # For both threads that read
+    # Methods that both threads call to read claims
 
     def _read_list(self, client: PlacementClient) -> None:
         """Read the claims that have an end time.
@@ -293,7 +296,7 @@ class ClaimEnds(AgentLoop):
 
         :raises PlacementError: the claims cannot be read.
         """
-        # A guest that gets its allocation during the request may be missing in the answer.
+        # A guest that gets its allocation during the request can be missing in the answer.
         names, asked = self._names_here(), self._clock()
         listed = client.timed_claims(self._pipeline.host_state.tree.root.uuid)
         answered = self._clock()
@@ -302,14 +305,15 @@ class ClaimEnds(AgentLoop):
         # claimed since then.
         holding = {uuid for uuid in gone if client.get_allocations(uuid).resources}
         with self._lock:
-            # A slow answer to an earlier request may come late.
+            # If the answer to an earlier request comes after the answer to a later one, it is ignored.
             if self._database is not None and asked < self._asked:
                 return
             former, before = self._database, self._store.notes
             earliest, latest = listed.now - answered, listed.now - asked
             self._database = follow_clock(former, earliest, latest)
             is_older = self._is_older()
-            # Claims that get no note now are read again.
+            # With an older copy of the database, some claims get no note now, so the next report reads all
+            # claims again.
             self._asked, self._seen = asked, frozenset(() if is_older else names)
             present = self._present_guests(before)
             notes = merge_list(before, listed, names, present, holding, is_older)
@@ -332,7 +336,7 @@ class ClaimEnds(AgentLoop):
             )
 
     def _log_unread(self, unread: Mapping[str, str]) -> None:
-        """Log claims that cannot be read, once."""
+        """Log claims that cannot be read, but not the same claims twice."""
         if unread and unread != self._unread:
             LOG.warning(
                 "Placement has sent claims of %d guests with invalid times; the last known ends apply: %s",
@@ -342,8 +346,8 @@ class ClaimEnds(AgentLoop):
         self._unread = unread
 
     def _present_guests(self, notes: Iterable[str]) -> frozenset[str]:
-        """The uuids of guests that run, or may run, on this host."""
-        # As long as a driver has not listed its guests, any guest may run.
+        """The uuids of guests that run, or perhaps run, on this host."""
+        # As long as a driver has not listed its guests, any guest perhaps runs.
         if not self._pipeline.has_taken_over:
             return frozenset(notes)
         running = (guest.uuid for guest in self._pipeline.guests())
@@ -375,7 +379,7 @@ class ClaimEnds(AgentLoop):
         return EndRules(float(conf.options.guests.end_notice), conf.settings.evict_grace)
 
     def run_round(self) -> None:
-        """Do each step that is due now."""
+        """Take each step that is due now for each claim."""
         self._settle_evictions()
         running = {view.guest.uuid: view for view in self._pipeline.guest_views() if view.migration is None}
         self._watch_returns(running)
@@ -383,7 +387,7 @@ class ClaimEnds(AgentLoop):
             self._warn_unread()
         else:
             self._read_before_eviction(running)
-        # A server without the list may have answered meanwhile.
+        # The clock is read again: a server that cannot list claims may have answered since the first look.
         if (now := self._database_time()) is not None:
             for uuid, note in self._store.notes.items():
                 if uuid in running:
@@ -395,12 +399,12 @@ class ClaimEnds(AgentLoop):
         _, since = self._evicting.get(note.guest_uuid, (note, None))
         steps = due_steps(note, self._end_rules, now, self._can_evict(view), since)
         for step in steps:
-            # A guest that has to leave now is named only if it stays.
+            # If the agent evicts the guest now, it does not also warn that the guest still runs.
             if step is not EndStep.OVER or EndStep.EVICT not in steps:
                 self._take_step(step, note, view, now)
 
     def _warn_of_queue(self) -> None:
-        """Say once that some guests have to wait until others have left."""
+        """Log once that some guests have to wait until others have left."""
         count = len(self._evicting)
         if count > MAX_ENDS and not self._said_many:
             LOG.warning(
@@ -414,7 +418,7 @@ class ClaimEnds(AgentLoop):
         self._said_many = count > MAX_ENDS
 
     def _watch_returns(self, running: Mapping[str, GuestView]) -> None:
-        """Forget evictions that no longer matter, and name guests that were started again."""
+        """Forget evictions of guests that have left, and log guests that were started again."""
         now = self._clock()
         self._ended = {
             uuid: last
@@ -474,7 +478,7 @@ class ClaimEnds(AgentLoop):
         self._tried = self._clock()
         answer = run_aside(READ_THREAD, partial(self._read_again, self._in_force.current.client))
         try:
-            # The wait has its own limit, because the look-up of a name has none.
+            # The wait has a time limit of its own, because the look-up of a host name has none.
             answer.result(READ_AHEAD - 1)
         except (FutureTimeoutError, PlacementError) as error:
             reason = str(error) or "no answer in time"

@@ -32,8 +32,8 @@ from compute_agent.usage.subjects import SubjectFactory
 
 LOG = logging.getLogger(__name__)
 
-# Senpai (a program of Meta) uses this pause, too. In this time a guest notices whether it needs the memory
-# that the last probe has reclaimed.
+# Senpai, a program of Meta for the same purpose, has the same pause. During the pause, a guest that needs the
+# memory that the last probe has reclaimed begins to wait for it.
 PAUSE: Final = 6.0
 """Seconds between two rounds."""
 
@@ -52,7 +52,7 @@ COLD_MEMORY_THREAD: Final = ThreadSpec(
 
 
 class ColdMemoryLoop(SingleThreadLoop):
-    """Probes the guests that may be throttled, and counts the memory that each guest did not need again."""
+    """Probes the guests that can be throttled, and counts the memory that each guest did not need again."""
 
     def __init__(
         self,
@@ -106,7 +106,8 @@ class ColdMemoryLoop(SingleThreadLoop):
         this = MeasuringRound(now, root, subjects)
         readings, groups = {}, {}
         for view, subject in zip(views, subjects, strict=True):
-            # The memory of a guest on reclaimed memory cannot be offered again.
+            # A guest on reclaimed memory is not probed, because its memory was offered before and cannot be
+            # offered again.
             if subject.facts.protected or not subject.cgroup or has_memory_of_rest(view):
                 continue
             reading = _read_guest(subject.cgroup, this, self._before)

@@ -1,4 +1,4 @@
-"""Calls collectors, and offers the amounts that they have measured. Installed packages bring the collectors.
+"""Calls collectors, which installed packages bring, and offers the amounts that they have measured.
 
 A collector that hangs blocks only its own thread, and the values of the collector expire. But collectors run
 in the process of the agent: a collector that uses all memory, or never releases the interpreter's lock, stops
@@ -91,7 +91,7 @@ class _CollectorRunner:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell the thread to end, without waiting for its end, because the collector may hang."""
+        """Tell the thread to end, without waiting for its end, because the collector can hang."""
         self._thread.stop(0.0)
 
     @property
@@ -126,7 +126,7 @@ class _CollectorRunner:
         classes = frozenset(self._collector.resource_classes)
         if not classes or not all(isinstance(name, str) and name.isprintable() for name in classes):
             raise ValueError("resource_classes are not names of resource classes")
-        self.heard = replace(self.heard, classes=classes)  # the classes count even if the measurement fails
+        self.heard = replace(self.heard, classes=classes)  # the classes stay if measuring fails
         told: dict[tuple[str, str], ClassMeasurement] = {}
         trouble = ""
         # One more measurement than the maximum is read, in order to notice that there are too many.
@@ -154,7 +154,10 @@ def _error_text(error: BaseException) -> str:
 
 
 class CollectorLoops:
-    """Collectors and their offered amounts, for one thread; any thread may call add_to_tree()."""
+    """Runs the collectors, and keeps their offered amounts.
+
+    Only one thread may use the object, but any thread may call add_to_tree().
+    """
 
     def __init__(
         self,
@@ -208,7 +211,8 @@ class CollectorLoops:
             before[name].stop()
         self.known = {name: one for name, one in self.known.items() if name in self.runners}
         self._troubles = {name: what for name, what in self._troubles.items() if name in self.runners}
-        # The next round sets the series of the remaining collectors again.
+        # The series of removed collectors must go. The next round sets the series of the remaining collectors
+        # again.
         self._failing.clear()
         self._offered.clear()
 
@@ -254,10 +258,10 @@ class CollectorLoops:
         known: dict[str, CollectedClasses] = {}
         for name, runner in self.runners.items():
             heard, before = runner.heard, self.known.get(name, CollectedClasses())
-            # Until its first answer, a collector has the saved classes, so that these classes stay withheld.
+            # Until the first answer of a collector, its saved classes count, so that they stay withheld.
             classes = heard.classes or before.classes
             twice = sorted(classes & taken.keys())
-            # If two collectors report a class, the first of them in the option counts.
+            # If two collectors report the same class, the collector that the option names first counts.
             classes -= taken.keys()
             taken |= dict.fromkeys(classes, name)
             found = _merge_answer(tree, classes, heard, before, now)
@@ -311,7 +315,7 @@ class CollectorLoops:
         self._file.save(dump(self.known), self._clock())
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Add the collectors' resource classes to the provider tree; amounts not offered now are reserved."""
+        """Add the collectors' classes to the provider tree. Amounts that are not offered now are reserved."""
         return withhold_classes(tree, self._current_classes, self._clock())
 
     def list_rows(self, tree: ProviderTree) -> list[dict[str, Any]]:
@@ -335,7 +339,7 @@ class CollectorLoops:
 def _merge_answer(
     tree: ProviderTree, classes: frozenset[str], heard: _CollectorAnswer, before: CollectedClasses, now: float
 ) -> dict[tuple[str, str], CollectedAmount]:
-    """The new amounts after another answer of a collector, by resource class and uuid of the provider."""
+    """Compute the amounts after a new answer of a collector, by resource class and uuid of the provider."""
     found = {}
     for node, resource_class in _provided_classes(tree, classes):
         key = resource_class, node.uuid
@@ -346,7 +350,7 @@ def _merge_answer(
 
 
 def _find_misplaced(tree: ProviderTree, classes: frozenset[str], heard: _CollectorAnswer) -> str:
-    """Describe a measurement without an inventory of its class, or above it; otherwise empty."""
+    """Describe a measurement that has no inventory or exceeds it; empty if there is none."""
     totals = {
         (name, zone_of(tree, node)): node.inventories[name].total
         for node, name in _provided_classes(tree, classes)
@@ -361,7 +365,7 @@ def _find_misplaced(tree: ProviderTree, classes: frozenset[str], heard: _Collect
 
 
 def with_kept(tree: ProviderTree, names: Sequence[str], state_path: Path, now: float) -> ProviderTree:
-    """Return the provider tree without the amounts that a starting agent withholds because of its file."""
+    """Return the provider tree without the amounts that a starting agent withholds by its saved file."""
     kept = (_kept_file(state_path).peek_content() or {}) if names else {}
     return withhold_classes(tree, {name: one for name, one in kept.items() if name in names}, now)
 
@@ -374,7 +378,7 @@ def withhold_classes(tree: ProviderTree, known: Mapping[str, CollectedClasses], 
             found = one.collected.get((resource_class, node.uuid), CollectedAmount())
             amount = _largest_offer(node, resource_class) - found.offered_amount(now)
             withheld = more.setdefault(node.uuid, dict(node.withheld))
-            # The class may be withheld for another reason, too, such as steal time: the larger amount counts.
+            # The class can be withheld for another reason, too, such as steal time: the larger amount counts.
             withheld[resource_class] = max(amount, withheld.get(resource_class, 0))
     nodes = (replace(node, withheld=more[node.uuid]) if node.uuid in more else node for node in tree.nodes)
     return replace(tree, nodes=tuple(nodes))

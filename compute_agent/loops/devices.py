@@ -64,7 +64,7 @@ def list_devices(
     """List the PCI devices in the provider tree, sorted by PCI address.
 
     :param read_device: reads the facts of a device by its address, or returns None if the device is gone.
-    :param holdings: pairs of a holder's name and the holder's allocation. Several holders may have the same
+    :param holdings: pairs of a holder's name and the holder's allocation. Several holders can have the same
         name.
     """
     known, found = list(holdings), []

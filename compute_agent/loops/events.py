@@ -37,7 +37,10 @@ EVENTS_THREAD: Final = ThreadSpec(
 
 
 class EventLog:
-    """Queues events without waiting, writes them in a thread, and loses some if writes fail for long."""
+    """Queues events without waiting, and writes them in a thread.
+
+    If writes fail for long, some events are lost.
+    """
 
     def __init__(self, options: cfg.ConfigOpts, registry: CollectorRegistry) -> None:
         self._store = EventStore(Path(options.state_path) / FILE, *_store_limits(options))
@@ -51,7 +54,10 @@ class EventLog:
             keep=self._finish_writing,
         )
         self._retry_due = 0.0
-        """The monotonic second of the next attempt after a failure, for which new events also wait."""
+        """The time of the next attempt after a failure, in monotonic seconds.
+
+        New events also wait until this time.
+        """
         self._lost = Counter(
             "compute_agent_events_lost",
             "Events that were lost, because their file could not be written.",
@@ -74,7 +80,7 @@ class EventLog:
         self._thread.start()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Use the limits of another configuration from the next event on."""
+        """Use another configuration's limits on stored events, from the next event on."""
         self._store.max_events, self._store.max_bytes = _store_limits(conf.options)
 
     def stop(self, timeout: float = 2.0) -> None:
@@ -109,8 +115,8 @@ class EventLog:
 
     def _write_unless_waiting(self) -> None:
         if time.monotonic() < self._retry_due:
-            return  # a new event has woken the thread, and waits for the next attempt
-        self._retry_due = time.monotonic() + RETRY_SECONDS  # the time is set before flush(), which may raise
+            return  # a new event has woken the thread; the event waits for the next attempt
+        self._retry_due = time.monotonic() + RETRY_SECONDS  # the time is set before flush(), which can raise
         self.flush()
         if not self._pending:
             self._retry_due = 0.0
@@ -132,7 +138,7 @@ def _store_limits(options: cfg.ConfigOpts) -> tuple[int, int]:
 _PAUSE: Final = 2.0
 """Seconds between two reads of the host's counter of kills."""
 _KEPT: Final = 20
-"""Number of kills in the list of ``status``."""
+"""Maximum number of kills that ``status`` lists."""
 
 _LOOKS: Final = 2
 """Number of times that all guests are read after a kill: the kernel counts a kill for the host first, and for
@@ -147,7 +153,7 @@ REASONS: Final = {
 
 
 def kills_on_host(vmstat: str) -> int | None:
-    """Kills for lack of memory since boot, from /proc/vmstat; None if unknown, as before Linux 4.13."""
+    """Count the kills for lack of memory since boot, from /proc/vmstat; None before Linux 4.13."""
     try:
         words = kernel_files.read(vmstat).partition(b"\noom_kill ")[2].split(None, 1)
         return int(words[0]) if words else None
@@ -212,7 +218,7 @@ class OomEvents:
         return list(self._recent)
 
     def report_kills(self) -> None:
-        """Report new kills; read the guests' counters only if the host's has changed."""
+        """Report new kills. The guests' counters are read only if the counter of the host has changed."""
         on_host = kills_on_host(self._vmstat)
         # On a kernel without this counter, guests are read each time.
         if on_host is None or on_host != self._on_host:

@@ -1,4 +1,4 @@
-"""Follows the settings of the fleet (a group of hosts): stores and applies their new revisions.
+"""Follows the settings of the fleet, a group of hosts: stores and applies each new revision of the settings.
 
 This module only stores a new revision in the state folder. The main thread notices that the file has changed,
 and reloads the configuration.
@@ -36,14 +36,14 @@ from compute_agent.threads import PeriodicTask, ThreadSpec, log_failures
 LOG = logging.getLogger(__name__)
 
 FILE: Final = "fleet-guests.json"
-"""Name of the file in the state folder that records which settings of guests the fleet has set."""
+"""Name of the file in the state folder that records the settings of guests that the fleet has set."""
 
 
 class GuestSetter(Protocol):
     """Changes settings of running guests."""
 
     def __call__(self, guest: str, values: Mapping[str, Any], unset: Collection[str] = (), /) -> str:
-        """Set and unset settings of the guest with a uuid; return the reason of a failure, or ``""``."""
+        """Set and unset settings of the guest with this uuid; return the reason of a failure, or ``""``."""
         ...
 
 
@@ -59,7 +59,7 @@ class GuestApplier(Protocol):
 
 
 class FleetGuests:
-    """Applies the settings of single guests that a revision contains, by calls of ``set_guest``."""
+    """Applies the settings of single guests that a revision contains, with the function ``set_guest``."""
 
     def __init__(self, pipeline: GuestPipeline, set_guest: GuestSetter) -> None:
         self._pipeline = pipeline
@@ -83,8 +83,8 @@ class FleetGuests:
             return []
         planned = plan_settings(wanted, applied, self._present_settings())
         refused = self._change_guests(planned)
-        # Guests are changed before the record is written. A setting without a record does no harm after a
-        # crash. But a record without its setting would look like a change by hand.
+        # Guests are changed before the record is written. If the agent crashes in between, a setting without
+        # a record does no harm. A record without its setting would look like a change by hand.
         after = {
             guest: applied.get(guest, {}) if guest in refused else each
             for guest, each in planned.applied.items()
@@ -150,7 +150,9 @@ def write_applied(path: Path, applied: ByGuest) -> None:
 _IDLE_SECONDS: Final = 3600.0
 """Seconds between two rounds on a host without a fleet; a reload wakes the thread."""
 _MAX_TOLD: Final = 250
-"""Maximum length in characters of the text about trouble that is an attribute in Placement."""
+"""Maximum length, in characters, of the attribute in Placement that says why the host does not follow its
+fleet.
+"""
 
 
 FLEET_THREAD: Final = ThreadSpec(
@@ -184,7 +186,7 @@ class FleetLoop:
         self._bring_about = bring_about
         self._state = _state_of(conf)
         self._changing = threading.Lock()
-        """Held while ``_state`` is changed, because follow_fleet() and reload() run in two threads."""
+        """Held during a change of ``_state``, because follow_fleet() and reload() run in two threads."""
         self._thread = PeriodicTask(
             FLEET_THREAD,
             self.follow_fleet,
@@ -212,11 +214,11 @@ class FleetLoop:
         self._thread.start()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Use another configuration, which may contain another revision, and read the source at once."""
+        """Use another configuration, which can contain another revision, and read the source at once."""
         self._conf = conf.options
         state = _state_of(conf.options)
         with self._changing:
-            # The trouble is kept until the next read of the source.
+            # The text about trouble stays until the next read of the source.
             self._show_state(replace(state, trouble=self._state.trouble, reasons=self._state.reasons))
         self._thread.wake()
 
@@ -258,7 +260,7 @@ class FleetLoop:
         except (FleetError, ConfigError) as error:
             reason = FleetTrouble.SOURCE if isinstance(error, SourceError) else FleetTrouble.REVISION
             taken, trouble, reasons = None, str(error), {reason}
-        # The stored revision is in force, also while its source cannot be read.
+        # The stored revision stays in force while its source cannot be read.
         obstacles = self._apply_to_guests(conf)
         if obstacles:
             reasons.add(FleetTrouble.GUESTS)
@@ -291,7 +293,7 @@ class FleetLoop:
     def _show_state(self, state: _FleetState) -> None:
         if state != self._state:
             self._state = state
-            # Otherwise the series of a former group would stay.
+            # Without this call, the series of a former group would stay in the metrics.
             self._generation.clear()
             self._generation.labels(state.group).set(state.generation)
             self._changed()

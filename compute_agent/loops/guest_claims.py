@@ -1,8 +1,8 @@
 """Claims allocations for guests without allocations, and gives the claims back when guests are gone for good.
 
-The guests are those that other programs start, such as containers. The thread of reports calls
-:meth:`GuestClaims.settle_claims` after each read of allocations, so a failure of Placement also fails the
-report, which is repeated after the usual pause.
+The agent claims only for guests that other programs start, such as containers. The thread of reports calls
+:meth:`GuestClaims.settle_claims` after each read of allocations. If Placement fails during this call, the
+report counts as failed, and is repeated after the usual pause.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _FIRST_PAUSE: Final = 30.0
 _MAX_PAUSE: Final = 600.0
 
 ASK_SECONDS: Final = 5.0
-"""Seconds in each report for questions about guests that do not run."""
+"""Maximum seconds of each report in which drivers are asked about guests that do not run."""
 
 NO_ROOM_THREAD: Final = ThreadSpec(
     "guest without room",
@@ -65,11 +65,11 @@ class ClaimableGuests(Protocol):
     """A driver of guests that other programs start."""
 
     def wanted_memory(self, guest: Guest) -> int:
-        """The memory to claim for a guest in MiB, or 0 for no memory."""
+        """The memory in MiB to claim for a guest, or 0 for no memory."""
         ...
 
     def subject_key(self, guest: Guest) -> str:
-        """The key by which the program that runs the guest knows the guest."""
+        """The id that the guest has in the program that runs the guest, such as a container engine."""
         ...
 
     def is_gone(self, key: str, guest_uuid: str) -> bool:
@@ -88,8 +88,10 @@ class ClaimableGuests(Protocol):
 class ClaimRefusal:
     """A claim that Placement has refused.
 
-    :ivar guest: the guest in the refused run. For a later run, the agent claims at once.
-    :ivar pause: the seconds until the next attempt, and ``until`` its time in monotonic seconds.
+    :ivar guest: the guest for which the claim was refused. If the guest is started again, the agent claims at
+        once.
+    :ivar pause: the pause in seconds before the next attempt.
+    :ivar until: the time of the next attempt in monotonic seconds.
     """
 
     guest: Guest
@@ -111,11 +113,11 @@ class GuestClaims:
         clock: Callable[[], float] = time.monotonic,
         is_leaving: Callable[[str], bool] = lambda uuid: False,
     ) -> None:
-        """Start with the notes of the last agent.
+        """Start with the notes that the previous run of the agent has stored.
 
         :param drivers: the drivers with guests for which the agent claims, by name.
         :param is_leaving: returns whether the last known claim of a guest has an end time at which the agent
-            has to evict the guest. The end time may be past or future. The agent makes no new claim for such
+            has to evict the guest. The end time can be past or future. The agent makes no new claim for such
             a guest.
         """
         self._in_force = in_force
@@ -131,9 +133,9 @@ class GuestClaims:
         self._asked = ""
         """The uuid of the absent guest about which a driver was asked last."""
         self._checked: dict[str, int] = {}
-        """The main process of each guest with a claim that fits the guest's wishes, by uuid of the guest."""
+        """The main process of each guest with a claim of the needed amounts, by uuid of the guest."""
         self._since: float | None = None
-        """The time of the first claims in seconds since boot; None means that there were no claims so far."""
+        """The time of the agent's first claims, in seconds since boot; None if it has made none so far."""
         self._failure = ""
         """The reason why notes cannot be written; empty if the last notes were written."""
         if store.foreign:
@@ -156,12 +158,12 @@ class GuestClaims:
     # For any thread
 
     def is_awaited(self, guest: Guest) -> bool:
-        """Whether the agent claims for a guest that has no allocation."""
+        """Whether the agent would make a claim for this guest if the guest had no allocation."""
         return bool(self._in_force.current.options.guests.claim) and guest.driver in self._drivers
 
     @property
     def is_needed(self) -> bool:
-        """Whether claims may have to be made or given back."""
+        """Whether this agent makes claims, or has made claims that it has to give back some time."""
         return bool(self._drivers) and bool(self._store.notes or self._in_force.current.options.guests.claim)
 
     def refusal_reasons(self) -> Mapping[str, str]:
@@ -173,7 +175,10 @@ class GuestClaims:
         return sorted(map(str, self._store.foreign.values()))
 
     def claimed_guests(self) -> frozenset[str]:
-        """Uuids of guests with a claim of the agent, running or not, without unused drivers' guests."""
+        """The uuids of guests with a claim of the agent, whether they run or not.
+
+        Guests of drivers that ``[guests] drivers`` does not name are left out.
+        """
         return frozenset(uuid for uuid, note in self._store.notes.items() if note.driver in self._drivers)
 
     # For the thread of reports
@@ -187,7 +192,7 @@ class GuestClaims:
         :raises UnavailableError: Placement does not answer.
         """
         views = {view.guest.uuid: view for view in self._pipeline.guest_views()}
-        # A guest may have got an allocation that is not a claim of the agent.
+        # A refusal is forgotten if another program has allocated for the guest meanwhile.
         self._refusals = {
             uuid: it
             for uuid, it in self._refusals.items()
@@ -203,7 +208,7 @@ class GuestClaims:
         wishes = {uuid: wish for uuid, view in views.items() if (wish := self._find_wish(view)) is not None}
         before = self._store.notes
         # The notes are on disk before the first claim. If a claim exists, its note keeps the amounts until
-        # the claim changes. A container that was made again has another key.
+        # the claim changes. If a container was made again, it has another key, so the note gets the new key.
         notes = {
             uuid: replace(before[uuid], name=wish.name, driver=wish.driver, key=wish.key)
             if views[uuid].allocation
@@ -220,10 +225,10 @@ class GuestClaims:
                 self._hold_allocation(client, views[uuid], wish, before.get(uuid))
 
     def _end_claims(self, client: PlacementClient, views: Mapping[str, GuestView]) -> None:
-        """Give back the claims of guests that are gone for the time of grace.
+        """Give back the claims of guests that have been gone for at least ``[guests] claim_grace``.
 
-        A slow engine of containers must not delay the report. So the questions of one report end after some
-        seconds, and the next report continues with the next guest.
+        A slow container engine must not delay the report. So one report asks about absent guests for some
+        seconds only, and the next report continues with the next guest.
         """
         absent = sorted(
             (note for uuid, note in self._store.notes.items() if uuid not in views),
@@ -246,7 +251,7 @@ class GuestClaims:
         return float(self._in_force.current.options.guests.claim_grace)
 
     def _is_over(self, note: ClaimNote) -> bool:
-        """Whether a guest is gone for good; a guest of a program that does not answer is not."""
+        """Whether a guest is gone for good; False if the program that runs the guest does not answer."""
         driver = self._drivers.get(note.driver)
         try:
             return driver is not None and driver.is_gone(note.key, note.guest_uuid)
@@ -296,18 +301,18 @@ class GuestClaims:
         return True
 
     def _find_wish(self, view: GuestView) -> ClaimNote | None:
-        """The note of the claim that a guest needs now; None if the guest needs no claim."""
+        """Build the note of the claim that a guest needs now; None if the guest needs no new claim."""
         guest, options = view.guest, self._in_force.current.options.guests
         driver = self._drivers.get(guest.driver)
         known, refusal = self._store.notes.get(guest.uuid), self._refusals.get(guest.uuid)
         if driver is None or view.allocation is None or view.migration is not None:
             return None
-        # The allocation is not a claim of the agent, or it fits.
+        # Either the allocation is not a claim of the agent, or the claim fits the guest.
         if view.allocation and (known is None or self._checked.get(guest.uuid) == guest.pid):
             return None
         if refusal is not None and refusal.guest.is_same_run(guest) and self._clock() < refusal.until:
             return None
-        # With another claim, the guest would not be evicted.
+        # If the agent made another claim, the guest would not be evicted.
         if not view.allocation and self._is_leaving(guest.uuid):
             self._note_refusal(view, "it is evicted at the end of its former claim")
             return None
@@ -326,11 +331,11 @@ class GuestClaims:
     def _adjust_claim(
         self, client: PlacementClient, view: GuestView, wish: ClaimNote, known: ClaimNote
     ) -> None:
-        """Change the claim of a guest if it differs from the guest's wishes.
+        """Change the claim of a guest if it does not have the amounts that the guest needs.
 
-        :param wish: the note that the claim should have.
-        :param known: the present note. After a crash, the claim in Placement may be the one before the noted
-            change, or the one after it.
+        :param wish: the note of the claim that the guest needs.
+        :param known: the present note. After a crash, Placement has either the claim from before the change
+            in this note, or the changed claim.
         """
         if known == wish:
             self._note_success(view)
@@ -363,7 +368,7 @@ class GuestClaims:
         known: ClaimNote | None,
         generation: int | None = None,
     ) -> None:
-        """Claim for a guest, or change its claim.
+        """Make a claim for a guest, or change its claim.
 
         :param known: the note of an earlier claim of the guest.
         :param generation: the generation of the consumer; None for a new consumer.
@@ -390,20 +395,20 @@ class GuestClaims:
         )
 
     def _claim_place(self, client: PlacementClient, note: ClaimNote, generation: int | None) -> Allocation:
-        """Claim, or find the claim of an earlier request that got no answer."""
+        """Make the claim, or find the claim of an earlier request that got no answer."""
         tree = self._pipeline.host_state.tree
         query = claim_query(note.amounts, tree)
         try:
             return client.claim_place(note.as_consumer(generation), query, tree.root.uuid)
         except ConcurrentUpdateError:
             record = client.get_allocations(note.guest_uuid)
-            # The amounts before a change are no success.
+            # A claim with the amounts from before a change does not count as success.
             if self._is_own(replace(note, former={}), record):
                 return record.resources
             raise
 
     def _note_success(self, view: GuestView) -> None:
-        """Record that this run of a guest needs no other claim."""
+        """Record that the guest needs no other claim until its next start."""
         self._refusals = {uuid: it for uuid, it in self._refusals.items() if uuid != view.guest.uuid}
         self._checked[view.guest.uuid] = view.guest.pid
 
@@ -411,7 +416,7 @@ class GuestClaims:
         self, view: GuestView, note: ClaimNote, error: PlacementError, known: ClaimNote | None
     ) -> None:
         if note.former and known is not None:
-            # The former claim stays.
+            # Placement keeps the former claim, so the note describes this claim again.
             self._save_notes({**self._store.notes, note.guest_uuid: replace(known, key=note.key)})
         else:
             self._forget_note(note)
@@ -431,12 +436,12 @@ class GuestClaims:
             )
 
     def _has_just_started(self, guest: Guest) -> bool:
-        """Whether the run of a guest has started after the first claims."""
+        """Whether the run of a guest began after the agent made its first claims."""
         start = procfs.seconds_at_start(guest.pid) if guest.run is None else guest.run[1]
         return self._since is not None and start is not None and start >= self._since
 
     def _note_refusal(self, view: GuestView, reason: str) -> bool:
-        """Record that a guest gets no claim; return whether this is the first refusal in this run."""
+        """Record that a guest gets no claim; return whether this is the first refusal since its start."""
         guest, last = view.guest, self._refusals.get(view.guest.uuid)
         is_first = last is None or not last.guest.is_same_run(guest)
         pause = _FIRST_PAUSE if last is None or is_first else min(2 * last.pause, _MAX_PAUSE)

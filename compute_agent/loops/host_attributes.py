@@ -27,8 +27,7 @@ from compute_agent.throttling.watermarks.sections import WatermarkAction, Waterm
 LOG = logging.getLogger(__name__)
 
 Ways = Mapping[int, tuple[frozenset[int], int]]
-"""For each L3 cache, by its id: the cache ways that a guest can fill, and the number of all ways of the
-cache."""
+"""The cache ways that a guest can fill, and the number of all ways of the cache, by id of the L3 cache."""
 
 
 class PositionReporter:
@@ -74,7 +73,7 @@ def ways_of(conf: ReloadedConfiguration) -> Mapping[str, Ways]:
             for cache in platform.l3.ids
         }
         for guest, group in controller.membership.items()
-        # A group may have been removed since the controller's last sync().
+        # The kernel can lack a group that was removed after the controller's last sync().
         if group in present.groups
     }
 
@@ -97,7 +96,7 @@ class AgentHeartbeats:
         self._clock = clock
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the provider tree. If heartbeats are on, the agent's first provider has the heartbeat."""
+        """Return the provider tree. If heartbeats are on, add the time to the agent's first provider."""
         options = self._in_force.current.options.compute
         interval = options.heartbeat_interval
         if not interval:

@@ -1,4 +1,7 @@
-"""Reads metrics from outside the kernel, each in its own thread, so that a slow source delays no other."""
+"""Reads metrics from sources outside the kernel, such as commands and Prometheus.
+
+Each source has a thread of its own, so that a slow source delays no other source.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ METRIC_SOURCE_THREAD: Final = ThreadSpec(
 
 @dataclass(frozen=True, slots=True)
 class _SourceReading:
-    """The last read of a metric's source: the time (monotonic seconds), and the value or the failure."""
+    """The last read of a metric's source: its time in monotonic seconds, and the value or the failure."""
 
     time: float
     value: float | None = None
@@ -62,9 +65,10 @@ class _SourceRunner:
         self._thread.start()
 
     def stop(self) -> None:
-        """Kill the source's command, and end the thread without waiting, as the source may hang."""
+        """Kill the source's command, and end the thread without waiting, as the source can hang."""
         self._thread.stop(0.0)
-        # The command has a process group of its own, and would outlive the agent without a time limit.
+        # The command has a process group of its own. Without this call, it would run on after the end of the
+        # agent.
         self._program.end_program()
 
     def read_source(self) -> None:
@@ -97,7 +101,7 @@ class _SourceRunner:
 
     @property
     def failure_text(self) -> str:
-        """The reason why the source has no value; empty with a value, or while the first read still runs."""
+        """The reason why the source has no value; empty if it has one, or while the first read still runs."""
         latest = self._latest
         if self._is_late(self._began if latest is None else latest.time):
             return "it does not answer"
@@ -108,7 +112,7 @@ class _SourceRunner:
 
 
 class MetricSources(Collector):
-    """The configured metric sources, for one thread; any thread may call read_value()."""
+    """Holds the configured metric sources. Only one thread may use it; any thread may call read_value()."""
 
     def __init__(
         self,
@@ -142,7 +146,7 @@ class MetricSources(Collector):
         return None if runner is None else runner.current_value
 
     def collect(self) -> Iterator[Metric]:
-        """Collect the gauge that shows sources without a value."""
+        """Collect the gauge that shows which sources have no value."""
         failing = GaugeMetricFamily(
             "compute_agent_metric_source_failing",
             "Whether a source of a metric has no value (1).",

@@ -1,4 +1,4 @@
-"""Builds the monitoring of guests' use of caches, from the configuration and the resctrl mount."""
+"""Builds the objects that monitor guests' use of caches, from the configuration and the resctrl mount."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class MonitorTargets:
     ) -> tuple[MonitorTarget, ...] | None:
         """Build the targets, or return the last targets if nothing has changed.
 
-        Without a controller of resctrl, all guests are in the default group. While a new controller has not
-        made its groups, the result is None.
+        Without a controller of resctrl, all guests are in the default group. The result is None until a new
+        controller has made its groups.
 
-        :param snapshot: the latest snapshot of watermarks, which may have the CPU use of guests.
+        :param snapshot: the latest snapshot of watermarks, which can have the CPU use of guests.
         """
         controller = find_controller(controllers, ResctrlController)
         groups: dict[str, str] = {}
@@ -69,7 +69,7 @@ class MonitorTargets:
 
 
 class MeasuredUsage(Protocol):
-    """Has the latest snapshot of the use of guests."""
+    """The state of a loop, which has the latest snapshot of the use of guests."""
 
     @property
     def snapshot(self) -> UsageSnapshot | None:
@@ -96,7 +96,7 @@ class MonitoredGuests:
         self._usage: UsageSource | None = None
 
     def use_usage(self, usage: UsageSource) -> None:
-        """Add the CPU use of guests to samples, from ``usage``, which needs monitoring first."""
+        """Add the CPU use of guests to samples. ``usage`` measures it, and is made after this object."""
         self._usage = usage
 
     def __call__(self) -> tuple[MonitorTarget, ...] | None:
@@ -106,7 +106,7 @@ class MonitoredGuests:
 
 
 class CacheMonitoring:
-    """Monitoring of caches in the agent: a thread, metrics in a registry, and ``reader`` for watermarks."""
+    """Monitors caches in a thread, offers metrics in a registry, and has a ``reader`` for watermarks."""
 
     def __init__(self, conf: ReloadedConfiguration, targets: Targets, registry: CollectorRegistry) -> None:
         """Prepare monitoring.
@@ -135,7 +135,7 @@ class CacheMonitoring:
         self.loop.start()
 
     def stop(self) -> None:
-        """Stop the thread; groups stay for the next agent."""
+        """Stop the thread. The monitoring groups stay for the next run of the agent."""
         self.loop.stop()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
@@ -163,6 +163,6 @@ class CacheMonitoring:
 
 
 def _monitor_key(control: ResctrlHandle) -> tuple[Any, ...]:
-    """The properties of a resctrl mount with which the monitor stays usable after a reload."""
+    """The properties of a resctrl mount. If a reload changes none of them, the monitor stays usable."""
     platform = control.platform
     return control.files.root, platform.monitoring, platform.max_groups, control.options.prefix

@@ -59,8 +59,8 @@ class NeighbourReporter:
         if not interval:
             return tree
         measured_at = begin_interval(self._clock(), interval, tree.root.uuid)
-        # The lock is held during a measurement, for at most ten seconds, because another caller needs the
-        # same values.
+        # The lock is held during a measurement, for at most ten seconds, so that another caller gets the same
+        # values.
         with self._lock:
             if measured_at != self._measured_at or self._lacks_rates:
                 self._measure_host(measured_at, max(interval, options.update_resources_interval))
@@ -90,7 +90,7 @@ def cache_loads(
 ) -> dict[int, CacheLoad]:
     """The use of each cache, by cache id. Bandwidths are means over the time between two readings.
 
-    :param sizes: the sizes of caches in bytes, as far as known.
+    :param sizes: the sizes of caches in bytes, where they are known.
     :param max_bandwidth: the bandwidth of the memory of each cache, in bytes a second; None if unknown.
     """
     if now is None:
@@ -105,7 +105,10 @@ def cache_loads(
 
 
 def guest_loads(before: MonitorReading | None, now: MonitorReading | None) -> list[GuestLoad]:
-    """Each monitored guest's use of all caches. Bandwidths are means over the time between two readings."""
+    """The use of all caches by each monitored guest.
+
+    Bandwidths are means over the time between two readings.
+    """
     if now is None:
         return []
     known, found = rates_of_targets(before, now), []
@@ -119,14 +122,14 @@ def guest_loads(before: MonitorReading | None, now: MonitorReading | None) -> li
 
 
 def _is_later(before: MonitorReading | None, now: MonitorReading) -> bool:
-    """Whether the same monitor took both readings. Otherwise the bytes moved between them are not known."""
+    """Whether the same monitor took both readings, so that the bytes moved between them are known."""
     return before is not None and before.begun == now.begun and before.time < now.time
 
 
 def limits_of_guests(
     requested: Mapping[str, GuestLimits], cases: Iterable[InterferenceCase]
 ) -> dict[str, list[RequestedLimit]]:
-    """The limited resources of each guest. Limits by interference name the protected guests, too."""
+    """The limited resources of each guest. Limits because of interference name the protected guests, too."""
     victims: dict[tuple[str, str], set[str]] = {}
     for case in cases:
         if case.limit is not None:
@@ -134,7 +137,7 @@ def limits_of_guests(
     found: dict[str, list[RequestedLimit]] = {}
     for trigger, by_guest in requested.items():
         for guest, limits in by_guest.items():
-            # A lever with several domains, such as the caches of bandwidth, counts once.
+            # A lever with several domains counts once. Bandwidth, for example, is limited for each cache.
             for lever in sorted({control.lever for control in limits}):
                 caused = trigger == InterferenceTrigger.limit_owner
                 for_whom = sorted(victims.get((guest, lever), ())) if caused else ()

@@ -30,7 +30,7 @@ MAX_GUESTS: Final = 500
 MAX_THREADS: Final = 512
 """Maximum number of threads that are read for each guest, from the lowest thread id up.
 
-A guest that is a plain process may have any number of threads.
+A guest that is a plain process can have any number of threads.
 """
 
 _NANOSECONDS: Final = 1_000_000_000
@@ -48,7 +48,7 @@ class CpuHolder:
 
 
 class NoiseSource(Collector):
-    """Lists guests with dedicated CPUs, and metrics of noise there; any thread may use it."""
+    """Lists guests with dedicated CPUs, and offers metrics of noise on these CPUs. Any thread may use it."""
 
     def __init__(
         self,
@@ -78,11 +78,14 @@ class NoiseSource(Collector):
         return found
 
     def describe(self) -> Iterator[Metric]:
-        """The names and types of the metrics, so that the registry knows them before the first scrape."""
+        """Return the names and types of the metrics, which the registry needs before the first scrape."""
         return iter(_noise_families())
 
     def collect(self) -> Iterator[Metric]:
-        """Collect the metrics of dedicated CPUs that guests hold; no file is read without such guests."""
+        """Collect the metrics of the dedicated CPUs of guests.
+
+        If no guest has dedicated CPUs, no file is read.
+        """
         interrupts, softirqs, ticks, involuntary, delay = families = _noise_families()
         holders = self.list_holders()[:MAX_GUESTS]
         if holders:

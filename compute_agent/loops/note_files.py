@@ -1,8 +1,8 @@
-"""The files in the state folder that have a note (a JSON record) for each of some guests.
+"""The files of the state folder that hold notes about guests. A note is a JSON record about one guest.
 
 The notes are about claims that the agent made, end times of claims, and evictions that operators ordered. A
-file keeps notes with the id of another host, because the folder may be a copy, or the host may get its former
-id back. Such notes have no effect.
+file keeps notes with the id of another host, because the folder can be a copy, or the host can get its former
+id back. Notes with another id have no effect.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class NoteFile(Generic[NoteT]):
     ) -> None:
         """Read the notes. A file that cannot be used is renamed.
 
-        :param machine: this host, as ``read_host_id()`` has it.
+        :param machine: the id of this host, as ``read_host_id()`` returns it.
         :param dump: returns the content of the file for some notes and this host.
         :param report_loss: logs the new path of a file that cannot be used, and the error.
-        :raises UnsafeFileError: another user may have made the file.
+        :raises UnsafeFileError: perhaps another user has made the file.
         :raises OSError: the file cannot be renamed.
         """
         self._path, self._machine, self._dump = path, machine, dump
@@ -54,15 +54,16 @@ class NoteFile(Generic[NoteT]):
         self.foreign: Mapping[str, NoteT]
         """The notes of other hosts."""
         self.notes, self.foreign = split_notes(found, machine)
-        # The first change is written in any case, because the notes of an older agent are without this host.
+        # The first change is written in any case, because notes of an older version of the agent lack the id
+        # of this host.
         self._saved = b"" if self.notes else dump(self.foreign.values(), machine)
 
     def keep_notes(self, notes: Mapping[str, NoteT]) -> None:
-        """Store the notes, which are on disk when this returns.
+        """Store the notes. They are on disk when this method returns.
 
-        :raises OSError: they cannot be written.
+        :raises OSError: the notes cannot be written.
         """
-        # A guest with the uuid of another host's guest gets a note of its own.
+        # If a note of another host has the uuid of a guest of this host, the note of this host replaces it.
         foreign = {uuid: note for uuid, note in self.foreign.items() if uuid not in notes}
         content = self._dump([*notes.values(), *foreign.values()], self._machine)
         if content != self._saved:

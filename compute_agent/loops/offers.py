@@ -38,7 +38,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ReclaimedResource:
-    """A resource of which guests leave a part unused.
+    """A resource, such as CPUs or memory, of which guests leave a part unused.
 
     :ivar name: the resource class under which the unused part is offered.
     :ivar unit: the unit of amounts of this resource in messages.
@@ -102,7 +102,10 @@ class ReclaimGauges:
 
 
 class ReclaimEstimator:
-    """Decides how much of one unused resource to offer, in one thread; others may read offers."""
+    """Decides how much of one unused resource to offer.
+
+    Only one thread may use the object, but any thread may read the offers.
+    """
 
     def __init__(self, resource: ReclaimedResource, recorder: EventRecorder, gauges: ReclaimGauges) -> None:
         self.resource = resource
@@ -119,10 +122,9 @@ class ReclaimEstimator:
         """The time at which estimates were switched on, in seconds since the epoch."""
         self._shown: frozenset[str] = frozenset()
         """Names of the providers with series in the metrics."""
-        # The length is limited, because only rounds empty the queue, and rounds may fail.
+        # The length is limited, because only rounds empty the queue, and rounds can fail.
         self._blamed: deque[tuple[str, str]] = deque(maxlen=1000)
-        """For each throttled or evicted guest on reclaimed capacity: the uuid of its provider, and the
-        cause."""
+        """The provider's uuid and the cause, for each guest on reclaimed capacity that had to give way."""
 
     def switch_on(self, on: bool, now: float) -> None:
         """If ``on``, begin to offer with the saved history. Otherwise save the history, and end all offers.
@@ -166,8 +168,8 @@ class ReclaimEstimator:
         :param now: the present time in seconds since the epoch.
         """
         zones, estimates, published, broken = {}, {}, False, False
-        # The measurements are read first, because they may fail. If _take_blamed() came first, a failure
-        # would lose its causes.
+        # The measurements are read first, because a read can fail. If _take_blamed() came first, a failed
+        # read would lose the causes that _take_blamed() has removed.
         measured = tuple(measured)
         blamed = self._take_blamed()
         for one in measured:
@@ -183,7 +185,7 @@ class ReclaimEstimator:
             offer = before.offer.next_offer(left, found.capacity, now)
             zones[node.uuid], estimates[node.uuid] = ZoneState(history, offer, breach), found
             labels = node.name, self.resource.name
-            # In preview nothing is offered.
+            # In the mode preview, nothing is offered.
             self._gauges.offered.labels(*labels).set(offer.published if acts else 0)
             self._gauges.expected.labels(*labels).set(found.expected_use)
             if offer.published != before.offer.published:
@@ -193,13 +195,14 @@ class ReclaimEstimator:
         shown = frozenset(one.node.name for one in measured)
         self._gauges.forget_providers(self.resource.name, self._shown - shown)
         self._shown = shown
-        # Changed offers and broken promises are saved at once, because the next agent continues with them.
+        # Changed offers and broken promises are saved at once, because the next run of the agent continues
+        # with them.
         if published or broken or self._file.is_due(now):
             self.save(now)
         return published
 
     def list_rows(self, nodes: Iterable[ProviderNode], mode: str) -> Iterator[dict[str, Any]]:
-        """Rows that explain the offer of each zone, term by term, for commands.
+        """Rows that explain how the offer of each zone is computed, for commands.
 
         :param mode: the value of ``[capacity] mode``: act, preview or off.
         """
@@ -241,7 +244,7 @@ class ReclaimEstimator:
         acts: bool,
         now: float,
     ) -> HeldBackShare:
-        """Record offers that were too large; return the share of capacity to hold back."""
+        """Record that an offer was too large; return the share of capacity to hold back for some time."""
         published, unit = before.offer.published, self.resource.unit
         missing = 0.0 if reading is None else missing_cpus(reading.total, published, found.capacity)
         causes = [*(["use"] if missing else []), *blamed]
@@ -288,14 +291,14 @@ class ReclaimEstimator:
 
 
 def _is_of_now(zone: ZoneState, now: float) -> bool:
-    """Whether the readings behind an offer are recent, and not of an earlier run."""
-    # If the readings are too old, guests and capacity may have changed, so the estimate cannot be used.
+    """Whether the readings behind an offer are recent, and not from an earlier run of the agent."""
+    # Guests and capacity may have changed since old readings, so an estimate from them cannot be used.
     return not estimate_use(zone.history, {}, 0.0, EstimateLimits(), now).untold
 
 
 def _taken_over(zones: Mapping[str, ZoneState]) -> Mapping[str, ZoneState]:
-    # The time for which the estimate has been above the offer begins again: the clock may have jumped since
-    # the save.
+    # The time for which the estimate has been above the offer begins again, because the clock may have jumped
+    # since the file was saved.
     return {uuid: replace(zone, offer=replace(zone.offer, above_since=0.0)) for uuid, zone in zones.items()}
 
 
@@ -305,7 +308,7 @@ VCPU: Final = "VCPU"
 
 
 class StolenTime:
-    """Withholds VCPU for steal time: CPU time that a hypervisor takes from this host, a virtual machine.
+    """Withholds VCPU for steal time: CPU time that a hypervisor takes from this virtual machine.
 
     Only one thread may use the object, but any thread may call add_to_tree() and list_rows().
     """
@@ -363,7 +366,7 @@ class StolenTime:
         self._zones = zones
         if changed or self._file.is_due(now):
             self.save(now)
-        # In preview nothing is withheld, so that reports do not change.
+        # In the mode preview, nothing is withheld, so reports do not change.
         return changed and self.mode == ACT
 
     def save(self, now: float) -> None:
@@ -395,7 +398,10 @@ class StolenTime:
         return withhold_cpus(tree, zones)
 
     def list_rows(self, tree: ProviderTree, withheld: Mapping[str, WithheldUnits]) -> list[dict[str, Any]]:
-        """Rows of stolen CPUs and withheld VCPU; ``withheld`` by uuid is of the last report."""
+        """Rows of stolen CPUs and withheld VCPU, for commands.
+
+        :param withheld: the VCPU that the last report withheld, by uuid of the provider.
+        """
         if self.mode == OFF:
             return []
         rows = []
@@ -413,7 +419,7 @@ class StolenTime:
 
 
 def with_kept(tree: ProviderTree, mode: str, state_path: Path) -> ProviderTree:
-    """The tree without the VCPU that a start withholds for the steal time of an earlier run."""
+    """The tree without the VCPU that a starting agent withholds, because an earlier run saw steal time."""
     return withhold_cpus(tree, (_kept_file(state_path).peek_content() or {}) if mode == ACT else {})
 
 

@@ -24,7 +24,9 @@ from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failure
 LOG = logging.getLogger(__name__)
 
 _OFF_PAUSE: Final = 60.0
-"""Seconds between two checks of the option while verification is off; a reload also wakes the thread."""
+"""Seconds between two checks whether the option is on, while verification is off; a reload also wakes the
+thread.
+"""
 
 PROMISES_THREAD: Final = ThreadSpec(
     "promises",
@@ -97,7 +99,7 @@ class PromiseWatch(SingleThreadLoop):
                     kind.value,
                     found,
                 )
-        # A promise with an unknown state causes no event.
+        # A promise with an unknown state counts neither as broken nor as kept, and causes no event.
         kept = {(one.guest, one.kind) for one in verdicts if one.state is PromiseState.KEPT}
         for guest, kind in self._broken.keys() & kept:
             self._recorder.record_done(

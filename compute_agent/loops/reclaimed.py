@@ -56,8 +56,8 @@ CAPACITY_THREAD: Final = ThreadSpec(
 _MIB: Final = 1 << 20
 
 MEMORY_PRESSURE: Final = "memory_pressure"
-"""A metric of memory. The agent recognises all other metrics of memory by their order of guests. This metric
-does not have that order.
+"""A metric of memory. The agent recognises all other metrics of memory by the order in which they limit
+guests. This metric does not have that order.
 """
 
 
@@ -66,7 +66,7 @@ class ReclaimSettings:
     """The options of ``[capacity]``.
 
     :ivar mode: whether offers of unused capacity are off, previewed or reported (act).
-    :ivar limits: the parameters by which the unused capacity is estimated.
+    :ivar limits: the parameters of the estimate of unused capacity.
     :ivar steal: whether withholding VCPU for steal time is off, previewed or reported (act).
     :ivar collectors: the names of the collectors, which are measurements by installed packages.
     :ivar memory: whether memory that guests leave unused is offered in addition to CPUs.
@@ -92,7 +92,7 @@ class ReclaimSettings:
 
     @property
     def is_off(self) -> bool:
-        """Whether all these options are off, so that nothing has to be measured."""
+        """Whether all options are off, so that nothing has to be measured."""
         return self.mode == OFF and self.steal == OFF and not self.collectors
 
 
@@ -188,14 +188,14 @@ class ReclaimLoop:
         self._thread.stop(timeout)
 
     def save_estimates(self) -> None:
-        """Save the history of all estimates, and stop the collectors."""
+        """Save the history of all estimators, and stop the collectors."""
         for promises in self._active_estimators:
             promises.save(self._clock())
         self._stolen.save(self._clock())
         self._collectors.stop()
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """The tree with withheld amounts, and offers of recent readings in ``[capacity] mode = act``."""
+        """The tree with withheld amounts and, if ``[capacity] mode`` is act, offers from recent readings."""
         tree = self._collectors.add_to_tree(self._stolen.add_to_tree(tree))
         if self._settings.mode != ACT:
             return tree
@@ -207,8 +207,8 @@ class ReclaimLoop:
     def read_oversold(self, resource_class: str) -> OversoldCapacity | None:
         """The amount of a reclaimed class that guests hold beyond the present offers, in cores or bytes.
 
-        The result is None if nothing is offered, or if no measurement is recent. Any offer has then expired,
-        and so cannot be too small.
+        The result is None if nothing is offered, or if no measurement is recent. Without a recent
+        measurement, all offers have expired, and so cannot be too small.
         """
         found = [one for one in self._active_estimators if one.resource.name == resource_class]
         if self._settings.mode != ACT or not found:
@@ -231,9 +231,9 @@ class ReclaimLoop:
         :param guest: the uuid of the guest that was throttled or evicted.
         :param metric: the metric because of which the guest was throttled or evicted. A metric of CPUs counts
             only for guests on reclaimed CPUs, and a metric of memory only for guests on reclaimed memory. The
-            metric of oversold capacity never counts: a smaller offer raises this metric, so the metric says
-            nothing about the offer.
-        :param cause: the signal of another guest that was the cause; empty if the metric was the cause.
+            metric of oversold capacity never counts: a smaller offer raises this metric, so a high value does
+            not mean that the offer was too large.
+        :param cause: if a signal of another guest was the cause, this signal; empty if the metric was.
         """
         registry = self._conf.settings.rules.registry
         if metric not in registry:
@@ -254,7 +254,7 @@ class ReclaimLoop:
                         promises.count_blame(uuid, cause or metric)
 
     def list_rows(self, withheld: Iterable[WithheldUnits] = ()) -> list[dict[str, Any]]:
-        """Rows that explain offers and withheld amounts; ``withheld`` is of the last report."""
+        """Rows that explain offers and withheld amounts; ``withheld`` has the amounts of the last report."""
         tree, mode = self._pipeline.host_state.tree, self._settings.mode
         rows = [
             row
@@ -284,7 +284,7 @@ class ReclaimLoop:
 
     def run_round(self) -> None:
         """Measure once, and update estimates and offers; do nothing until the running guests are known."""
-        # Amounts of guests that are not known yet would count as unused.
+        # Before that, the amounts of unknown guests would count as unused.
         if not self._pipeline.has_taken_over:
             return
         self.switch_estimators()
@@ -293,7 +293,7 @@ class ReclaimLoop:
             try:
                 if part():
                     self._changed()
-            except Exception as error:  # the error is raised after the other parts were measured
+            except Exception as error:  # the error is raised later, after the other parts were measured
                 failures.append(error)
         if failures:
             raise ExceptionGroup("some values could not be measured", failures)
@@ -323,7 +323,7 @@ class ReclaimLoop:
         return changed
 
     def measure_cpus(self, use: HostUse) -> Iterator[MeasuredZone]:
-        """The zones with shared CPUs: capacity, use, and the amounts that guests hold."""
+        """Measure the zones with shared CPUs: their capacity, their use, and the amounts that guests hold."""
         host_state = self._pipeline.host_state
         for node in host_state.tree.providers_of(RECLAIMED_VCPU):
             shared = reclaimable_cpus(node, host_state.cpu_sets)
@@ -331,21 +331,21 @@ class ReclaimLoop:
             yield MeasuredZone(node, float(len(shared)), read_zone(use, shared), entitled)
 
     def measure_memory(self, now: float) -> Iterator[MeasuredZone]:
-        """Measure each zone's memory: capacity, use, held amounts; ``now`` is since the epoch."""
+        """Measure the memory of each zone; ``now`` is the present time in seconds since the epoch."""
         tree, use = self._pipeline.host_state.tree, self.memory_reader.read(now)
         for node in tree.providers_of(RECLAIMED_MEMORY):
             nodes = node.numa_nodes
             held = [one for one in self._pipeline.host_state.topology.numa_nodes if one.id in nodes]
             zone = tree.get(node.parent or "")
             has = None if zone is None else zone.inventories.get(MEMORY)
-            # Without an inventory of the agent, nova-compute reports memory, and the total of the reclaimed
-            # class has the host's reserve subtracted already.
+            # If the agent has no inventory of memory, nova-compute reports memory. The total of the reclaimed
+            # class is then already without the memory that the host reserves.
             if has is None:
                 capacity = float(node.inventories[RECLAIMED_MEMORY].total)
             else:
                 capacity = sum(one.memory_kib for one in held) / 1024 - has.reserved
             entitled = memory_entitlements(use.guests, nodes)
-            # max(): the reserve may exceed the memory of these nodes.
+            # max(): the reserve can exceed the memory of these nodes.
             yield MeasuredZone(node, max(0.0, capacity), read_zone(use, nodes), entitled)
 
 
@@ -369,8 +369,7 @@ def oversold_capacity(
         guest: unit * sum(amount for provider, amount in amounts.items() if provider in short)
         for guest, amounts in held.items()
     }
-    # Only guests on a provider with too small an offer count, because other guests free nothing on this
-    # provider.
+    # Only guests on a provider with an offer that is too small count: other guests would free nothing there.
     return OversoldCapacity(
         unit * sum(beyond[provider] for provider in short),
         {guest: amount for guest, amount in guests.items() if amount},
@@ -378,7 +377,7 @@ def oversold_capacity(
 
 
 def first_tree(tree: ProviderTree, conf: cfg.ConfigOpts) -> ProviderTree:
-    """Return the tree without the amounts that a starting agent withholds, by the files of its last run."""
+    """Return the tree without the amounts that a starting agent withholds because of its saved files."""
     found, folder = conf.capacity, Path(conf.state_path)
     tree = offers.with_kept(tree, found.steal, folder)
     return collectors.with_kept(tree, found.collectors, folder, time.time())

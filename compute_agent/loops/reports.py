@@ -40,7 +40,7 @@ LOG = logging.getLogger(__name__)
 
 
 class LocationReader(Protocol):
-    """Reads the CPUs on which guests may run according to the kernel."""
+    """Reads the CPUs on which guests can run according to the kernel."""
 
     def __call__(self) -> Mapping[str, CpuLocation]:
         """Read the locations of guests, by uuid of the consumer.
@@ -58,13 +58,13 @@ DISABLE_SERVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ReportStatus:
-    """The outcome of the last report.
+    """The outcome of the last report to Placement.
 
     :ivar up: whether Placement answered the last report; None before the first report.
     :ivar last_success: the time of the last complete report, in seconds since the epoch.
     :ivar refusals: the changes that Placement refused in the last report.
     :ivar sent: the number of changes that Placement has applied since the start of the agent.
-    :ivar adjustments: sentences about values of inventories that other clients have set through the API.
+    :ivar adjustments: sentences about fields of inventories that other clients have set through the API.
     :ivar waiting: the reason why nothing can be reported yet, such as a missing root provider.
     :ivar not_offered: amounts that are not offered yet, with reasons.
     :ivar away: whether the last report failed because Placement did not answer.
@@ -82,7 +82,7 @@ class ReportStatus:
 
 
 _AFTER_CLAIM: Final = 0.5
-"""Seconds from the expiry of a claim to the report that reads allocations again, because clocks may
+"""Seconds from the expiry of a claim to the report that reads allocations again, because clocks can
 differ."""
 
 _ENDS_SECONDS: Final = 20.0
@@ -128,7 +128,7 @@ class ReportMetrics:
 
 
 class ReportLoop:
-    """Reports the host each ``interval`` seconds, at once when it is woken, and earlier after a failure."""
+    """Reports the host each ``interval`` seconds, at once when it is woken, and sooner after a failure."""
 
     def __init__(
         self,
@@ -153,8 +153,8 @@ class ReportLoop:
 
         :param interval: the usual time between two reports to Placement, in seconds.
         :param max_pause: maximum number of seconds between two reports after failures.
-        :param locate: reads the CPUs on which guests may run, for reshapes.
-        :param causes: for each cause that can keep new guests away: whether it is active at the start.
+        :param locate: reads the CPUs on which guests can run, for reshapes.
+        :param causes: the causes that can keep new guests away, each with whether it is active at the start.
         :param root: finds the root provider; None means that the root belongs to the agent.
         :param root_user: makes the agent work below the root provider that ``root`` finds.
         :param additions: objects that add something, such as offers, to the provider tree of each report, in
@@ -187,11 +187,10 @@ class ReportLoop:
         self._additions = tuple(additions)
         self._causes = dict(causes or {})
         self._granted: Causes = {}
-        """The causes that keep new guests away, as of the last time that the trait in Placement was set or
-        removed."""
+        """The causes that kept new guests away when the trait in Placement was last set or removed."""
         self._switch = threading.Condition()
-        # Only one report runs at a time. Commands report and reshape in their own threads, and two writers of
-        # one tree would conflict by the generations of providers.
+        # Only one report runs at a time. Commands report and reshape in threads of their own. Two concurrent
+        # writers of one tree would conflict, because each write needs the latest generation of the provider.
         self._turn = threading.Lock()
         self._has_tried = threading.Event()
         self._tree_at_start = pipeline.host_state.tree
@@ -224,7 +223,10 @@ class ReportLoop:
         self.wake()
 
     def wait_for_switch(self, timeout: float) -> bool:
-        """Wait ``timeout`` seconds until Placement has the trait of switch_scheduling(); whether it has."""
+        """Wait at most ``timeout`` seconds until the trait in Placement agrees with switch_scheduling().
+
+        Return whether the trait agrees.
+        """
         with self._switch:
             return self._switch.wait_for(lambda: self._granted == self._causes, timeout)
 
@@ -239,7 +241,7 @@ class ReportLoop:
 
     @property
     def offered_tree(self) -> ProviderTree:
-        """The provider tree to report: the host's tree, and additions that change between reports."""
+        """The provider tree to report: the host's tree, with additions that can change between reports."""
         return self._with_additions(self._pipeline.host_state.tree)
 
     def _with_additions(self, tree: ProviderTree) -> ProviderTree:
@@ -249,15 +251,14 @@ class ReportLoop:
 
     @property
     def root_traits(self) -> frozenset[str] | None:
-        """The traits of the root provider at the last read; None before the first read."""
+        """The traits of the root provider when it was last read; None before the first read."""
         return self._reporter.root_traits(self._pipeline.host_state.tree.root.uuid)
 
     def reload(self, conf: ReloadedConfiguration) -> None:
         """Use another configuration's intervals and client, and report now; any thread may call it."""
         self._interval = conf.options.compute.update_resources_interval
         self._max_pause = conf.options.placement.report_retry_maximum
-        # The client is replaced before the next report, because a report may be under way with the present
-        # client.
+        # A report can be under way with the present client, so the client is replaced before the next report.
         self._next_client = conf.client
         if self._root is not None:
             self._root.reload(conf.options)
@@ -268,7 +269,7 @@ class ReportLoop:
         self._thread.stop(timeout)
 
     def _report_round(self) -> None:
-        # the failure is counted before the report, so that an unexpected error counts as a failure, too
+        # The failure is counted before the report, so that an unexpected error also counts as a failure.
         self._failures += 1
         if self.report_now():
             self._failures = 0
@@ -276,8 +277,8 @@ class ReportLoop:
     def _report_pause(self, took: float) -> float:
         seconds = pause(self._failures, self._interval, self._max_pause, random.random)
         if not self._failures and (end := self.claims.first_end) is not None:
-            # An expired claim frees its amounts in Placement, and another guest may claim these amounts. The
-            # agent refuses that guest until a report has read the change.
+            # When a claim expires, Placement can give its amounts to another guest. The agent refuses that
+            # guest until a report has read the new allocations.
             seconds = min(seconds, max(end - time.time(), 0.0) + _AFTER_CLAIM)
         LOG.debug("The next report is due in %g s", seconds)
         return seconds
@@ -304,7 +305,7 @@ class ReportLoop:
         return how(host_state.tree, self._locate(), host_state.zone_cpus)
 
     def _report_host(self) -> ReportOutcome:
-        """Report the tree, unless it needs a reshape that only a command may start."""
+        """Report the tree, unless it needs a reshape that only a command can start."""
         tree = self._pipeline.host_state.tree
         if tree != self._derived:
             # A tree in which inventories with allocations move needs a reshape. The agent reshapes at its
@@ -314,11 +315,11 @@ class ReportLoop:
                 planned = self._plan_reshape(
                     self._reporter.reshape_tree if at_start else self._reporter.plan_reshape
                 )
-            # Without an answer of Placement, the whole report has failed.
+            # If Placement does not answer, the whole report has failed.
             except UnavailableError:
                 raise
             except (PlacementError, DriverError) as error:
-                # The error is not raised, so that allocations are still read, for example, if Placement
+                # The error is not raised, so that allocations are still read. For example, Placement perhaps
                 # forbids reshapes.
                 planned = InfeasibleReshape(str(error))
             if isinstance(planned, InfeasibleReshape):
@@ -340,14 +341,14 @@ class ReportLoop:
         with self._turn:
             try:
                 is_done = self._report_once()
-                # Ends of claims do not wait for a report without errors.
+                # The ends of claims are read even if the report had errors.
                 return self._read_ends() and is_done
             finally:
                 # The event is set after a failure, too, so that nothing waits for Placement for ever.
                 self._has_tried.set()
 
     def _take_client(self) -> None:
-        # This method is called between two reports only, so that one report uses one client.
+        # This method is called only between two reports, so that each report uses a single client.
         if (client := self._next_client) is not None:
             self._next_client = None
             self._client = client
@@ -364,8 +365,8 @@ class ReportLoop:
                 try:
                     report = self._report_host()
                 finally:
-                    # The switch is set after a failed report, too, because an overloaded host has to keep new
-                    # guests away.
+                    # The trait is set or removed after a failed report, too, because an overloaded host has
+                    # to keep new guests away.
                     self._grant_switches()
                 self._read_allocations()
         except RootMissingError as error:
@@ -374,7 +375,7 @@ class ReportLoop:
         except PlacementError as error:
             reason, away = str(error), isinstance(error, UnavailableError)
         except ConfigError as error:
-            reason = str(error)  # the name of a new root may equal that of a provider in provider.yaml
+            reason = str(error)  # the new root can have the name of a provider in provider.yaml
         except OSError as error:
             reason = f"the record of reported providers cannot be written: {error}"
         except Exception as error:
@@ -384,7 +385,7 @@ class ReportLoop:
                 LOG.debug("The report failed again", exc_info=True)
             else:
                 LOG.exception("The report failed")
-            # Cached providers may be the cause, so that the next round reads all of them again.
+            # Cached providers are perhaps the cause, so the next round reads all of them again.
             self._reporter.forget_providers()
         if reason:
             self._note_failure(reason, away)
@@ -424,15 +425,15 @@ class ReportLoop:
         if owner is not None and self._root_user is not None:
             self._root_user.use_root(owner)
         if self._derived is None and before == self._tree_at_start:
-            # A root that is found before the first report belongs to the start, at which the agent may
+            # A root that is found before the first report belongs to the start, at which the agent can
             # reshape.
             self._tree_at_start = self._pipeline.host_state.tree
 
     def _await_root(self, reason: str) -> None:
-        """Record that reports wait for the missing root provider; guests keep their settings."""
+        """Record that reports wait because the root provider is missing. Guests keep their settings."""
         if reason != self.status.waiting:
             LOG.warning("Nothing can be reported to Placement yet: %s", reason)
-        # Placement has answered, and only the root is missing.
+        # Placement counts as available, because it has answered: only the root is missing.
         self._metrics.placement_up.set(1)
         self._metrics.last_report.set_to_current_time()
         self._metrics.reports.labels("waiting").inc()
@@ -450,7 +451,7 @@ class ReportLoop:
 
     @property
     def overdue_guests(self) -> Mapping[str, str]:
-        """For guests that still run after the ends of their claims, by uuid: a text that says what to do."""
+        """Texts that say what to do about guests that still run after the ends of their claims, by uuid."""
         return {} if self._claim_ends is None else self._claim_ends.overdue_guests()
 
     @property
@@ -463,12 +464,12 @@ class ReportLoop:
 
         :raises PlacementError: Placement does not answer, or refuses the change.
         """
-        # The mapping is read once, because switch_scheduling() may replace it while the trait is written.
+        # The mapping is read once, because switch_scheduling() can replace it while the trait is written.
         causes = self._causes
         beside = self._pipeline.host_state.tree.beside
         if beside and any(causes.values()) and causes != self._granted:
             LOG.warning("The agent cannot keep new guests away from this host: %s", DISABLE_SERVICE)
-        # If nova-compute owns the root, it removes this trait when another program sets it.
+        # If nova-compute owned the root, it would remove the trait that the agent has set.
         if causes and not beside:
             self._reporter.switch_scheduling(self._pipeline.host_state.tree.root.uuid, causes)
         if self.root_traits is not None:
@@ -477,7 +478,10 @@ class ReportLoop:
                 self._switch.notify_all()
 
     def _note_failure(self, reason: str, away: bool) -> None:
-        """Log a new failure; other messages in the same outage of Placement are not new."""
+        """Log a new failure.
+
+        While Placement stays unavailable, another message does not count as a new failure.
+        """
         if away and self.status.away:
             if reason != self.status.last_error:
                 LOG.info("Reports to Placement still fail, now for another reason: %s", reason)
@@ -498,7 +502,8 @@ class ReportLoop:
         makes_claims = self._guest_claims is not None and self._guest_claims.is_needed
         if event is not None:
             if makes_claims:
-                # Claims are for guests that hold nothing, as far as the worker knows.
+                # The agent makes a claim for each guest that holds nothing according to the worker. So the
+                # worker must have handled the read allocations first.
                 hand_over(self._pipeline, event)
             else:
                 self._pipeline.submit(event)

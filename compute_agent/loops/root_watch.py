@@ -1,4 +1,4 @@
-"""Watches the root provider of the host, which may belong to nova-compute and may be replaced."""
+"""Watches the root provider of the host, which can belong to nova-compute and can be replaced."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOG = logging.getLogger(__name__)
 
 
 class NovaRootStore(Protocol):
-    """Stores the identity of nova-compute's root provider, below which the agent works."""
+    """Stores which root provider of nova-compute the agent puts its providers below."""
 
     def keep_nova_root(self, root: NovaRoot | None) -> None:
         """Store the root; None means the agent's own root. The data is on disk when this method returns.
@@ -40,10 +40,10 @@ class NovaRootStore(Protocol):
 
 
 class RootUser(Protocol):
-    """Makes the whole agent work below another root provider."""
+    """Makes the whole agent put its providers below another root provider."""
 
     def use_root(self, owner: RootOwner) -> None:
-        """Work below the owner's root from now on. The worker has the new tree when this method returns.
+        """Put the agent's providers below the owner's root. The worker has the new tree afterwards.
 
         :raises ConfigError: the configuration cannot be used with this root.
         :raises TimeoutError: the worker does not answer in time.
@@ -56,7 +56,7 @@ HypervisorName = Callable[[], str]
 
 
 class RootWatch:
-    """Finds the root before reports, and warns if nova-compute writes it; any thread reads ``owner``."""
+    """Finds the root provider before each report, and warns if nova-compute writes the agent's root."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class RootWatch:
 
     @property
     def owner(self) -> RootOwner:
-        """The service to which the root provider belongs, as far as it is known."""
+        """The owner of the root provider, as far as the agent knows it."""
         return owner_of(self._options.compute.provider_tree, self._last, self._decided)
 
     def reload(self, options: cfg.ConfigOpts) -> None:
@@ -90,7 +90,10 @@ class RootWatch:
         self._options = options
 
     def use_hypervisor(self, name: HypervisorName) -> None:
-        """Set the function that returns the name of the host, for a configuration without a name."""
+        """Set the function that returns the name of the host.
+
+        It is used if the configuration names no host.
+        """
         self._hypervisor = name
 
     def follow_root(
@@ -142,13 +145,13 @@ class RootWatch:
         try:
             found = find_root(client, search)
         except FormerRootError as error:
-            # The agent's former root has the name that nova-compute needs, and is removed.
+            # The agent's former root has the name that nova-compute needs, so the agent removes this root.
             stays = "; ".join(f"{each}: {each.reason}" for each in reporter.remove_own(self._own).refusals)
             if stays:
                 raise RootMissingError(f"{error}, and which cannot be removed: {stays}") from error
             raise
         except RootMissingError:
-            # Providers that were read before belong to a root that is gone.
+            # The providers that were read before are forgotten, because they belong to a root that is gone.
             reporter.forget_providers()
             raise
         if found is not None and last is not None and found.name != last.name and found.uuid == last.uuid:

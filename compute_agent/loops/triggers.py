@@ -36,8 +36,10 @@ from compute_agent.usage.subjects import CacheAllotments, SubjectFactory, open_a
 LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 10.0
-"""Seconds between two samples of interference. Shorter samples would be noise; a trial takes seven
-samples."""
+"""Seconds between two samples of interference.
+
+With shorter samples, the values would be mostly noise. A trial takes seven samples.
+"""
 
 
 GUEST_SECONDS: Final = 15.0
@@ -64,10 +66,10 @@ INTERFERENCE_THREAD: Final = ThreadSpec(
 
 @dataclass(frozen=True, slots=True)
 class WatermarkStatus:
-    """The state of watermarks after the latest round.
+    """The state of the watermark loop after its latest round.
 
     :ivar rules: the rules with the thresholds of the present minute of the week.
-    :ivar state: the limits and evictions in force, and the scheduling switch.
+    :ivar state: the limits in force, the evictions in progress, and whether new guests are kept away.
     :ivar snapshot: the measured usage; None before the first round.
     :ivar streaks: the streak of each watermark, domain and action.
     """
@@ -129,14 +131,14 @@ class WatermarkLoop:
         self._thread = PeriodicTask(
             WATERMARKS_THREAD,
             self.run_round,
-            # The interval is from start to start of rounds, because rates need even intervals.
+            # The interval is the time between the starts of two rounds, because rates need even intervals.
             lambda took: max(0.0, self._settings.interval - took),
             self._count_failure,
             is_needed=self.is_needed,
             begin=self._renew_sampler,
         )
         self._guests: Mapping[str, GuestUsage] = {}
-        """The guests in the latest round that measured all their metrics."""
+        """The guests as they were in the latest round that measured all metrics of guests."""
         self._latest: tuple[UsageSnapshot | None, Streaks, Mapping[str, GuestUsage]] = (None, {}, {})
 
     # Methods for other threads
@@ -158,14 +160,15 @@ class WatermarkLoop:
         self._subjects.cache_allotments = open_allotments(
             conf.controllers, lambda: self._pipeline.host_state.all_zones
         )
-        # Evictions come first, so that a round with the new settings does not evict by the former command.
+        # The settings of evictions are replaced first. Otherwise a round with the new settings could evict by
+        # the former command.
         self._evictions.use_settings(conf.settings, conf.client)
         self._settings = conf.settings
 
     def stop(self, timeout: float = 2.0) -> None:
         """Stop the thread. If a round hangs, wait at most ``timeout`` seconds for it.
 
-        Limits stay in force, and the next agent continues the evictions.
+        Limits stay in force, and the next run of the agent continues the evictions.
         """
         self._thread.stop(timeout)
         self._evictions.end_waiting()
@@ -182,24 +185,24 @@ class WatermarkLoop:
     # The loop
 
     def _renew_sampler(self) -> None:
-        # After a pause the sampler is replaced, because rates since the last round would be means over the
-        # pause.
+        # After a pause of rounds, the sampler is replaced. Otherwise the first rates after the pause would be
+        # means over the whole pause.
         self._sampler = self._new_sampler()
         self._look_due, self._rounds_due = 0.0, 0
 
     def is_needed(self) -> bool:
-        """Whether a round is needed, because of watermarks, or to undo limits, evictions or the switch."""
+        """Whether a round is needed: there are watermarks, or something has to be undone."""
         # Limits outlive the watermarks that set them, and only rounds remove them.
         return bool(self._settings.rules.watermarks) or self._is_owed
 
     @property
     def _is_owed(self) -> bool:
-        """Whether a limit, an eviction or the switch of scheduling is in force that must be undone later."""
+        """Whether there is anything to undo later: a limit, an eviction, or the switch of scheduling."""
         state = self._trigger.state
         return bool(state.throttles or state.evictions or state.scheduling_off)
 
     def _count_failure(self, is_new: bool) -> None:
-        if is_new:  # a metric of another package may have raised the error, and may work in the next round
+        if is_new:  # perhaps a metric of another package raised it, and works in the next round
             LOG.exception("A round of the watermarks failed")
         self._executor.telemetry.watermark_failures.inc()
 
@@ -216,8 +219,8 @@ class WatermarkLoop:
         # configurations.
         rules = settings.rules.at_moment(self._moment())
         trigger.use_rules(rules)
-        # Actions are resumed once, and only after guests are known. Limits of unknown guests would be
-        # dropped.
+        # The saved actions are resumed once, when the guests are known. If this was done earlier, the limits
+        # of guests that are not known yet would be dropped.
         if not self._resumed:
             trigger.resume_actions()
             self._resumed = True
@@ -231,8 +234,8 @@ class WatermarkLoop:
                 self._finish_round(host)
                 return
         views = self._pipeline.guest_views()
-        # Limits are repaired before measuring, because a guest that was started again has lost its limit, and
-        # its use without the limit would lead to a lower limit than necessary.
+        # Limits are repaired before the measurement. A guest that was started again has lost its limit. Its
+        # use without the limit would lead to a lower limit than necessary.
         self._arbiter.repair_limits(views)
         subjects = self._subjects.build_subjects(views, settings.classes)
         snapshot = self._sampler.take_snapshot(rules, subjects, time, near)
@@ -296,8 +299,8 @@ class InterferenceLoop:
         self._thread = PeriodicTask(
             INTERFERENCE_THREAD,
             self.run_round,
-            # The interval is from end to start of rounds, because each sample has its own time, from which
-            # rates are computed.
+            # The interval is the time between the end of a round and the next start. Each sample has its own
+            # time, from which rates are computed.
             lambda took: INTERVAL,
             self._count_failure,
             is_needed=self.is_needed,
@@ -321,7 +324,7 @@ class InterferenceLoop:
     def stop(self, timeout: float = 2.0) -> None:
         """Stop the thread, and save the state. If a round hangs, wait at most ``timeout`` seconds for it.
 
-        Limits stay in force for the next agent.
+        Limits stay in force for the next run of the agent.
         """
         self._thread.stop(timeout)
 
@@ -346,7 +349,7 @@ class InterferenceLoop:
 
     def _forget_cases(self) -> None:
         self._trigger.forget_all()
-        self._reader.cycles.read(())  # closes the files of hardware counters
+        self._reader.cycles.read(())  # this closes the files of hardware counters
         self._keep_learnt()
 
     def _keep_learnt(self) -> None:
@@ -373,7 +376,7 @@ class InterferenceLoop:
         self._trigger.owes = not self._arbiter.repair_limits(views)
         watches = conf.settings.watches
         signals = {watch.signal.name for watch in watches}
-        # The topology is read in each round, because CPUs go on and offline.
+        # The topology is read in each round, because CPUs can go offline and come online.
         topology = pipeline.host_state.topology
         caches = [cache.cpus for cache in topology.l3_domains]
         sample = self._reader.read_guests(views, topology.usable, signals, now, caches)
@@ -383,14 +386,14 @@ class InterferenceLoop:
         self._warn_missing_signals(sample)
         self._trigger.use_watches(watches, conf.settings.rules.steps)
         self._trigger.run_round(sample)
-        # Limits are kept after the actions, because cases of suspects that have ended were closed without an
-        # action.
+        # The limits are passed to the arbiter in any case: if a suspect has ended, its case was closed
+        # without an action.
         self._keep_limits()
 
     def _warn_missing_signals(self, sample: GuestSamples) -> None:
         """Log when a signal has no value for any guest that uses CPU time, and when it has a value again."""
         if not any((one.cpu or 0.0) >= MIN_CPU for one in sample.readings.values()):
-            return  # idle guests have no values of signals, which is no fault
+            return  # idle guests have no values of signals, and this needs no warning
         signals = {watch.signal.name: watch.signal for watch in self._conf.settings.watches}
         missing = frozenset(
             name

@@ -59,11 +59,12 @@ Averages = Mapping[str, CpuAverage]
 def smooth_averages(
     before: Averages, use: Mapping[str, float], elapsed: float, window: float
 ) -> dict[str, CpuAverage]:
-    """Update means with the use (cores by uuid) during another ``elapsed`` seconds, by exponential smoothing.
+    """Update mean uses with the use of the last ``elapsed`` seconds, by exponential smoothing.
 
-    Use that is older than ``window`` seconds counts little. Guests that are missing in ``use`` are dropped.
+    ``use`` has the cores by uuid of the guest. Use that is older than ``window`` seconds counts little.
+    Guests that are missing in ``use`` are dropped.
     """
-    # After one window, the former mean has a weight of 1/e.
+    # After ``window`` seconds, the former mean still has a weight of 1/e.
     share = 1 - math.exp(-elapsed / window)
     found = {}
     for guest, cores in use.items():
@@ -84,7 +85,7 @@ CPU_USE_THREAD: Final = ThreadSpec(
 class CpuUse(SingleThreadLoop):
     """Reports the CPU use of guests by hour of the week to the worker while ``[policy] load_aware`` is on.
 
-    For a guest that was measured for less than a day, each hour has the mean of the last ``load_minutes``.
+    If a guest was measured for less than a day, all its hours have the mean of the last ``load_minutes``.
     """
 
     def __init__(self, conf: ReloadedConfiguration, pipeline: GuestPipeline, driver: GuestThreads) -> None:
@@ -142,7 +143,7 @@ class CpuUse(SingleThreadLoop):
         self._report_use(means)
 
     def _learn_use(self, weeks: WeekUses, wall: float) -> None:
-        """Keep the use by hour, and save it after each hour."""
+        """Keep ``weeks``, the use by hour, and save it after each hour."""
         before, self._weeks = self._weeks, weeks
         if before is None or weeks.guests is not before.guests:
             self._profiles = known_profiles(weeks.guests)
@@ -178,7 +179,10 @@ MAX_SECONDS: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class _CounterReading:
-    """One read of all counters. ``reclaimed`` has the guests that then held only reclaimed CPUs, by uuid."""
+    """One read of all counters.
+
+    ``reclaimed`` has the uuids of the guests that held only reclaimed CPUs at that time.
+    """
 
     round: MeasuringRound
     reclaimed: frozenset[str]
@@ -195,7 +199,7 @@ class HostUseReader:
         root: str = "/",
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``root`` is the folder that contains ``proc``; it is not a prefix of cgroup paths."""
+        """``root`` is the folder that contains ``proc``. Paths of cgroups are not below ``root``."""
         self._pipeline = pipeline
         self._subjects = SubjectFactory(driver)
         self._classes = classes
@@ -220,7 +224,7 @@ class HostUseReader:
         now.close()
         reclaimed = frozenset(view.guest.uuid for view in views if lives_on_rest(view))
         self._before = _CounterReading(now, reclaimed)
-        # The round before is closed, but has kept the parsed file.
+        # The round of the last read is closed, but still has the parsed file.
         first = None if before is None else before.parse_file(path, parse_cpu_times)
         if last is None or times is None or first is None or now.time - last.round.time > MAX_SECONDS:
             return None
@@ -243,7 +247,7 @@ class HostUseReader:
             GuestUse(
                 view.guest.uuid,
                 float(view.guest.settings.vcpus),
-                # A guest without an assignment may run on any CPU.
+                # A guest without an assignment can run on any CPU.
                 usable if view.assignment is None else view.assignment.cpus & usable,
                 cores.get(view.guest.uuid),
                 view.guest.uuid in reclaimed,
@@ -296,7 +300,7 @@ class MemoryReader:
     ) -> None:
         """Read the memory of the guests of ``pipeline``.
 
-        :param root: the folder that contains ``proc`` and ``sys``; it is not a prefix of cgroup paths.
+        :param root: the folder that contains ``proc`` and ``sys``. Paths of cgroups are not below it.
         :param cold: returns, by uuid of the guest, the bytes of swap that do not count, because the guest
             does not use them any more.
         """
@@ -316,9 +320,9 @@ class MemoryReader:
         now = MeasuringRound(
             time.monotonic(), self._root, self._subjects.build_subjects(views, self._classes())
         )
-        # The host is read before the guests. A guest that ends in between has an unknown use, which makes the
-        # whole reading unknown. In the other order, the memory of this guest would count as memory of no
-        # guest.
+        # The guests are listed before the host is read, and read after it. A guest that ends in between has
+        # an unknown use, which makes the whole reading unknown. If the guests were listed after the host was
+        # read, the memory of this guest would count as memory of no guest.
         paths = {node: f"{now.root}/{NODE_FOLDER}/node{node}/meminfo" for node in nodes}
         found = {node: now.parse_file(path, parse_node_use) for node, path in paths.items()}
         # A kernel without NUMA has no meminfo of nodes.
@@ -344,14 +348,14 @@ class MemoryReader:
         topology = self._pipeline.host_state.topology
         nodes = frozenset(node.id for node in topology.numa_nodes)
         mems = frozenset[int]() if view.assignment is None else view.assignment.mems & nodes
-        # A guest without an allocation of memory may use all memory of the host.
+        # A guest without an allocation of memory can use all memory of the host.
         entitlement = (
             float(_held_amount(view, MEMORY)) or sum(one.memory_kib for one in topology.numa_nodes) / 1024
         )
         of_rest, mib = has_memory_of_rest(view), held.mib
         if mib is not None:
-            # A guest on reclaimed memory counts only up to its allocation: memory beyond it belongs to other
-            # guests, and must not be offered twice.
+            # The memory of a guest on reclaimed memory counts only up to the guest's allocation. Memory
+            # beyond the allocation belongs to other guests, and must not be offered twice.
             mib = min(mib, _held_amount(view, RECLAIMED_MEMORY)) if of_rest else mib + held.swapped
         parts = {node: part for node, part in held.parts.items() if node in nodes}
         return GuestUse(view.guest.uuid, entitlement, mems or nodes, mib, of_rest, parts), held.swapped
@@ -360,7 +364,7 @@ class MemoryReader:
 def _with_swapped(
     used: Mapping[int, float], swapped: float, guests: Sequence[tuple[GuestUse, float]]
 ) -> dict[int, float]:
-    """Add the swapped memory to the use of each node (MiB), without swap of guests on reclaimed memory."""
+    """Add swapped memory to the use of each node in MiB, except swap of guests on reclaimed memory."""
     # Swap that belongs to no guest is divided evenly, because its former node is unknown.
     of_none = max(0.0, swapped - sum(mib for _, mib in guests)) / max(1, len(used))
     return {
@@ -381,7 +385,7 @@ def has_memory_of_rest(view: GuestView) -> bool:
 
 
 def _held_by(now: MeasuringRound, subject: MeasuredGuest, swaps: bool) -> _MemoryHeld:
-    """Read the memory of a guest, and also its swap if the host uses swap (``swaps``)."""
+    """Read the memory of a guest. If the host uses swap (``swaps``), read also the swap of the guest."""
     group = subject.cgroup
     if group and (held := now.parse_file(f"{group}/memory.current", int)) is not None:
         # Inactive page cache does not count, because the kernel can reclaim it at once.

@@ -59,8 +59,8 @@ binding. For this set, the driver therefore always returns the actual binding.
 """
 
 SECOND_LOOK: Final = 0.3
-"""Seconds after which a promise that seems broken is checked again, because the agent may be placing the
-guest just now.
+"""Seconds after which a promise that seems broken is checked again, because the agent is perhaps placing
+the guest at this moment.
 """
 
 
@@ -70,7 +70,7 @@ class CacheState:
 
     :ivar membership: the control group of each guest, by uuid.
     :ivar demands: the cache ways and the bandwidth that each guest should have, by uuid.
-    :ivar present: the control groups in the kernel, as read.
+    :ivar present: the control groups that the kernel has now.
     :ivar layout: the layout of the mount; None if the groups cannot be read.
     :ivar problem: the reason why the groups cannot be read; empty if they were read.
     """
@@ -142,7 +142,7 @@ def read_caches(
 class ScheduleDemand:
     """The scheduling that a guest's class demands: a realtime priority, and a core scheduling group.
 
-    :ivar group: a text that names the guests that may share the guest's cores; empty for all guests.
+    :ivar group: a text that names the guests that can share the guest's cores; empty for all guests.
     """
 
     priority: int | None = None
@@ -200,7 +200,7 @@ def make_promises(
 def _read_refusals(
     controllers: Sequence[KernelController],
 ) -> dict[tuple[str, PromiseKind], Sequence[str]]:
-    """Sentences about promised settings that a controller of scheduling could not give to a guest."""
+    """The reasons why controllers of scheduling could not apply promised settings to guests."""
     kinds = {RealtimeController: PromiseKind.REALTIME, CoreCookieController: PromiseKind.CORE_SCHEDULING}
     return {
         (uuid, kind): sentences
@@ -271,9 +271,9 @@ class PromiseVerifier:
             )
             for view in views
         }
-        # The cookies of all guests are needed, because another guest may have the same cookie.
+        # The cookies of all guests are needed, because another guest can have the same cookie.
         with_cookies = any(promise.core_group for promise in promises.values())
-        # Preserved guests are read, too, because they may run on the CPUs of another guest.
+        # Preserved guests are read, too, because they can run on the CPUs of another guest.
         guests = self._pipeline.guests()
         found = {
             guest.uuid: self._read_guest(guest, promises.get(guest.uuid), caches, with_cookies)
@@ -330,7 +330,7 @@ class PromiseVerifier:
     def _with_host(
         self, facts: HostFacts, promises: Collection[GuestPromises], guests: Sequence[Guest]
     ) -> HostFacts:
-        """Add what promises of isolation need: facts about the host, and CPUs of interrupts."""
+        """Add the facts of the host that promises of isolation need, such as the CPUs of interrupts."""
         conf = self._in_force.current
         root = Path(conf.options.host.root)
         quiet = frozenset[int]().union(*(promise.held for promise in promises if promise.quiet))
@@ -359,6 +359,6 @@ class PromiseVerifier:
     def _process_ids(self, guest: Guest) -> Sequence[int]:
         try:
             return self._driver.process_ids(guest)
-        # Without an answer of the driver, only the main process is known.
+        # If the driver does not answer, only the main process is known.
         except (DriverError, OSError):
             return (guest.pid,)

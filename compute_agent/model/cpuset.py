@@ -1,7 +1,7 @@
-"""Sets of CPUs as text, the purposes of a host's CPUs, classes of CPUs and pools of CPUs.
+"""Sets of CPUs as text, the CPU sets of a host (dedicated, shared), classes of CPUs and pools of CPUs.
 
 The kernel's formats are those of ``bitmap_parselist`` and ``bitmap_parse`` (lib/bitmap-str.c): lists such as
-``0-3,8``, and masks such as ``ff,ffffffff`` (words of 32 bits, the most significant first). Options may also
+``0-3,8``, and masks such as ``ff,ffffffff`` (words of 32 bits, the most significant first). Options can also
 exclude CPUs from a list (``^2``, ``^4-5``).
 """
 
@@ -107,11 +107,11 @@ def format_mask(cpus: Iterable[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CpuSets:
-    """The purpose of each usable CPU. CPUs that are in no set belong to the host.
+    """The sets of usable CPUs, by their use. CPUs that are in no set belong to the host.
 
-    :ivar dedicated: CPUs that back PCPU. None of them is in ``shared``, except with the legacy option
-        ``vcpu_pin_set`` alone.
-    :ivar shared: CPUs that back VCPU.
+    :ivar dedicated: CPUs that the agent offers as PCPU. None of them is in ``shared``, except with the legacy
+        option ``vcpu_pin_set`` alone.
+    :ivar shared: CPUs that the agent offers as VCPU.
     :ivar emulator: CPUs for emulator threads, unless a guest has a dedicated CPU for them; empty if there
         are no shared CPUs.
     :ivar reserved_vcpus: the number of VCPU that are reserved for the host.
@@ -148,7 +148,7 @@ class CpuSets:
 
     @property
     def is_both(self) -> bool:
-        """Whether the same CPUs back PCPU and VCPU, as with the legacy ``vcpu_pin_set`` alone."""
+        """Whether the agent offers the same CPUs as PCPU and VCPU, as with ``vcpu_pin_set`` alone."""
         return bool(self.dedicated) and self.dedicated == self.shared
 
     @property
@@ -209,7 +209,7 @@ class NamedFrequency(enum.StrEnum):
 
 
 class ParkMode(enum.StrEnum):
-    """How the agent parks idle dedicated cores: takes them offline, sets a governor, or a deep idle state."""
+    """How the agent parks idle dedicated cores: offline, with a governor, or in a deep idle state."""
 
     OFFLINE = "offline"
     GOVERNOR = "governor"
@@ -232,7 +232,7 @@ class CpuClass:
     :ivar disabled_c_states: names of idle states that CPUs of the class must not enter.
     :ivar min_uncore: lower limit of the uncore frequency: kHz, ``min`` or ``turbo``, but not ``base``. The
         same values are possible for ``max_uncore``, the upper limit.
-    :ivar park: how idle cores are parked; only for the class ``idle``.
+    :ivar park: how idle cores are parked. Only the class ``idle`` has this field.
     :ivar park_after: seconds for which a core has to be idle before the agent parks it.
     """
 
@@ -250,7 +250,12 @@ class CpuClass:
 
 @dataclass(frozen=True, slots=True)
 class FormerValues:
-    """Contents of kernel files before the first write, by path; valid in this ``boot``, which resets them."""
+    """The contents of kernel files before the agent first wrote to them.
+
+    :ivar boot: the id of the boot in which the contents were saved. The next boot resets the files, so the
+        contents are valid only in this boot.
+    :ivar values: the content of each file, by path.
+    """
 
     boot: str = ""
     values: Mapping[str, str] = field(default_factory=dict)

@@ -55,7 +55,7 @@ Allocation = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class ConsumerAllocations:
-    """A consumer's allocations on all hosts, maybe empty, with owner and generation (None: unknown)."""
+    """The allocations of a consumer on all hosts, with its owner and generation. None means unknown."""
 
     consumer: str
     resources: Allocation = field(default_factory=dict)
@@ -80,7 +80,7 @@ class CpuAssignment:
     :ivar withheld: the part of ``dedicated`` that stays empty, because a sibling thread is in use.
     :ivar mems: NUMA nodes for the memory; empty means any node.
     :ivar given: whether another program has placed the guest, possibly against the guest's allocation. Other
-        guests may then use the same CPUs.
+        guests then perhaps use the same CPUs.
     """
 
     vcpu_cpus: tuple[CpuSet, ...]

@@ -32,7 +32,7 @@ LATENCY_SENSITIVE: Final = "LS"
 LATENCY_SENSITIVE_RESERVED: Final = "LSR"
 
 CLASS_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z", re.ASCII)
-"""The names that classes may have. Names of classes are also names of resctrl folders and labels of metrics.
+"""The names that classes can have. Names of classes are also names of resctrl folders and labels of metrics.
 """
 
 
@@ -88,9 +88,9 @@ class IsolationLevel(enum.StrEnum):
     SHARED = "shared"
     """Interrupts, workqueues and watchdogs of the host may run on the CPUs."""
     QUIET = "quiet"
-    """Interrupts, other work of the kernel and processes of the host run elsewhere, where possible."""
+    """Interrupts, other work of the kernel and processes of the host run on other CPUs, if they can move."""
     ALONE = "alone"
-    """The level ``quiet``, with the CPUs in a cpuset partition of the kernel in addition."""
+    """As ``quiet``, and the CPUs also form a cpuset partition of the kernel."""
 
     @property
     def is_quiet(self) -> bool:
@@ -108,11 +108,13 @@ class GuestSettings:
 
     :ivar vcpus: the number of guest CPUs.
     :ivar qos_class: name of the guest's QoS class.
-    :ivar priority: within a class, guests of a lower priority are throttled and evicted first.
+    :ivar priority: among guests of the same class, guests with a lower priority are throttled and evicted
+        first.
     :ivar resctrl: annotation with shares of cache and memory bandwidth; empty means the shares of the class.
     :ivar blockio_class: name of the class of block I/O; empty if the guest has no such class.
     :ivar memory_type: the type of memory that the guest gets.
-    :ivar cpu_class: name of the CPU class of the guest's dedicated CPUs; empty means that of the QoS class.
+    :ivar cpu_class: name of the CPU class of the guest's dedicated CPUs; empty means the CPU class that the
+        QoS class names.
     :ivar spread: whether the dedicated CPUs are on as many cores as possible; only with thread policy
         ``prefer``.
     :ivar preserve: whether the agent leaves the guest as it is.
@@ -185,15 +187,15 @@ def _optional_class(text: str) -> str:
 def _read_annotation(text: str) -> str:
     if len(text) > MAX_ANNOTATION:
         raise ValueError(f"{MAX_ANNOTATION} characters at most")
-    # Commands print the text on terminals. A label in JSON may even have halves of characters, which no
-    # encoding has.
+    # Commands print the text on terminals. A label in JSON can even have halves of characters (surrogates),
+    # which no encoding has.
     if not "".join(set(text) - set("\t\r\n")).isprintable():
         raise ValueError("only printable characters")
     return text
 
 
 def _read_priority(text: str) -> int:
-    # The pattern comes first, because int() accepts digits of all scripts, and thousands of them.
+    # The pattern is checked first, because int() accepts digits of all scripts, and thousands of digits.
     if not _NUMBER.match(text) or abs(int(text)) > MAX_PRIORITY:
         raise ValueError(f"a whole number within {MAX_PRIORITY} of 0")
     return int(text)

@@ -9,7 +9,7 @@ from uuid import UUID
 
 
 class ConfigError(Exception):
-    """The agent refuses a configuration. The text names the options and CPUs concerned."""
+    """The agent refuses a configuration. The text names the options and CPUs that are wrong."""
 
 
 class DriverError(Exception):
@@ -33,7 +33,10 @@ def is_uuid(text: str) -> bool:
 
 
 def full_name(name: str, uuid: str) -> str:
-    """A guest's ``web-1 (8f0c...)``; control characters, which could forge log lines, are escaped."""
+    """The name and uuid of a guest, such as ``web-1 (8f0c...)``.
+
+    Control characters in the name are escaped, because they could forge log lines.
+    """
     if name in ("", uuid):
         return uuid
     return f"{name if name.isprintable() else ascii(name)} ({uuid})"
@@ -41,7 +44,7 @@ def full_name(name: str, uuid: str) -> str:
 
 def on_one_line(text: str) -> str:
     """The text with control characters replaced, because a terminal would interpret them."""
-    if text.isprintable():  # the common case first, because this runs hundreds of times in a round
+    if text.isprintable():  # the common case comes first, because this runs hundreds of times in a round
         return text
     return "".join(it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in text)
 
@@ -53,8 +56,8 @@ def named_few(names: Sequence[str], most: int) -> str:
 
 
 def printable_text(text: str) -> str:
-    """A foreign text as terminals, logs and labels may show it: on one line, at most 1,000 characters."""
-    # The text is cut first, because on_one_line() examines each character of a text that may be huge.
+    """A foreign text in a form that terminals can show: on one line, at most 1,000 characters."""
+    # The text is cut first, because on_one_line() examines each character, and the text can be huge.
     text = on_one_line(text[: _MAX_LENGTH + 1])
     return text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}..."
 

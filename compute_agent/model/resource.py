@@ -48,8 +48,8 @@ class ResourceClass:
     :ivar exclusive: whether no other consumer shares an allocated amount, so that the class cannot be
         overcommitted.
     :ivar cpu: whether amounts are CPUs, which the agent assigns.
-    :ivar stock_name: the custom class that is used instead on an OpenStack Placement that does not know this
-        class; empty means that all releases know the class.
+    :ivar stock_name: the custom class that replaces this class on an OpenStack Placement that does not know
+        it; empty if all releases know the class.
     """
 
     name: str
@@ -211,9 +211,9 @@ class CpuShare:
     """Settings of CPU time of a class of guests.
 
     :ivar cpu_weight: weight of each VCPU and PCPU of a guest; None means 100, or 1 for ``BE`` and classes
-        below.
-    :ivar cpu_idle: whether guests run only on CPU time that no other guest wants (``cpu.idle``).
-    :ivar cpu_burst: unused CPU time that a guest may save and use later, in percent of its quota; None means
+        with the same or a lower rank.
+    :ivar cpu_idle: whether guests run only while no other guest needs their CPUs (``cpu.idle``).
+    :ivar cpu_burst: unused CPU time that a guest can save and use later, in percent of its quota; None means
         the guest saves none.
     :ivar reclaimed_cap: maximum CPU use of a guest in percent of its reclaimed CPUs; None means no limit.
     :ivar realtime_priority: realtime priority of guest CPUs on dedicated CPUs; None means the kernel's usual
@@ -235,12 +235,13 @@ DEFAULT_SHARES: Final[Mapping[str, MemoryShare]] = {
 }
 """Memory settings of built-in classes that differ from the defaults of :class:`MemoryShare`.
 
-No ``oom_score_adj`` is below 0: daemons of the host have 0 and should survive guests, and a process needs
-CAP_SYS_RESOURCE to lower the value.
+No ``oom_score_adj`` is below 0, because daemons of the host have 0, and should survive guests. A process also
+needs CAP_SYS_RESOURCE to lower the value.
 """
 
 
-# The names of the built-in levers. The state file has them, so that a name must not change between releases.
+# The names of the built-in levers. The state file contains these names, so a name must not change between
+# releases.
 CPU_QUOTA: Final = "cpu_quota"
 MEMORY_BANDWIDTH: Final = "memory_bandwidth"
 CACHE_WAYS: Final = "cache_ways"

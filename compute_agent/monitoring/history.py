@@ -139,7 +139,7 @@ def _cache_order(sample: StoredSample) -> int:
 MAX_CACHES: Final = 6
 """Maximum number of caches with a curve of their own. One more curve shows the sum of all other caches."""
 
-# Up to two missing samples do not break a curve, because a round may be late.
+# Up to two missing samples do not break a curve, because a round can be late.
 BREAK: Final = 3.5
 """A gap between samples breaks a curve if it is longer than this multiple of the usual distance of
 samples.
@@ -162,7 +162,7 @@ def plot_samples(samples: Sequence[StoredSample], span: TimeSpan) -> str:
     rate_unit, rate = _choose_unit((one.total or one.local for one in samples), _RATES)
     size_unit, size = _choose_unit((one.occupancy for one in samples), _SIZES)
     bandwidth, occupancy = [], []
-    # COLOURS has more entries than MAX_CACHES, and zip() leaves out those without a cache.
+    # COLOURS has more entries than MAX_CACHES, and zip() leaves out colours without a cache.
     for cache, colour in zip(own, COLOURS, strict=False):
         of_cache = [one for one in samples if one.cache_id == cache]
         name = f"L3 {cache}"

@@ -149,10 +149,13 @@ then uses the last known list.
 
 
 class MonitorLoop:
-    """Lists, measures and stores guests and classes; an error ends a round, but not the thread."""
+    """Measures the cache use of guests and classes, and stores samples.
+
+    An error ends a round, but not the thread.
+    """
 
     def __init__(self, targets: Targets, store: SampleStore, settings: MonitoringSettings) -> None:
-        """Prepare a loop for monitor_with(); its thread calls ``targets`` in each round."""
+        """Prepare the loop. Its thread calls ``targets`` in each round; monitor_with() sets the monitor."""
         self.store = store
         self.settings = settings
         self.monitor: CacheMonitor | None = None
@@ -192,7 +195,7 @@ class MonitorLoop:
         self._thread.stop(timeout)
         if self._thread.is_alive():
             LOG.warning("A round of monitoring hangs; its samples are lost")
-            return  # the thread may still use store and monitor, which have no locks
+            return  # the thread perhaps still uses store and monitor, which have no locks
         self.store.flush(time.time())
         self.store.close()
         if self.monitor is not None:
@@ -205,13 +208,14 @@ class MonitorLoop:
 
     def monitor_with(self, monitor: CacheMonitor | None) -> None:
         """Use another monitor (of another mount) from the next round on; None stops the measurement."""
-        # Only the thread replaces the monitor, because a round under way needs the old one until its end.
+        # Only the thread replaces the monitor, because a round that is under way needs the old monitor until
+        # its end.
         self._next_monitor = monitor
         self._thread.wake()
 
     def newest_reading(self) -> MonitorReading | None:
         """The newest reading, after a wait of at most ten seconds; None while monitoring is off or fails."""
-        # the attributes are read once: a reload may remove the monitor
+        # the attributes are read only once, because a reload can remove the monitor in between
         interval, monitor = self.settings.interval, self.monitor
         if monitor is None or interval <= 0:
             return None
@@ -225,8 +229,8 @@ class MonitorLoop:
         if reading is None:
             return None
         age = time.monotonic() - reading.time
-        # ``time`` is the begin of the round. The newest reading is therefore always older than the length of
-        # its round.
+        # The time of a reading is the begin of its round. The newest reading is therefore always older than
+        # the length of its round.
         return reading if age <= max(STALE_ROUNDS * interval, STALE_SECONDS) + self.round_seconds else None
 
     def _have_round(self) -> None:
@@ -252,10 +256,10 @@ class MonitorLoop:
             targets = self._ask()
             self._targets = self._targets if targets is None else targets
             self._report_trouble("The guests to monitor cannot be listed", None)
-        except Exception as error:  # a driver may raise anything; the targets of the last round stay in use
+        except Exception as error:  # a driver can raise anything; the targets of the last round stay in use
             self._report_trouble("The guests to monitor cannot be listed", error)
         if self._targets is None:
-            return  # measuring an empty list instead would remove the groups of running guests
+            return  # a measurement of an empty list would remove the groups of running guests
         try:
             reading = self.monitor.measure_targets(self._targets, now)
             self._report_trouble("Caches cannot be measured", None)
@@ -265,7 +269,7 @@ class MonitorLoop:
         self._store_reading(reading, now, wall)
 
     def _run_due_round(self) -> None:
-        """Run a round if counters are due or guests changed, and the thread was not woken too early."""
+        """Run a round if a reading of counters is due, or if the targets have changed."""
         self._pick_up()
         interval, now = self.settings.interval, time.monotonic()
         if interval <= 0 or self.monitor is None:
@@ -332,7 +336,7 @@ class MonitorLoop:
         if settings.store_interval <= 0:
             self._kept, self._kept_at = None, -math.inf
             return
-        # The tolerance of half an interval makes a round count that is slightly early.
+        # With the tolerance of half an interval, a round that is slightly early counts, too.
         if now >= self._kept_at + settings.store_interval - settings.interval / 2:
             self.store.add(to_samples(self._kept, reading, wall))
             self._kept, self._kept_at = reading, now
@@ -341,7 +345,7 @@ class MonitorLoop:
             self._flush_due = now + FLUSH_SECONDS
 
     def _report_trouble(self, what: str, error: Exception | None) -> None:
-        """Log a failure when it begins and when it ends, not in each round."""
+        """Log a failure only when it begins and when it ends, and not in each round."""
         reason = "" if error is None else f"{type(error).__name__}: {error}"
         if reason and reason != self._troubles.get(what):
             # Other errors than OSError are defects of the code, for which the log has the stack.

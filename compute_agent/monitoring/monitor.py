@@ -47,7 +47,10 @@ SYNC_SECONDS: Final = 10.0
 
 
 class CacheMonitor:
-    """Measures guests and classes on a resctrl mount in one thread; any may read ``newest``."""
+    """Measures guests and classes on a resctrl mount.
+
+    Only one thread measures. Any thread may read ``newest``.
+    """
 
     def __init__(
         self,
@@ -125,8 +128,8 @@ class CacheMonitor:
 
     def _add_up(self, use: TargetUse, of_guests: Sequence[TargetUse]) -> TargetUse:
         """The use of a class that shares its control group with other classes: the sum over its guests."""
-        # The key is the guest with the begin of its monitoring, because the totals of a guest begin at 0
-        # again when it returns.
+        # The key contains the begin of the guest's monitoring, because the totals of a guest begin at 0 again
+        # when the guest returns.
         total = self._sums[use.target.key]
         total.add({(guest.target.guest, guest.begun): guest.bytes_moved for guest in of_guests})
         groups = [group for guest in of_guests for group in guest.groups]
@@ -139,7 +142,7 @@ class CacheMonitor:
 
     def _sync(self, targets: Sequence[MonitorTarget], time: float) -> None:
         caches = self._files.list_folders("mon_data")
-        if caches != self._caches:  # CPUs went on or offline; open files may belong to caches that are gone
+        if caches != self._caches:  # CPUs went online or offline; open files can belong to lost caches
             self._counters.close()
             self._caches = caches
         self._paths = self._groups.sync(targets)
@@ -156,7 +159,10 @@ class CacheMonitor:
         self.sync_due = time + SYNC_SECONDS
 
     def _read_counters(self, groups: Iterable[str], time: float) -> dict[str, CounterSample]:
-        """Counters of readable groups; after a missing group, the next round compares with guests."""
+        """Read the counters of groups; groups that cannot be read are left out.
+
+        If a group is missing, the next round compares the groups with the guests.
+        """
         samples = {}
         for group, found in self._counters.read_samples(groups, time).items():
             if not isinstance(found, ResctrlError):
@@ -165,15 +171,15 @@ class CacheMonitor:
             elif found.errno in (errno.ENOENT, errno.ENODEV):
                 self._synced = None
             elif group not in self._failing:
-                # The failure is logged once until the group is readable again, because rounds may come each
-                # second.
+                # The failure is logged once until the group is readable again, because there can be a round
+                # each second.
                 LOG.warning("The counters of a monitoring group cannot be read: %s", found)
                 self._failing.add(group)
         return samples
 
 
 def _add_sample(meter: TargetMeter, group: str, samples: Mapping[str, CounterSample]) -> GroupCounters | None:
-    """Add the counters of a group to a meter; return them with their rates, or None if none were read."""
+    """Add the counters of a group to a meter; return them with their rates, or None without counters."""
     sample = samples.get(group)
     return None if sample is None else meter.add_sample(group, sample)
 
@@ -181,7 +187,10 @@ def _add_sample(meter: TargetMeter, group: str, samples: Mapping[str, CounterSam
 def _guests_of(
     targets: Sequence[MonitorTarget], paths: Mapping[tuple[str, str], str]
 ) -> dict[tuple[str, str], list[tuple[str, str]]]:
-    """Guests of each class without counters of its own, as it shares its group with another class."""
+    """The guests of each class that has no counters of its own.
+
+    Such a class shares its control group with another class.
+    """
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for target in targets:
         if not target.is_class:
@@ -282,8 +291,8 @@ class MonitoringGroups:
                 groups.remove_group(self._files, path)
             except ResctrlError as error:
                 LOG.warning("A monitoring group that is no longer needed cannot be removed: %s", error)
-        # The most important guests come first: the kernel may not reuse a freed RMID at once, so the last
-        # groups may fail.
+        # The most important guests come first: the kernel does not always reuse a freed RMID at once, so the
+        # last groups can fail.
         for guest in chosen:
             group, name = wanted[guest].group, self._name(guest)
             if monitoring_group(group, name) in missing:
@@ -306,27 +315,33 @@ class MonitoringGroups:
         except ResctrlError as error:
             if error.errno == errno.ENOENT:
                 return False
-            # EINVAL: the guest was moved to another control group. EAGAIN: it makes threads faster than they
-            # are moved.
+            # EINVAL: the guest was moved to another control group. EAGAIN: the guest makes threads faster
+            # than they are moved.
             LOG.debug("Not all threads of guest %s are monitored: %s", target.guest, error)
         except OSError as error:
             LOG.debug("The threads of guest %s cannot be listed: %s", target.guest, error)
         return True
 
     def _movable_threads(self, target: MonitorTarget) -> frozenset[int]:
-        """The guest's threads in its control group, the only ones for its monitoring group."""
+        """The guest's threads in its control group.
+
+        Only these threads can be moved into its monitoring group.
+        """
         return frozenset(target.threads()) & groups.read_tasks(self._files, target.group)
 
     def _assign_counters(self, groups: Iterable[str]) -> None:
-        """Assign counters in the order of ``groups``: first control groups, which measure the whole host."""
+        """Assign counters to groups in their order.
+
+        Control groups come first, because they measure the whole host.
+        """
         order = tuple(dict.fromkeys(groups))
         held = {group: monitoring.read_assigned_counters(self._files, group) for group in order}
         for step in monitoring.plan_assignments(monitoring.read_available_counters(self._files), held, order):
             try:
                 monitoring.apply_assignment(self._files, step)
             except ResctrlError as error:
-                # Another program may have taken the counter or removed the group. The next comparison tries
-                # again.
+                # Another program has perhaps taken the counter or removed the group. The next comparison
+                # tries again.
                 LOG.debug("A counter cannot be assigned to a group; the agent tries again later: %s", error)
 
     def _report_unmonitored(self, guests: set[str]) -> None:
@@ -340,7 +355,10 @@ class MonitoringGroups:
 
 
 def own_groups(targets: Sequence[MonitorTarget], present: ResctrlGroups) -> dict[tuple[str, str], str]:
-    """Control groups of only one class or guest, by its key, which needs no monitoring group then."""
+    """The control groups that only one class or guest uses, by its key.
+
+    This class or guest needs no monitoring group.
+    """
     users = Counter(target.group for target in targets)
     classes = Counter(group for group, _ in {(target.group, target.qos_class) for target in targets})
     return {

@@ -23,7 +23,10 @@ from compute_agent.resctrl.platform import ResctrlPlatform
 
 @dataclass(frozen=True, slots=True)
 class CacheReading:
-    """Measured use of caches by host (cache id) and guests (uuid, cache id), in bytes or bytes a second."""
+    """The measured use of caches: bandwidths in bytes a second, occupancies and sizes in bytes.
+
+    The use of the host is by cache id. The use of guests is by uuid of the guest and by cache id.
+    """
 
     bandwidth: Mapping[str, float] = field(default_factory=dict)
     bandwidth_capacity: Mapping[str, float] = field(default_factory=dict)
@@ -45,7 +48,7 @@ class MonitorTarget:
     :ivar guest: the uuid of the guest; empty for a class.
     :ivar group: the control group of resctrl in which the guest or the class is.
     :ivar priority: guests with a higher priority are monitored first if RMIDs are too few.
-    :ivar threads: lists the thread ids of the guest; may raise OSError or DriverError if the guest has ended.
+    :ivar threads: lists the thread ids of the guest; can raise OSError or DriverError if the guest has ended.
     :ivar cpu: CPU use of the target in cores; None if unknown.
     """
 
@@ -250,7 +253,7 @@ class TargetMeter:
         self._totals = BandwidthTotals()
 
     def add_sample(self, group: str, sample: CounterSample) -> GroupCounters:
-        """Add a sample; return its counters, with rates unless it is the group's first."""
+        """Add a sample; return its counters, with rates unless it is the group's first sample."""
         # The counters of another group begin at another value.
         if group != self._group:
             self._totals.start_again()
@@ -283,7 +286,7 @@ class BytesSum:
 
 
 def add_up(uses: Iterable[Mapping[int, CacheUse]]) -> dict[int, CacheUse]:
-    """Add up uses of caches, by cache id; a value is unknown only if all uses lack it."""
+    """Add up uses of caches, by cache id. A value is unknown only if it is unknown in all uses."""
     found: dict[int, CacheUse] = {}
     for caches in uses:
         for cache, use in caches.items():
@@ -315,7 +318,7 @@ class MonitoredCaches:
         self._bandwidth: float | None = None
 
     def set_platform(self, platform: ResctrlPlatform, memory_bandwidth_gbps: float | None) -> None:
-        """Set the sizes of the caches, and the capacity of their memory.
+        """Set the sizes of the caches, and the bandwidth of the memory behind them.
 
         :param memory_bandwidth_gbps: the bandwidth of the memory of each cache, in 10^9 bytes a second, which
             the hardware does not show. None if unknown; thresholds in percent then have no effect.

@@ -1,4 +1,4 @@
-"""Stored samples: an SQLite database that the agent writes and other processes may read at the same time.
+"""Stored samples: an SQLite database that the agent writes and other processes can read at the same time.
 
 A sample is the use of one L3 cache by one target, a guest or a class. The store limits the age of samples and
 the size of the file. Failures of the store are logged and counted, and never stop the measurement.
@@ -110,8 +110,8 @@ def connect_to_write(path: Path, lock_seconds: float) -> sqlite3.Connection:
     """Open or create the file without transactions; writes wait ``lock_seconds`` for other processes."""
     # The module of the standard library is used, because SQLAlchemy would take 18 MB in each agent.
     connection = sqlite3.connect(path, timeout=lock_seconds, isolation_level=None, check_same_thread=False)
-    # A commit does not wait for the disk. A power cut may lose the last samples, but does not damage the
-    # file.
+    # A commit does not wait for the disk. After a power cut, the last samples are perhaps lost, but the file
+    # is not damaged.
     connection.execute("PRAGMA synchronous = NORMAL")
     # The log grows while a reader has an open transaction, and is cut to 4 MiB afterwards.
     connection.execute("PRAGMA journal_size_limit = 4194304")
@@ -119,7 +119,10 @@ def connect_to_write(path: Path, lock_seconds: float) -> sqlite3.Connection:
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """Open the file to read; without a write-ahead log as immutable, which needs no right to write."""
+    """Open the file to read.
+
+    A file without a write-ahead log is opened as immutable, because this needs no right to write.
+    """
     alone = not path.with_name(f"{path.name}-wal").exists()
     where = f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if alone else ''}"
     return sqlite3.connect(where, uri=True, timeout=5)
@@ -215,8 +218,8 @@ class SampleStore:
         connection = self._connection
         with _write_transaction(connection):
             rows = list(self._rows(connection, self._pending))
-            # OR REPLACE: after the clock was set back, two samples may have one time. The later sample
-            # counts.
+            # OR REPLACE is needed, because two samples can have the same time after the clock was set back.
+            # The later sample counts.
             connection.executemany("INSERT OR REPLACE INTO samples VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
             if _forget_before(connection, time - self.retention):
                 self._targets.clear()

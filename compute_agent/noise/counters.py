@@ -49,7 +49,7 @@ class ThreadCounters:
     """Interruptions of a thread since its start.
 
     :ivar cpu: the CPU that the thread last ran on.
-    :ivar involuntary: the number of times that the kernel ran another thread although this one could
+    :ivar involuntary: the number of times that the kernel ran another thread, although this thread could
         continue.
     :ivar delay_ns: nanoseconds in which the thread waited for its CPU. None means that the kernel does not
         count this time.
@@ -217,7 +217,10 @@ def compare_readings(before: NoiseReading, now: NoiseReading) -> dict[int, CpuNo
 
 
 def _event_rates(before: Mapping[str, int], now: Mapping[str, int], seconds: float) -> dict[str, float]:
-    """Events a second by cause, without idle causes and counters of other devices, which are lower."""
+    """The number of events a second by cause, without causes that had no event.
+
+    A counter that is lower than before belongs to another device, and is also left out.
+    """
     rates = {cause: (amount - before.get(cause, 0)) / seconds for cause, amount in now.items()}
     return {cause: rate for cause, rate in rates.items() if rate > 0}
 

@@ -108,7 +108,10 @@ def read_kept(path: Path) -> str | None:
 
 
 class OsNoiseTracer:
-    """Runs the tracer of the host below a root. Only one process at a time can run the tracer."""
+    """Runs the tracer of the host with the files below a root folder.
+
+    Only one process at a time can run the tracer.
+    """
 
     def __init__(self, root: Path, kept: Path, sleep: Callable[[float], object] = time.sleep) -> None:
         """``kept`` is the file for the kernel's list of CPUs during a run."""
@@ -167,7 +170,7 @@ class OsNoiseTracer:
 
     @contextlib.contextmanager
     def _only_run(self) -> Iterator[None]:
-        """Keep other processes of the agent from using the tracer within the context.
+        """Prevent other processes of the agent from using the tracer within the context.
 
         :raises TracerError: another command runs the tracer.
         :raises OSError: the lock file cannot be opened.

@@ -14,6 +14,6 @@ worker (:mod:`~compute_agent.pipeline.worker`) then does the following for one e
 Invariants: only the worker changes the cache. The worker sends no request to Placement: events carry the
 allocations. A controller that fails stays pending and is called again after the next event.
 
-``agent``, ``cmd``, ``loops``, ``throttling`` and ``usage`` may import this package. The package imports
-controllers, drivers, policies, and the frozen dataclasses of ``report``.
+``agent``, ``cmd``, ``loops``, ``throttling`` and ``usage`` are allowed to import this package. The package
+imports controllers, drivers, policies, and the frozen dataclasses of ``report``.
 """

@@ -3,7 +3,8 @@
 If a controller fails, the next controllers still run.
 
 Before the driver reports the start of a guest, only the controllers of cache groups and of memory nodes run
-for it. The CPUs of the guest are set when it runs, because libvirt itself sets them during the start.
+for it. The CPUs of the guest are set only when the guest runs, because libvirt itself sets them during the
+start.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ failed.
 """
 
 STARTING_SECONDS: Final = 600.0
-"""Seconds within which an expected guest with a process must run. Clearing huge pages takes minutes."""
+"""Seconds that an expected guest has to begin to run once its process exists. Clearing huge pages takes
+minutes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class ExpectedGuests:
         self._expected: dict[str, ExpectedGuest] = {}
 
     def add(self, guest: Guest, allocation: Allocation | None) -> None:
-        """Expect the start of a guest for the next minute."""
+        """Note that a guest is about to start. The start is expected within the next minute."""
         self._expected[guest.uuid] = ExpectedGuest(guest, allocation, self._now() + KEPT_SECONDS)
         # sync() makes the cache group of an expected guest, and has to run again.
         self._cache.synced = False
@@ -138,7 +141,7 @@ class GuestEnforcer:
         self._comparisons = 0
         self._controllers = controllers
         self.cache.controllers = frozenset(controller.name for controller in controllers)
-        # Controllers run even without guests, because sync() applies the classes of CPUs to the host.
+        # Controllers run even if there are no guests, because sync() applies the classes of CPUs to the host.
         self.cache.synced = False
         for entry in self.cache:
             self.cache.mark_pending(entry)
@@ -146,8 +149,8 @@ class GuestEnforcer:
     def compare_all(self, host_state: HostState) -> None:
         """Compare the kernel with the wanted settings of each guest.
 
-        If a setting differs, the controller becomes pending for the guest. Each controller compares only in
-        one of its ``compare_rounds`` successive calls.
+        If a setting differs, the controller becomes pending for the guest. A controller takes part in one of
+        ``compare_rounds`` successive calls.
         """
         # Each controller begins at another round, so that the work is spread over the rounds.
         due = [
@@ -210,8 +213,8 @@ class GuestEnforcer:
         )
 
     def lift_limits(self, entry: CachedGuest, host_state: HostState) -> None:
-        """Remove limits of a guest to leave alone (``preserve``); a failure is logged."""
-        # The limits are cleared before the target is made, because it has a copy of them.
+        """Remove the limits of a guest that now has the setting ``preserve``. A failure is logged."""
+        # The limits are cleared before the target is made, because the target has a copy of the limits.
         entry.limits.clear()
         target = self._target_for(entry, host_state)
         # Controllers of cache groups (acts_early) are left out, because they remove limits in sync().
@@ -235,8 +238,8 @@ class GuestEnforcer:
         :raises DriverError: a controller has failed.
         """
         one = self._expected.note_process(guest)
-        # The result is None if the guest is not expected any more, or the driver has reported its start
-        # already. A preserved guest is expected only so that its CPUs are online.
+        # The result is None if the guest is not expected any more, or if the driver has already reported the
+        # start of the guest. A preserved guest is expected only so that its CPUs are online.
         if one is None or one.guest.settings.preserve:
             return
         self._sync(host_state)
@@ -249,7 +252,7 @@ class GuestEnforcer:
         self._expected.note_delay(guest)
 
     def note_cache_delay(self, guest: Guest) -> None:
-        """Record the age of a started guest's process when it got its cache group, if the guest has one."""
+        """Record how old the process of a started guest was when it got its cache group, if it has one."""
         entry, early = self.cache.get(guest.uuid), self._early_controllers()
         if entry is None or not early or any(controller.name in entry.pending for controller in early):
             return
@@ -288,7 +291,7 @@ class GuestEnforcer:
         return targets
 
     def _log_refused(self) -> None:
-        """Note settings that controllers could not give to guests, and record each new one as an event."""
+        """Note settings that controllers could not give to guests, and record new refusals as events."""
         refusing = [controller for controller in self._controllers if controller.refused]
         for entry in self.cache:
             uuid = entry.guest.uuid
@@ -328,7 +331,7 @@ class GuestEnforcer:
             try:
                 difference = controller.describe_drift(target)
             except GuestGoneError:
-                # The queue has the event of its end.
+                # The queue contains the event of the guest's end.
                 return
             except (DriverError, OSError) as error:
                 # The next apply() compares again, and writes what differs.
@@ -353,14 +356,14 @@ class GuestEnforcer:
 
     def _target_for(self, entry: CachedGuest, host_state: HostState) -> GuestTarget:
         online, spare = self._online_cpus(host_state), frozenset[int]()
-        # With all its CPUs offline, the guest runs on online CPUs that no other guest holds.
+        # If all CPUs of the guest are offline, the guest runs on online CPUs that no other guest holds.
         if entry.assignment is not None and online.isdisjoint(entry.assignment.cpus):
             others = [held for uuid, held in self.cache.held_cpus().items() if uuid != entry.guest.uuid]
             spare = online.difference(*others)
         return GuestTarget(entry.guest, entry.assignment, online, entry.allocation, dict(entry.limits), spare)
 
     def _online_cpus(self, host_state: HostState) -> CpuSet:
-        """The CPUs that are online now, which a power manager may have changed since the last event."""
+        """The CPUs that are online now, which a power manager can change between two events."""
         return (
             host_state.reachable_cpus
             if self._read_online is None
@@ -369,7 +372,8 @@ class GuestEnforcer:
 
     def refresh_online(self, host_state: HostState) -> HostState:
         """The host state, updated with the CPUs that are online now."""
-        # The file is read only on hosts with a power manager, because this is called for each guest.
+        # The online CPUs are read only on hosts with a power manager, because this method is called for each
+        # guest.
         if self._read_online is None or not host_state.powered:
             return host_state
         return host_state.with_online(self._read_online())

@@ -37,7 +37,7 @@ class StartGuest:
     allocation: Allocation
     as_of: float
     cwd: str = "/"
-    # The environment is left out of repr(), which may be logged: a variable may contain a password.
+    # The environment is left out of repr(), which can be logged: a variable can contain a password.
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     declared: tuple[str, ...] = ()
     owner: ConsumerOwner | None = None
@@ -119,7 +119,7 @@ class GuestStopped:
 class AllocationsRead:
     """The allocations of guests were read from Placement.
 
-    :ivar allocations: the allocation of each guest by uuid. While a guest migrates, this may be the
+    :ivar allocations: the allocation of each guest by uuid. While a guest migrates, its entry can be the
         allocation of the migration. An empty allocation means that the guest holds nothing any more.
     :ivar held: the allocations of all consumers on this host, with or without a guest, by consumer; None if
         these allocations have not changed.

@@ -58,7 +58,7 @@ class CachedGuest:
 
 @dataclass(frozen=True, slots=True)
 class UnclaimedHolding:
-    """The allocation on this host of a consumer without a guest on this host.
+    """An allocation on this host of a consumer that has no guest on this host.
 
     :ivar since: the time, in monotonic seconds, at which the agent first saw this allocation without a guest.
     """
@@ -80,15 +80,15 @@ class GuestCache:
         self.migrations: dict[str, str] = {}
         """Uuids of migrating guests, by the consumer of the migration, which holds the guest's allocation."""
         self.lost: dict[str, SavedGuest] = {}
-        """The last known state of guests that may run but that the driver cannot manage. These guests keep
-        their CPUs."""
+        """The last known state of guests that perhaps run, but that the driver cannot manage. These guests
+        keep their CPUs."""
         self._guests: dict[str, CachedGuest] = {}
         # The mapping is computed only after a change: the placer compares the mapping at each event, and
         # comparing an object with itself is fast.
         self._holdings: Mapping[str, frozenset[int]] | None = None
 
     def __iter__(self) -> Iterator[CachedGuest]:
-        """Iterate over a copy of the guests, so that guests may be added and removed during the loop."""
+        """Iterate over a copy of the guests, so that guests can be added and removed during the loop."""
         return iter(list(self._guests.values()))
 
     def __len__(self) -> int:
@@ -120,7 +120,7 @@ class GuestCache:
             self.remove(uuid)
 
     def lose_guest(self, uuid: str, saved: SavedGuest) -> None:
-        """Keep the CPUs of a lost guest: one that may still run, but that the driver cannot manage."""
+        """Keep the CPUs of a lost guest: one that perhaps still runs, but that the driver cannot manage."""
         self.lost[uuid] = saved
         self._holdings = None
 
@@ -168,7 +168,7 @@ class GuestCache:
         return (entry for entry in self if controller in entry.pending)
 
     def held_cpus(self) -> Mapping[str, frozenset[int]]:
-        """The dedicated CPUs that guests hold, by uuid; a new object after each change."""
+        """The dedicated CPUs that guests hold, by uuid. The result is a new object only after a change."""
         if self._holdings is None:
             # A guest in the cache replaces a lost guest with the same uuid.
             held = {uuid: _held_cpus(entry.assignment) for uuid, entry in self.lost.items()}
@@ -185,7 +185,7 @@ def _held_cpus(assignment: CpuAssignment | None) -> frozenset[int]:
 class GuestView:
     """A frozen copy of a :class:`CachedGuest` for other threads, with the same fields.
 
-    :ivar cpu_nodes: the NUMA nodes of the guest's CPUs. Its memory may be on other nodes.
+    :ivar cpu_nodes: the NUMA nodes of the guest's CPUs. The guest's memory can be on other nodes.
     """
 
     guest: Guest
@@ -248,7 +248,7 @@ def view_guest(entry: CachedGuest, topology: HostTopology | None = None) -> Gues
 
 
 def renew_view(view: GuestView | None, entry: CachedGuest, topology: HostTopology) -> GuestView:
-    """A copy of a cached guest: ``view``, or a new copy if the guest has changed since.
+    """A copy of a cached guest: ``view``, or a new copy if the guest has changed since ``view`` was made.
 
     :param view: an earlier copy of the guest with the same topology; None if there is none.
     """

@@ -72,7 +72,7 @@ class ManualSettings:
         found = cls()
         try:
             found._texts = _parse_texts(read_own(path))
-        # The error is raised again although it is an OSError, because the file is not damaged but dangerous.
+        # This error is also an OSError. It is raised again, because the file is not damaged but dangerous.
         except UnsafeFileError:
             raise
         except (OSError, ValueError):
@@ -118,7 +118,7 @@ class ManualSettings:
         self._absent.pop(uuid, None)
 
     def absent_guests(self, present: Collection[str]) -> list[str]:
-        """The uuids of guests that have settings, but were not on this host for :data:`GONE_SECONDS`.
+        """The uuids of guests that have settings, and have been absent for at least :data:`GONE_SECONDS`.
 
         :param present: the uuids of the guests on this host.
         """
@@ -235,7 +235,7 @@ class GuestClassifier:
 
         :param owner: project, user and type of the guest's consumer in Placement; None if unknown.
         """
-        # Before the first resolution of a guest, ``settings`` may have values that its driver has set.
+        # Before the first resolution of a guest, ``settings`` can have values that its driver has set.
         declared = (
             guest.declared if guest.setting_sources else {**guest.settings.chosen_values, **guest.declared}
         )
@@ -259,7 +259,10 @@ class GuestClassifier:
     def resolution_input(
         self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, host_state: HostState
     ) -> ResolutionInput:
-        """The inputs from which a guest's settings are resolved. They can also be resolved by other rules."""
+        """The inputs from which a guest's settings are resolved.
+
+        A caller can also resolve them by other rules.
+        """
         return ResolutionInput(
             guest, guest_facts(guest, allocation, owner, host_state), self.manual.values(guest.uuid)
         )

@@ -26,7 +26,7 @@ from compute_agent.policy.shared_cpus import PoolBorrower, lend_cpus
 class HostState:
     """The hardware and the configuration of the host; replaced as a whole when one of them changes.
 
-    :ivar cpu_sets: the purpose of each CPU: dedicated, shared, or of a pool.
+    :ivar cpu_sets: which CPUs are dedicated, which are shared, and which belong to pools.
     :ivar tree: the tree of resource providers that the agent reports for the host.
     :ivar policy: the function that assigns CPUs to guests, selected by ``[policy] name``.
     :ivar place_unallocated: whether guests without an allocation run on the shared CPUs. If not, the agent
@@ -77,21 +77,22 @@ class HostState:
     @property
     def stopped_cpus(self) -> CpuSet:
         """The offline CPUs in the agent's inventories of PCPU that no power manager has taken offline."""
-        # With a tree beside nova-compute, nova-compute reports the CPUs and takes unused ones offline.
+        # If nova-compute owns the root provider, nova-compute reports the CPUs, and takes unused CPUs
+        # offline.
         if self.tree.beside:
             return frozenset()
         return (self.topology.parked & self.cpu_sets.dedicated | self.cpu_sets.offline) - self.powered
 
     def with_online(self, online: CpuSet) -> HostState:
-        """A copy in which the power manager's CPUs in ``online`` are online, and its other CPUs offline."""
+        """A copy in which ``online`` decides which of the power manager's CPUs are online."""
         topology = self.topology.with_online(online, self.powered)
-        # If nothing has changed, the same object is returned, which makes comparisons of host states fast.
+        # If nothing has changed, the same object is returned. So comparisons of host states are fast.
         return self if topology is self.topology else replace(self, topology=topology)
 
     @property
     def all_zones(self) -> tuple[ProviderNode, ...]:
         """The zones of the present provider tree, and then the zones of its former shapes."""
-        # Rounds read the zones for each guest, and mostly there are no former ones.
+        # Each round reads the zones for each guest, and usually there are no former zones.
         return (*self.tree.nodes, *self.former) if self.former else self.tree.nodes
 
     @property
@@ -115,7 +116,7 @@ class HostState:
 
     @property
     def has_pools(self) -> bool:
-        """Whether the tree has CPU pools, or had pools of which guests may still hold CPUs."""
+        """Whether the tree has CPU pools, or had pools of which guests perhaps still hold CPUs."""
         return any(zone.pool for zone in self.all_zones)
 
     def surrounding_cpus(self, zone: ProviderNode) -> frozenset[int]:
@@ -127,13 +128,13 @@ class HostState:
     def cpu_supply(
         self, holdings: Mapping[str, frozenset[int]], use: Mapping[str, LoadProfile] = MappingProxyType({})
     ) -> CpuSupply:
-        """The CPUs from which the policy may choose.
+        """The CPUs from which the policy can choose.
 
         :param holdings: the dedicated CPUs that guests hold, by uuid.
         :param use: the CPU use of guests in cores by hour of the week, by uuid.
         """
         lent = self._lent_cpus(holdings) if self.lends_cpus else {}
-        # The use of single CPUs is not known: the use of a guest is spread evenly over its CPUs.
+        # The use of single CPUs is not known. So the use of a guest is spread evenly over its CPUs.
         busy = {
             cpu: use_per_cpu(cores, len(held))
             for guest, cores in use.items()
@@ -173,7 +174,7 @@ class HostState:
         return {uuid: dict(amounts) for uuid, amounts in allocation.items() if uuid in ours}
 
     def in_words(self, allocation: Allocation) -> str:
-        """An allocation here as text: ``2 PCPU, 1024 MEMORY_MB of host_NUMA_0 (uuid)``."""
+        """An allocation on this host as text: ``2 PCPU, 1024 MEMORY_MB of host_NUMA_0 (uuid)``."""
         names = {zone.uuid: zone.name for zone in self.all_zones}
         parts = (
             ", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items()))
@@ -186,9 +187,9 @@ class HostState:
 def request_for(host_state: HostState, guest: Guest, allocation: Allocation) -> GuestRequest:
     """Build the placement request of a guest from its settings and its allocation on this host.
 
-    With the legacy ``vcpu_pin_set``, the same CPUs back PCPU and VCPU. A guest with a flavor for dedicated
-    CPUs may hold VCPU in place of PCPU: the allocation is older than PCPU, or nova-scheduler used its
-    fall-back query. The guest then gets dedicated CPUs for its VCPU.
+    With the legacy option ``vcpu_pin_set``, the agent offers the same CPUs as PCPU and as VCPU. A guest with
+    a flavor for dedicated CPUs can hold VCPU in place of PCPU: then the allocation is older than PCPU, or
+    nova-scheduler used its fall-back query. The guest then gets dedicated CPUs for its VCPU.
     """
     settings = guest.settings
     asked = cpu_demands(host_state, allocation)
@@ -223,7 +224,7 @@ PCI_AFFINITY: Final = "hw:pci_numa_affinity_policy"
 
 
 def device_nodes(host_state: HostState, guest: Guest, allocation: Allocation) -> frozenset[int]:
-    """NUMA nodes with CPUs nearest to a guest's PCI devices, by its allocation or definition."""
+    """The NUMA nodes with the CPUs nearest to the PCI devices in a guest's allocation or definition."""
     tree = host_state.tree
     told = [node.attributes for node in tree.nodes if node.device and node.uuid in allocation]
     told += [tree.device_attributes.get(address, {}) for address in sorted(guest.devices or ())]
@@ -234,7 +235,7 @@ def device_nodes(host_state: HostState, guest: Guest, allocation: Allocation) ->
 def memory_nodes(host_state: HostState, guest: Guest, allocation: Allocation) -> frozenset[int]:
     """The NUMA nodes for the memory of a guest; empty means any node.
 
-    The settings of the guest may name a memory type. The result contains the nodes of the guest's allocation
+    The settings of the guest can name a memory type. The result contains the nodes of the guest's allocation
     that have this type. If the allocation names no node, the result contains all nodes of the type. If no
     node has the type, the result contains the nodes of the allocation.
     """
@@ -247,7 +248,7 @@ def memory_nodes(host_state: HostState, guest: Guest, allocation: Allocation) ->
 
 
 def held_nodes(host_state: HostState, allocation: Allocation) -> frozenset[int]:
-    """The NUMA nodes of an allocation's memory; empty if the root provides it, from any of its nodes."""
+    """The NUMA nodes of an allocation's memory; empty if the memory is allocated from the root provider."""
     classes = (MEMORY, RECLAIMED_MEMORY)
     held = [
         zone

@@ -46,7 +46,7 @@ Limits = Mapping[str, Mapping[ThrottleControl, float]]
 
 
 class GuestLifecycle:
-    """Keeps guests in the cache equal to the driver's; only the worker uses the object."""
+    """Keeps the guests in the cache equal to the guests of the driver; only the worker uses the object."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class GuestLifecycle:
         return self._saved is None or self._awaited is not None
 
     def may_be_awaited(self, uuid: str) -> bool:
-        """Whether a saved guest may belong to a driver that has not listed its guests yet."""
+        """Whether a saved guest perhaps belongs to a driver that has not listed its guests yet."""
         return self._awaited is not None and self._saved is not None and uuid in self._saved
 
     def enter_guest(
@@ -122,8 +122,8 @@ class GuestLifecycle:
 
         :param allocation: the guest's allocation; None means that Placement was not asked, or did not answer.
         :param as_of: the time, in monotonic seconds, of the request to Placement.
-        :param started: whether the driver reports a start. The cache cannot determine this: a guest may
-            continue with another pid, and may be found before its start is reported.
+        :param started: whether the driver reports a start. The cache cannot determine this: a guest can
+            continue with another pid, and can be found before its start is reported.
         :param owner: project, user and type of the guest's consumer; None means unchanged.
         """
         # The allocation of a migration counts only if Placement's answer is empty, or if a new guest has no
@@ -173,12 +173,12 @@ class GuestLifecycle:
         return self.use_settings(entry, self._classify_guest(entry.guest, entry.allocation, entry.owner))
 
     def use_settings(self, entry: CachedGuest, guest: Guest) -> bool:
-        """Replace the guest of a cache entry by one with other settings; return whether any differ."""
+        """Replace the guest of a cache entry by ``guest``; return whether any setting differs."""
         before = entry.guest
         if guest == before:
             return False
-        # The change is reported only for the same pid: with another pid, this is a new run of the guest and
-        # no change.
+        # The change is reported only if the pid is the same. With another pid, this is a new run of the
+        # guest, and no change of settings.
         if guest.pid == before.pid:
             self._classifier.report_change(before, guest)
         # Limits are removed now, because throttling ignores preserved guests from now on.
@@ -211,7 +211,7 @@ class GuestLifecycle:
                 self._classifier.forget_guest(uuid)
 
     def forget_ended(self, guest: Guest, ending: str = "") -> None:
-        """Remove an ended guest from the cache, and record its allocation as one without a guest.
+        """Remove an ended guest from the cache, and record its allocation as an allocation without a guest.
 
         :param ending: the exit status or signal as text; empty if unknown.
         """
@@ -223,9 +223,10 @@ class GuestLifecycle:
         if starting is not None and guest.driver == starting.name:
             # Unlike a domain, a guest that the agent has started does not start again under the same uuid.
             self._classifier.forget_guest(guest.uuid)
-            # reconcile_guests() may find the end before the driver reports it with a status.
+            # reconcile_guests() sometimes finds the end before the driver reports the end with a status.
             ending = ending or starting.recent_ending(guest, 0.0)
-        # The guest has started again, but the driver cannot manage the new run, which may use these CPUs.
+        # The guest has started again, but the driver cannot manage the new run, which perhaps uses these
+        # CPUs.
         if guest.uuid in self._driver.lost_guests():
             self._cache.lose_guest(guest.uuid, entry.saved_guest)
         # An allocation held by a migration is in ``unclaimed`` already, under the migration's consumer.
@@ -244,19 +245,19 @@ class GuestLifecycle:
         """
         if (saved := self._saved) is None:
             return False
-        # This is read before the list, because a driver may list its guests in between.
+        # The awaited drivers are read before the guests, because a driver can list its guests in between.
         awaited = self._driver.awaited_drivers
         if awaited == self._awaited:
             return False
         running = self._list_known(awaited)
-        # A saved guest without a driver may be of any driver.
+        # A saved guest without the name of a driver can belong to any driver.
         waiting = {
             uuid: guest
             for uuid, guest in saved.items()
             if uuid not in running and awaited and (not guest.driver or guest.driver in awaited)
         }
-        # The marks are set before the changes below, so that an error in them does not lead to a second
-        # takeover.
+        # The fields are set before the changes below, so that an error in these changes does not cause a
+        # second takeover.
         self._awaited, self._saved = awaited, waiting if awaited else None
         if awaited:
             LOG.warning(
@@ -276,20 +277,20 @@ class GuestLifecycle:
             else:
                 self._note_ended(uuid, saved[uuid])
         self.reconcile_guests()
-        self._placer.place_all()  # configuration and hardware may have changed while no agent ran
+        self._placer.place_all()  # configuration and hardware perhaps changed while no agent ran
         # A guest that is found later is a new run, without these limits.
         self._limits = {uuid: limits for uuid, limits in self._limits.items() if uuid in waiting}
         return True
 
     def _list_known(self, awaited: frozenset[str]) -> dict[str, Guest]:
-        """The running guests of all drivers except the awaited ones, by uuid."""
+        """The running guests of all drivers except the ``awaited`` drivers, by uuid."""
         listed = self._driver.listed_guests()
         return {guest.uuid: guest for guest in listed if guest.driver not in awaited}
 
     def _resume_guest(self, guest: Guest, old: SavedGuest) -> None:
         """Add a running guest to the cache, with the state that the previous run of the agent has saved."""
         uuid = guest.uuid
-        # Saved CPUs count only with a policy that pins guests.
+        # Saved CPUs are used only with a policy that pins guests.
         assignment = old.assignment if self._placer.host_state.places_guests else None
         limits = dict(self._limits.get(uuid, {}))
         owner = self._owners.get(uuid)
@@ -325,7 +326,7 @@ class GuestLifecycle:
         with procfs.sharing_reads() as readings:
             running = self._list_known(awaited)
         for entry in self._cache:
-            # A driver may report the start of a guest shortly before it lists its guests.
+            # A driver can report the start of a guest shortly before it lists the guest.
             if entry.guest.uuid not in running and entry.guest.driver not in awaited:
                 self.forget_ended(entry.guest)
         for uuid, guest in running.items():
@@ -382,14 +383,14 @@ class GuestLifecycle:
         return allocation
 
     def _through_migration(self, uuid: str) -> GuestHolding | None:
-        """A migration's allocation for a guest; None without one, or if the guest has one itself."""
+        """The allocation that a migration holds for a guest; None without one, or if the guest has one."""
         consumer = self._cache.migration_of(uuid)
         if not consumer or uuid in self._cache.unclaimed:
             return None
         return GuestHolding(self._cache.unclaimed[consumer].allocation, GuestMigration(consumer))
 
     def _stop_unplaced(self, entry: CachedGuest) -> None:
-        """Stop a guest that was refused; if that fails, it stays confined to CPUs that no guest holds."""
+        """Stop a refused guest. If the stop fails, the guest stays confined to CPUs that no guest holds."""
         guest, reason = entry.guest, entry.refusal
         try:
             self._driver.stop(guest, 0.0)

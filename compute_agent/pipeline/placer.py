@@ -40,7 +40,7 @@ class GuestPlacer:
     ) -> None:
         """Place the guests of ``cache``.
 
-        :param observe: reads the CPUs and memory nodes that the kernel lets a guest use; may raise
+        :param observe: reads the CPUs and memory nodes that the kernel lets a guest use; can raise
             GuestGoneError.
         """
         self.host_state = host_state
@@ -63,7 +63,11 @@ class GuestPlacer:
     def decide_place(
         self, guest: Guest, allocation: Allocation, current: CpuAssignment | None = None
     ) -> CpuAssignment | PlacementRefusal | None:
-        """A guest's assignment, ``current`` if it suffices, or refusal; None for guests not placed here."""
+        """Decide on the CPUs of a guest: an assignment or a refusal.
+
+        If the assignment ``current`` is enough for the guest, the result is based on ``current``. The result
+        is None if the agent does not place the guest.
+        """
         host_state = self.host_state
         request = request_for(host_state, guest, allocation)
         is_placed = host_state.places_guests and not guest.settings.preserve
@@ -96,7 +100,7 @@ class GuestPlacer:
     def _admit_to_pools(
         self, guest: Guest, request: GuestRequest, current: CpuAssignment | None
     ) -> PlacementRefusal | None:
-        """The refusal of a guest that a pool in its allocation does not admit; None if all pools admit it."""
+        """The refusal of a guest by a pool in its allocation; None if all pools admit the guest."""
         if self.host_state.pools_only and (outside := refuse_outside(request.demands)) is not None:
             return outside
         wanted = {demand.pool: demand.cpus for demand in request.demands if demand.pool}
@@ -114,7 +118,7 @@ class GuestPlacer:
         return admit_guest(self.host_state.pools, wanted, guest.settings.qos_class, members)
 
     def place_guest(self, entry: CachedGuest) -> None:
-        """Place a guest by its current request; confine a refused one to CPUs that no guest holds."""
+        """Place a guest by its current request. A refused guest is confined to CPUs that no guest holds."""
         if self._is_followed(entry):
             self._follow_guest(entry)
             return
@@ -139,7 +143,7 @@ class GuestPlacer:
         self._cache.assign_cpus(entry, decision)
 
     def place_all(self) -> None:
-        """Place all guests after a change of the host, with all controllers pending."""
+        """Place all guests after a change of the host, and mark all controllers as pending."""
         for entry in self._cache:
             self._cache.mark_pending(entry)
             self.take_up(entry)
@@ -199,22 +203,22 @@ class GuestPlacer:
     def sync(self) -> None:
         """Adapt the assignments of all guests to the CPUs that guests now hold.
 
-        Called at the end of each event.
+        The worker calls this method at the end of each event.
 
-        Refused guests may get CPUs that have become free. Floating guests leave CPUs that a guest holds now,
+        Refused guests can get CPUs that have become free. Floating guests leave CPUs that a guest holds now,
         and return to CPUs that are free again. A guest keeps its dedicated CPUs.
         """
         if not self.host_state.places_guests:
-            # The state is forgotten, so that the first pass of a later policy that places guests looks at all
-            # of them.
+            # The last state is dropped. If a later policy places guests, its first pass then looks at all
+            # guests.
             self._synced = None
             for entry in self._cache:
                 if self._is_followed(entry) and entry.assignment is None:
                     self._follow_guest(entry)
             self._log_strays()
             return
-        # A guest that gets CPUs may leave other CPUs that a refused guest can use, so passes are repeated.
-        # Each one places at least one refused guest, so there are at most as many passes as guests.
+        # A guest that gets CPUs can leave other CPUs that a refused guest can use, so passes are repeated.
+        # Each pass places at least one refused guest, so there are at most as many passes as guests.
         for _ in range(len(self._cache) + 1):
             present = self.host_state, self._cache.held_cpus()
             if present == self._synced:
@@ -224,11 +228,15 @@ class GuestPlacer:
                     self.place_guest(entry)
             self._keep_apart()
             self._log_strays()
-            # The held CPUs from before this pass: if the pass has changed them, another pass follows.
+            # ``present`` has the held CPUs from before this pass. If the pass has changed them, another pass
+            # follows.
             self._synced = present
 
     def plan_move(self, entry: CachedGuest) -> CpuAssignment | PlacementRefusal | None:
-        """The assignment or refusal of a guest outside of the current CPU sets; None if it is inside."""
+        """The new assignment or the refusal of a guest on CPUs outside of the CPU sets.
+
+        The result is None for a guest inside of the sets.
+        """
         if not entry.stray:
             return None
         supply, request = self._supply_and_request(entry)
@@ -256,30 +264,30 @@ class GuestPlacer:
             entry.stray = stray
 
     def _cpus_in_reach(self, entry: CachedGuest) -> CpuSet | None:
-        """CPUs of an allocation's zones and pools; None without an allocation or pools."""
+        """The CPUs of the zones and pools in a guest's allocation; None without allocation or pools."""
         if not entry.allocation or not self.host_state.has_pools:
             return None
         demands = request_for(self.host_state, entry.guest, entry.allocation).demands
         return frozenset().union(*(demand.cpus for demand in demands))
 
     def _keep_apart(self) -> None:
-        """Move the floating guest CPUs of all guests away from dedicated CPUs that other guests hold now."""
+        """Move floating guest CPUs away from dedicated CPUs that other guests hold now."""
         sets, reachable = self.host_state.cpu_sets, self.host_state.reachable_cpus
         held = frozenset[int]().union(*self._cache.held_cpus().values())
         floated_on = (
             sets.shared | sets.emulator | (sets.dedicated if self.host_state.lends_cpus else frozenset())
         )
         before, self._contested = self._contested, (self.host_state, held & floated_on)
-        # Usually no guest holds a CPU on which others float, neither before nor after the event. Then all
-        # guests keep their CPUs, and need not be placed again.
+        # Usually no guest holds a CPU on which other guests float, neither before nor after the event. Then
+        # all guests keep their CPUs, and are not placed again.
         idle = self._contested == before and not self._contested[1]
         for entry in self._cache:
             assignment = entry.assignment
             if entry.guest.settings.preserve:
                 continue  # A preserved guest keeps its CPUs, even those that another guest holds.
             if assignment is not None and reachable.isdisjoint(assignment.cpus):
-                # All CPUs of the guest are offline. It runs on spare CPUs, which another guest may hold by
-                # now.
+                # All CPUs of the guest are offline. The guest runs on spare CPUs, which another guest perhaps
+                # holds by now.
                 self._cache.mark_pending(entry)
             if entry.allocation is None:
                 self.take_up(entry)
@@ -307,7 +315,7 @@ class GuestPlacer:
         place = keep_dedicated(supply, request, current) if current is not None else None
         decision = place or self.decide_place(entry.guest, {})
         # With [guests] unallocated = ignore, guests with an empty allocation are left alone. The allocation
-        # of this guest may not be empty, so it is confined if others hold CPUs.
+        # of this guest is perhaps not empty, so the guest is confined if others hold CPUs.
         unsure = decision is None and self.host_state.places_guests and bool(supply.taken_cpus(request))
         if unsure or isinstance(decision, PlacementRefusal):
             decision = confine_guest(supply, request)
@@ -322,8 +330,9 @@ class GuestPlacer:
         # A guest with PCPU in its allocation keeps the dedicated CPUs that it has.
         current = entry.assignment if request.pcpu else None
         place = keep_dedicated(supply, request, current) if current is not None else None
-        # On a host without shared CPUs and holders, a guest that was never placed keeps the pins of another
-        # program: a reshape at the start of the agent reads the zones of guests from these pins.
+        # If the host has no shared CPUs, and no guest holds CPUs, a guest that was never placed keeps the
+        # pins of another program. A reshape at the start of the agent reads the zones of guests from these
+        # pins.
         undisturbed = entry.assignment is None and not supply.cpu_sets.shared and not self._cache.held_cpus()
         place = place or (None if undisturbed else confine_guest(supply, request))
         self._cache.assign_cpus(entry, place)
@@ -344,7 +353,7 @@ class GuestPlacer:
             )
 
     def _leave_in_place(self, entry: CachedGuest, reason: str) -> None:
-        """Leave a guest where it is, and record why its definition's demands cannot be met."""
+        """Leave a guest where it is, and record why the demands of its definition cannot be met."""
         reason += "; it is left where it is"
         before, entry.refusal = entry.refusal, reason
         if before != reason:
@@ -406,7 +415,10 @@ class GuestPlacer:
         )
 
     def read_back(self, guest: Guest, found: KernelPlacement) -> CpuAssignment | None:
-        """Recognise an unsaved assignment from usable CPUs; None if the agent cannot have made it."""
+        """Derive an assignment that was not saved from the guest's CPUs in the kernel.
+
+        The result is None if the agent cannot have made such an assignment.
+        """
         if not self.host_state.places_guests:
             return None
         supply = self.host_state.cpu_supply(self._cache.held_cpus(), self.use)

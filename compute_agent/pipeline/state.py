@@ -2,8 +2,8 @@
 
 The file is JSON with a version and a checksum, and is replaced as a whole (see :mod:`compute_agent.files`).
 The loss of the file does little harm: the agent reads assignments from the kernel, and the next report
-records again which providers in Placement are its own. A method that keeps a value raises OSError if the file
-could not be written; the next call tries again.
+records again which providers in Placement belong to the agent. A method that keeps a value raises OSError if
+the file could not be written; the next call tries again.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class AgentState:
 
 
 class StateFile:
-    """The state file of the agent. Several threads may replace parts of the state at once."""
+    """The state file of the agent. Several threads can replace parts of the state at once."""
 
     def __init__(self, path: Path) -> None:
         """Read the file.
@@ -106,7 +106,7 @@ class StateFile:
         """
         with self._lock:
             used = set(split_names(driver))
-            # A guest without a driver may be of any former driver.
+            # A guest without the name of a driver can belong to any former driver.
             if used.issuperset(split_names(self._state.driver)):
                 used.add("")
             guests = {uuid: guest for uuid, guest in self._state.guests.items() if guest.driver in used}
@@ -154,7 +154,7 @@ class StateFile:
 
     @property
     def former_watermarks(self) -> Any:
-        """A former release's state of watermarks, as JSON values; None without one."""
+        """The state of watermarks that a former release has written, as JSON values; None without one."""
         return self._state.former_watermarks
 
     def drop_former_watermarks(self) -> None:
@@ -237,8 +237,8 @@ def dump(state: AgentState) -> bytes:
             "holders": {uuid: asdict(holder) for uuid, holder in sorted(state.history.holders.items())},
         },
     }
-    # The part is left out once the state file of throttling has it, because an older release that runs again
-    # would act on it.
+    # The part ``qos`` is left out once the state file of throttling has it. Otherwise an older release that
+    # runs again would act on it.
     if state.former_watermarks is not None:
         data["qos"] = state.former_watermarks
     # The text has no indentation, because json uses a slow encoder in Python for indented texts. Each start
@@ -282,7 +282,7 @@ def parse(content: bytes) -> AgentState:
             history=_parse_history(data.get("history")),
             former_watermarks=data.get("qos"),
         )
-    # RecursionError: a damaged file may have more nested brackets than json supports.
+    # RecursionError: a damaged file can have more nested brackets than json supports.
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
 
@@ -306,7 +306,11 @@ def _nova_root(content: Any) -> NovaRoot | None:
 
 
 def _former_values(content: Any) -> FormerValues:
-    """Parse former values, only for files of CPUs, as the agent will write to their paths."""
+    """Parse former values.
+
+    :raises ValueError: a path is not in the folder of CPUs. Such paths are refused, because the agent will
+        write to the paths of former values.
+    """
     if content is None:
         return FormerValues()
     values = {str(path): str(text) for path, text in content["values"].items()}

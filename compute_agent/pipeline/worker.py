@@ -77,8 +77,8 @@ class GuestOverview:
         """Set the metrics that count guests, such as guests without an allocation."""
         metrics, entries = self._metrics, list(self._cache)
         metrics.guests.set(len(entries))
-        # An empty allocation is an answer of Placement. Guests without an answer (None) are counted below as
-        # unknown.
+        # An empty allocation is an answer of Placement. The allocation None means that there was no answer.
+        # The next lines count such guests as unknown.
         metrics.unallocated_guests.set(sum(entry.allocation == {} for entry in entries))
         metrics.unknown_guests.set(sum(entry.allocation is None for entry in entries))
         metrics.migrating_guests.set(sum(entry.migration is not None for entry in entries))
@@ -114,7 +114,7 @@ _NOT_FOUND_OUT: Final = (
 )
 """Events that fail until the agent has taken over the running guests.
 
-Other events may be dropped during the takeover, because the takeover reads the same facts from the driver.
+Other events can be dropped during the takeover, because the takeover reads the same facts from the driver.
 """
 
 
@@ -148,8 +148,8 @@ class GuestPipeline:
         """Build the objects of the pipeline. start() starts the thread.
 
         :param save: writes the state to disk: the guests, the allocations of consumers without a guest, and
-            the guests of migrations by consumer. The function may raise OSError.
-        :param read_online: reads the CPUs that are online now; None means that they do not change.
+            the guests of migrations by consumer. The function can raise OSError.
+        :param read_online: reads the CPUs that are online now; None means that the online CPUs do not change.
         :param manual: the settings by hand and by the fleet; None means that these settings do not outlive
             the process.
         """
@@ -179,7 +179,7 @@ class GuestPipeline:
         self._views: tuple[HostTopology | None, Mapping[str, GuestView]] = (None, {})
         """The last copies of all guests by uuid, and the topology at that time."""
         self._has_views = False
-        """Whether no event began since the copies were made."""
+        """Whether no event has begun since the copies were made."""
         self._in_event = False
         self._thread = PeriodicTask(
             WORKER_THREAD,
@@ -195,7 +195,8 @@ class GuestPipeline:
     def submit(self, event: Event) -> Future[Any]:
         """Queue an event; return a future with the worker's answer or error."""
         future: Future[Any] = Future()
-        # The event is queued first: the worker could otherwise wake, find an empty queue, and sleep again.
+        # The event is queued before wake(): the worker could otherwise wake, find an empty queue, and sleep
+        # again.
         self._queue.put((event, future, time.monotonic()))
         self._thread.wake()
         return future
@@ -205,7 +206,7 @@ class GuestPipeline:
         with self._lock:
             topology = self.host_state.topology
             before, known = self._views
-            # Rounds of the watermarks call this each second, and guests change only in events.
+            # Rounds of the watermarks call this method each second, and guests change only in events.
             if self._has_views and before is topology:
                 return list(known.values())
             known = known if before is topology else {}
@@ -331,7 +332,7 @@ class GuestPipeline:
         try:
             with self._lock:
                 answer = self.handle_event(event)
-                # Under the lock, because the gauges count entries of the cache.
+                # The lock is held here, because the gauges count entries of the cache.
                 self.update_gauges()
             LOG.debug("Handling event %s took %.1f ms", name, 1000 * (time.monotonic() - started))
         # These errors are answers to a request, and the sender of the event reports them.
@@ -351,7 +352,10 @@ class GuestPipeline:
             future.set_result(answer)
 
     def handle_event(self, event: Event) -> GuestView | CpuAssignment | None:
-        """Handle one event completely, and return its answer. Only the worker's thread and tests do so."""
+        """Handle one event completely, and return its answer.
+
+        Only the worker's thread and tests call this method.
+        """
         self._has_views, self._in_event = False, True
         try:
             return self._carry_out(event)
@@ -447,8 +451,8 @@ class GuestPipeline:
             self._enforcer.apply_to(entry, self.host_state)
             driver.release(guest)
         except Exception:
-            # The program of the guest has not begun, so its removal loses no work. A guest that stayed held
-            # after an unexpected error would keep its CPUs and never run.
+            # The program of the guest has not begun, so its removal loses no work. If the guest stayed
+            # stopped after an unexpected error, it would keep its CPUs and never run.
             self._cache.discard(guest.uuid)
             driver.discard(guest)
             raise
@@ -491,7 +495,7 @@ class GuestPipeline:
         declared = {name: getattr(event.settings, name) for name in event.declared}
         draft = Guest(event.uuid, driver.name, event.name, 0, event.settings, declared=declared)
         draft = self._classifier.classify_guest(draft, event.allocation, event.owner, self.host_state)
-        # An adopted process may be a guest that was lost before, and keeps its former CPUs then.
+        # An adopted process is perhaps a guest that was lost before. The guest then keeps its former CPUs.
         lost = self._cache.lost.get(event.uuid)
         assignment = self._placer.decide_place(draft, event.allocation, lost.assignment if lost else None)
         if isinstance(assignment, PlacementRefusal):
@@ -503,7 +507,7 @@ class GuestPipeline:
     def _check_uuid(self, uuid: str, driver: str) -> None:
         """Check that no guest of another driver has this uuid.
 
-        :raises GuestRefusedError: another driver has such a guest, or may have it.
+        :raises GuestRefusedError: another driver has such a guest, or perhaps has it.
         """
         entry = self._cache.get(uuid)
         if entry is not None and entry.guest.driver != driver:
@@ -538,7 +542,7 @@ class GuestPipeline:
                 self._lifecycle.classify_again(entry)
                 self._cache.mark_pending(entry)
                 self._placer.place_guest(entry)
-            # Settings are resolved again even with an unchanged allocation, because a new owner may match
+            # Settings are resolved again even with an unchanged allocation, because a new owner can match
             # another rule.
             elif self._lifecycle.classify_again(entry):
                 self._placer.place_guest(entry)
@@ -633,7 +637,7 @@ class GuestPipeline:
         :raises DriverError: the driver cannot list the guests; the next call tries again.
         """
         if self._lifecycle.take_over():
-            # Guests of a driver that listed them late may now be in the cache.
+            # The cache perhaps contains guests of a driver that has listed its guests late.
             self._finish_event()
             self.update_gauges()
 

@@ -1,9 +1,9 @@
 """Places guests on CPUs: pure functions assign CPUs to a guest, or refuse the guest with a reason.
 
 Nouns
-    A *dedicated* CPU backs PCPU and belongs to one guest. *Shared* CPUs back VCPU, and guests float on them.
-    The *supply* describes the CPUs of the host: the purpose of each CPU, and which guests hold dedicated
-    CPUs.
+    A *dedicated* CPU is offered as PCPU, and belongs to one guest. *Shared* CPUs are offered as VCPU. Guests
+    *float* on shared CPUs: they run on any of them. The *supply* describes the CPUs of the host: which CPUs
+    are dedicated or shared, and which guests hold dedicated CPUs.
 
     A *request* describes the needs of one guest: the number of its guest CPUs, a *demand* for each provider
     of its allocation, a thread policy and an emulator policy. A demand has amounts of PCPU and VCPU, and the
@@ -19,7 +19,8 @@ An example
     A processor has two L3 caches of two cores with two threads each: CPUs 0-3 and 4-7, with the cores 0-1,
     2-3, 4-5 and 6-7. All are dedicated, and a guest holds CPU 0. ``topology-aware`` gives the next guest
 
-    - with one PCPU: CPU 1. Another guest uses a thread of that core already, so whole cores stay free.
+    - with one PCPU: CPU 1. Another guest already uses the other thread of this core, so whole cores stay
+      free.
     - with two PCPU: CPUs 2 and 3, a whole core under the cache that is in use, so that the other cache stays
       free.
     - with three PCPU: CPUs 2, 3 and 1, under one cache, without breaking a whole core.
@@ -34,7 +35,7 @@ Invariants
       (:mod:`constraints`).
     - The same supply and request always give the same assignment. Policies use no random numbers and read no
       files.
-    - A guest runs on CPUs of a pool only if it holds some of them (:mod:`shared_cpus`).
+    - A guest runs on CPUs of a pool only if its allocation contains CPUs of the pool (:mod:`shared_cpus`).
     - A running guest is not moved while its CPUs serve its request (:func:`base.refit_assignment`).
 """
 

@@ -46,7 +46,11 @@ cores.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FreeCores:
-    """Free CPUs of a piece by kind: ``cores``, threads with the lowest core first, and their ``amounts``."""
+    """The free CPUs of a piece.
+
+    :ivar cores: for each kind of core, the free threads of each core, the lowest core first.
+    :ivar amounts: the number of cores of each kind.
+    """
 
     piece: CpuPiece
     cpus: CpuSet
@@ -55,7 +59,7 @@ class FreeCores:
 
 
 class CpuLayout(NamedTuple):
-    """The piece and the NUMA node with memory of each usable CPU."""
+    """For each usable CPU, its piece and its NUMA node, if the node has memory."""
 
     piece_of: Mapping[int, CpuPiece]
     memory_node_of: Mapping[int, int]
@@ -63,7 +67,7 @@ class CpuLayout(NamedTuple):
 
 
 def free_cores(topology: HostTopology, free: CpuSet) -> list[FreeCores]:
-    """The free CPUs by piece, in the order of the pieces."""
+    """The free CPUs as a list with an item for each piece, in the order of the pieces."""
     pieces = set(map(_known_layout(topology).piece_of.__getitem__, free))
     if len(pieces) == 1:  # the zone of a guest is often one piece, and no intersection is needed then
         return [_free_cores(pieces.pop(), free)]
@@ -148,8 +152,8 @@ class ProviderDemand:
     """The CPUs that an allocation takes from one provider.
 
     :ivar zone: the name of the provider's zone (host, NUMA node or cache) for messages.
-    :ivar cpus: the online CPUs of the zone. On a host with pools, only the CPUs of ``pool``; if ``pool`` is
-        empty, the CPUs that belong to no pool.
+    :ivar cpus: the online CPUs of the zone. On a host with pools, these are only the CPUs of ``pool``. If
+        ``pool`` is empty, these are the CPUs that belong to no pool.
     :ivar pcpu: the amount of PCPU that the allocation takes from the provider.
     :ivar vcpu: the amount of VCPU that the allocation takes from the provider.
     :ivar pool: the name of the pool to which the provider belongs; empty if it belongs to no pool.
@@ -167,7 +171,7 @@ class ProviderDemand:
 
 @dataclass(frozen=True, slots=True)
 class GuestRequest:
-    """The needs of one guest. A guest without demands has no allocation, and may run on any shared CPU.
+    """The needs of one guest. A guest without demands has no allocation, and can run on any shared CPU.
 
     :ivar guest: the uuid of the guest.
     :ivar vcpus: the number of guest CPUs.
@@ -192,7 +196,7 @@ class GuestRequest:
     CPUs.
     """
     alone: bool = False
-    """Whether the isolation level of the guest is ``alone``, for which boot options may set CPUs apart."""
+    """Whether the isolation level of the guest is ``alone``, for which boot options can set CPUs apart."""
     near: CpuSet = frozenset()
     near_only: bool = False
 
@@ -215,8 +219,8 @@ class GuestRequest:
     def used_pcpu(self) -> int:
         """The number of dedicated CPUs on which threads of the guest run.
 
-        Each guest CPU that does not float uses one, and so do the emulator threads with emulator policy
-        isolate. Siblings that thread policy isolate keeps empty do not count.
+        Each guest CPU that does not float uses one dedicated CPU. With emulator policy isolate, the emulator
+        threads use one more. Siblings that thread policy isolate keeps empty do not count.
         """
         on_shared = sum([demand.vcpu for demand in self.demands])
         emulator = int(self.has_emulator_cpu)
@@ -225,7 +229,10 @@ class GuestRequest:
 
 @dataclass(frozen=True, slots=True)
 class PlacementRefusal:
-    """Why a guest cannot be placed; with ``leave``, it stays, even on CPUs that other guests hold."""
+    """The reason why a guest cannot be placed.
+
+    If ``leave`` is true, the guest stays on its CPUs, even if other guests hold these CPUs.
+    """
 
     reason: str
     leave: bool = False
@@ -240,9 +247,9 @@ The penalty exceeds the load of all siblings of a core together. The load of one
 
 @dataclass(frozen=True, slots=True)
 class CpuSupply:
-    """The CPUs of the host, their purposes, and the guests that hold them.
+    """The CPUs of the host, what they are used for, and the guests that hold them.
 
-    :ivar cpu_sets: the purpose of each CPU: dedicated, shared, or of a pool.
+    :ivar cpu_sets: which CPUs are dedicated, which are shared, and which belong to pools.
     :ivar holdings: the dedicated CPUs that guests hold, by uuid.
     """
 
@@ -250,13 +257,16 @@ class CpuSupply:
     cpu_sets: CpuSets
     holdings: Mapping[str, CpuSet] = field(default_factory=dict)
     lent: Mapping[str, CpuSet] = field(default_factory=dict)
-    """Free dedicated CPUs on which guests may float, by pool. The empty name stands for guests of no pool."""
+    """Free dedicated CPUs on which guests can float, by pool.
+
+    The empty name stands for guests outside of pools.
+    """
     use: Mapping[str, LoadProfile] = field(default_factory=dict)
     """The measured CPU use of guests in cores by hour of the week, by uuid of the guest."""
     busy: Mapping[int, LoadProfile] = field(default_factory=dict)
     """The measured share of time, 0 to 1, for which each dedicated CPU is busy, by hour of the week."""
     woken: CpuSet = frozenset()
-    """Parked CPUs that a policy may assign to a guest, because the agent can bring them online."""
+    """Parked CPUs that a policy can assign to a guest, because the agent can bring them online."""
 
     set_apart: CpuSet = frozenset()
     """CPUs in the boot options ``isolcpus`` and ``nohz_full``, which are for guests with the isolation level
@@ -264,7 +274,11 @@ class CpuSupply:
     """
 
     def core_order(self, request: GuestRequest) -> Callable[[int], float] | None:
-        """A sort key of cores: suited to the guest's isolation, then idle siblings; None without order."""
+        """A sort key of cores for a guest; None if the order does not matter.
+
+        Cores that suit the isolation level of the guest come first. Among these cores, the ones with the
+        least busy siblings come first.
+        """
         if not (self.busy or self.set_apart):
             return None
         return lambda cpu: self.is_unsuited(request, cpu) * _UNSUITED + self.sibling_load(request, cpu)
@@ -279,7 +293,7 @@ class CpuSupply:
         return bool(self.set_apart) and (cpu in self.set_apart) != request.alone
 
     def sibling_load(self, request: GuestRequest, cpu: int) -> float:
-        """How much others use siblings of a CPU while the guest is busy, added up; 0 if not measured."""
+        """How much other guests use the siblings of a CPU while the guest is busy; 0 if not measured."""
         if not self.busy:
             return 0.0
         siblings = self.topology.threads_of(cpu) - self.holdings.get(request.guest, frozenset()) - {cpu}
@@ -355,7 +369,7 @@ def place_guest(
             return cpus
         chosen += cpus
     # Isolation is checked after all demands, because ``choose`` sees one demand at a time, and the whole
-    # cores of all together may be too few.
+    # cores of all demands together are perhaps too few.
     if not _is_isolated(supply, request, chosen):
         return PlacementRefusal(
             f"thread policy isolate takes whole cores: {request.pcpu} PCPU are too few for"
@@ -367,7 +381,10 @@ def place_guest(
 def _choose_near(
     supply: CpuSupply, request: GuestRequest, demand: ProviderDemand, free: CpuSet, choose: Chooser
 ) -> tuple[int, ...] | PlacementRefusal:
-    """Choose free CPUs near the guest's devices; if these are too few, any, except with ``near_only``."""
+    """Choose free CPUs near the guest's PCI devices.
+
+    If these CPUs are too few, choose among all free CPUs, or with ``near_only`` refuse the guest.
+    """
     near = near_cpus(supply, request, demand.cpus)
     # No CPU is preferred if all CPUs of the zone are near the devices, or if no CPU is near them.
     if not near or near == demand.cpus:
@@ -400,7 +417,7 @@ def build_assignment(
     :param floating: shared CPUs for the guest's ``VCPU``; by default the shared CPUs of its zones.
     :param withheld: dedicated CPUs of the guest that are already kept empty.
     """
-    # Held CPUs are left out, because a change of the options may have made them shared CPUs.
+    # Held CPUs are left out, because a change of the options has perhaps made them shared CPUs.
     held = supply.taken_cpus(request).union(dedicated)
     if floating is None:
         floating = floating_cpus(supply, request)
@@ -490,7 +507,7 @@ def in_place(fresh: CpuAssignment, current: CpuAssignment, request: GuestRequest
     if frozenset().union(*pinned) != frozenset().union(*were_pinned):
         return fresh
     floating = [cpus for cpus in fresh.vcpu_cpus if not cpus <= own]
-    # Any of these sets will do, because all floating guest CPUs have the same host CPUs.
+    # The first of these sets is used, because all floating guest CPUs have the same host CPUs.
     vcpu_cpus = tuple(cpus if cpus <= own else floating[0] for cpus in current.vcpu_cpus)
     return replace(fresh, vcpu_cpus=vcpu_cpus)
 
@@ -523,7 +540,7 @@ def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) 
         if len(inside) > demand.pcpu and not demand.around:
             return False
         inside = frozenset(sorted(inside)[: demand.pcpu])
-        # Zones list only usable CPUs. An offline CPU of the guest counts for a CPU that is missing.
+        # Zones list only usable CPUs. An offline CPU of the guest takes the place of a missing CPU.
         missing += [demand.around] * (demand.pcpu - len(inside))
         remaining -= inside
     # A usable CPU outside of ``cpus`` but within ``around`` was moved to another pool by the options.
@@ -539,8 +556,8 @@ def floating_cpus(supply: CpuSupply, request: GuestRequest) -> CpuSet:
     """The CPUs on which guest CPUs without a dedicated CPU float.
 
     These CPUs are the shared CPUs of the zones from which the guest has VCPU. A guest without an allocation
-    floats on all shared CPUs outside of pools. If there are shared CPUs, lent CPUs are added. A guest with
-    ``near_only`` gets only those CPUs that are on the nodes of its devices, if these nodes have any of them.
+    floats on all shared CPUs outside of pools. If there are shared CPUs, lent CPUs are added. If some of the
+    found CPUs are on the nodes of the guest's devices, a guest with ``near_only`` gets only these CPUs.
     """
     found = _floating_anywhere(supply, request)
     return (near_cpus(supply, request, found) if request.near_only else found) or found
@@ -550,7 +567,7 @@ def _floating_anywhere(supply: CpuSupply, request: GuestRequest) -> CpuSet:
     online = supply.topology.online
     if not request.demands:
         shared, lent = supply.cpu_sets.open_shared & online, supply.lent.get("", frozenset())
-        # Lent CPUs may be taken back at any time, so a guest must not have lent CPUs only.
+        # Lent CPUs can be taken back at any time, so a guest must not have lent CPUs only.
         return shared | lent if shared else shared
     found: CpuSet = frozenset()
     for demand in request.demands:
@@ -591,7 +608,7 @@ def shared_emulator_cpus(supply: CpuSupply, request: GuestRequest, held: CpuSet,
 def _used_cpus(
     supply: CpuSupply, request: GuestRequest, dedicated: tuple[int, ...], withheld: CpuSet
 ) -> tuple[int, ...]:
-    """Dedicated CPUs on which threads run: with isolate, the first of each core."""
+    """The dedicated CPUs on which threads run; with thread policy isolate, the first CPU of each core."""
     if request.thread_policy is not ThreadPolicy.ISOLATE:
         return dedicated
     used: list[int] = []

@@ -1,9 +1,9 @@
 """Places a guest within the limits of its definition (pins, strict memory), by pure functions.
 
 Nouns
-    The *limit* of a guest CPU is the set of host CPUs that the guest's definition allows. The definition may
-    pin a guest CPU to host CPUs. It may also bind memory strictly to NUMA nodes, which excludes the CPUs of
-    other nodes. A guest without demands has no limits.
+    The *limit* of a guest CPU is the set of host CPUs that the guest's definition allows. The definition can
+    pin a guest CPU to host CPUs. The definition can also bind memory strictly to NUMA nodes, which excludes
+    the CPUs of other nodes. A guest without demands has no limits.
 
 An example
     A host has two NUMA nodes, CPUs 0-3 and 4-7. A guest has two NUMA cells with two guest CPUs each. Memory
@@ -90,7 +90,7 @@ def give_out(zones: Sequence[tuple[CpuSet, int]], floating: CpuSet, limits: Limi
         for number, limit in enumerate(limits):
             if cpu in limit:
                 flow.add(("vcpu", number), ("cpu", cpu), 1)
-    # Guest CPUs that cannot float are assigned first. A later augmenting path may exchange their CPU for
+    # Guest CPUs that cannot float are assigned first. A later augmenting path can exchange their CPU for
     # another CPU, but never takes it away.
     for number in bound:
         if not flow.push_unit(("vcpu", number)):
@@ -243,7 +243,7 @@ def _give_out(
         used = frozenset(chosen.dedicated) - chosen.withheld
         if (given := give_out([(used, len(used))], floating, slots)) is not None:
             return given, chosen.withheld
-    if request.thread_policy is ThreadPolicy.ISOLATE:  # the flow does not know cores, and could break some
+    if request.thread_policy is ThreadPolicy.ISOLATE:  # the flow does not know cores, and could break cores
         return None, frozenset()
     zones = [(supply.free(request, demand), demand.pcpu) for demand in request.demands if demand.pcpu]
     return give_out(zones, floating, slots), frozenset()

@@ -226,7 +226,7 @@ def _fewest_cores(
 
 
 def _one_by_one(pieces: Sequence[FreeCores], beside: Callable[[int], float] | None) -> Iterable[int]:
-    """Free CPUs for policy spread: first threads before second ones, free cores before broken."""
+    """Yield CPUs for policy spread: first threads before second ones, free cores before broken ones."""
     cores = _cores_to_spread_over(pieces, beside)
     for turn in range(max((len(core) for core, _ in cores), default=0)):
         yield from (core[turn] for core, _ in cores if turn < len(core))
@@ -261,7 +261,7 @@ def core_demand(request: GuestRequest, demand: ProviderDemand) -> CoreDemand:
     # The CPU of the emulator threads is chosen last, and so from the last zone with PCPU.
     is_last = demand is [each for each in request.demands if each.pcpu][-1]
     extra = is_last and request.has_emulator_cpu
-    # Rounded down, because place_guest() checks the sum over all zones.
+    # The number is rounded down, because place_guest() checks the sum over all zones.
     cores = request.used_pcpu * demand.pcpu // request.pcpu
     return CoreDemand(request.thread_policy, demand.pcpu, cores, extra)
 

@@ -1,6 +1,6 @@
 """Load profiles: the CPU use of guests by hour of the week, and the time in which two guests are busy.
 
-Two guests with equal means may be busy at the same hours or at opposite hours. Two guests that share a core
+Two guests with equal means can be busy at the same hours or at opposite hours. Two guests that share a core
 contend for it only if they are busy at the same hours.
 """
 
@@ -47,12 +47,13 @@ def use_per_cpu(profile: LoadProfile, count: int) -> LoadProfile:
 # Only the busiest hours count, because the mean of all 168 hours would hide the peaks of guests that work in
 # 40 of these hours.
 BUSIEST_HOURS: Final = 24
-"""Two guests are compared in this number of hours of the week: the hours with the most common use."""
+"""Number of hours of the week in which two guests are compared: the hours in which both together are busiest.
+"""
 
 
 @lru_cache(maxsize=2048)
 def common_load(one: LoadProfile, other: LoadProfile) -> float:
-    """The largest part of the time, from 0 to 1, in which two CPUs can both be busy.
+    """An upper bound of the part of the time, from 0 to 1, in which two CPUs are both busy.
 
     In each hour, two CPUs can be busy together at most for as long as the less busy CPU is busy. The result
     is the mean of this time over the :data:`BUSIEST_HOURS`. The result is 0 for guests that are never busy in
@@ -62,7 +63,7 @@ def common_load(one: LoadProfile, other: LoadProfile) -> float:
 
 
 def fill_hours(hours: Sequence[float | None]) -> LoadProfile | None:
-    """A profile with means of the same time of day for unknown hours; None if less than a day is known."""
+    """A profile in which unknown hours have the mean of the same time of day; None if a day is not known."""
     known = [cores for cores in hours if cores is not None]
     if len(known) < 24:
         return None

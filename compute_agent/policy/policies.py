@@ -1,7 +1,6 @@
 """The placement policies, of which ``[policy] name`` selects one.
 
-``none``
-    Guests are counted and listed. The agent does not change the CPUs of guests.
+``none`` The agent counts and lists guests. The agent does not change the CPUs of guests.
 
 ``follow``
     Another program, such as Nova, pins guests. The agent moves no guest, and reads assignments from the
@@ -90,8 +89,11 @@ def found_assignment(cpu_sets: CpuSets, vcpus: int, found: KernelPlacement) -> C
 
 
 def _is_own(cpus: CpuSet, cpu_sets: CpuSets) -> bool:
-    """Whether pinned CPUs count as dedicated: with legacy ``vcpu_pin_set`` only a single one."""
-    # If dedicated and shared CPUs overlap, a guest on several of them may also float there.
+    """Whether CPUs to which a guest is pinned count as dedicated.
+
+    With the legacy option ``vcpu_pin_set``, only a pin to a single CPU counts.
+    """
+    # If dedicated and shared CPUs overlap, a guest on several of them perhaps also floats there.
     if len(cpus) == 1 or not cpu_sets.dedicated & cpu_sets.shared:
         return bool(cpus) and cpus <= cpu_sets.dedicated and (len(cpus) == 1 or cpus != cpu_sets.dedicated)
     return False
@@ -170,7 +172,7 @@ def _rank_group(topology: HostTopology, group: Group, found: CoreCost, count: in
     - the number of packages
     - the distance between the nodes
     - the cost of the choice of cores (two numbers, see :class:`CoreCost`)
-    - whether the CPUs suit the level of isolation, and the load of siblings where it was measured
+    - whether the CPUs suit the level of isolation, and the load of their siblings if it was measured
     - whether a piece that was wholly free is used only in part
     - the number of free CPUs left in the used pieces, so that other pieces keep more free CPUs
     """
@@ -218,8 +220,8 @@ def _across_nodes(
         _collect_pieces(capacities, want, start, rings)
         for start in _distinct_pieces(available)
         for near in [_by_distance(topology, start, available)]
-        # Two groups for each first piece: one with the nearest pieces, and one with the fewest pieces at any
-        # distance. Ranks decide between them.
+        # For each first piece there are two groups: one with the nearest pieces, and one with the fewest
+        # pieces at any distance. Ranks decide between them.
         for rings in (near, [[free for ring in near for free in ring]])
     )
 

@@ -3,13 +3,13 @@
 ``read_back`` recognises an assignment from the CPUs that the kernel shows for a guest, such as after a
 restart of the agent.
 
-A guest may run without an assignment: the operator has over-allocated the host, or the guest has no
+A guest runs without an assignment in two cases: the operator has over-allocated the host, or the guest has no
 allocation and the host has no shared CPUs. Without an assignment the guest would run on all CPUs, including
-CPUs of other guests. The agent *confines* such a guest to the shared CPUs of no pool. Without shared CPUs, it
-is confined to all CPUs that no guest holds, and to CPUs of pools only if no other CPUs exist. A confined
-guest holds no CPU, and leaves each CPU that another guest gets. An example: CPUs 0-1 are dedicated, CPU 2
-belongs to the host, and no CPU is shared. A confined guest runs on 0-2. It runs on 1-2 while a guest holds
-CPU 0, and on 2 while guests hold both CPUs.
+CPUs of other guests. The agent *confines* such a guest to the shared CPUs outside of pools. If there are no
+shared CPUs, the agent confines the guest to all CPUs that no guest holds, and to CPUs of pools only if no
+other CPUs exist. A confined guest holds no CPU, and leaves each CPU that another guest gets. An example: CPUs
+0-1 are dedicated, CPU 2 belongs to the host, and no CPU is shared. A confined guest runs on 0-2. It runs on
+1-2 while a guest holds CPU 0, and on 2 while guests hold both CPUs.
 
 Rebalancing moves at most one guest at a time, and only if the gain is large enough. Costs are counted in
 points: a guest that uses one more L3 domain costs one point, and constants of this module define all other
@@ -45,7 +45,7 @@ def read_back(
 
     A guest that may use all CPUs was never placed. A guest that may use CPUs of the host or of another guest
     was placed by another program. With thread policy isolate, free sibling threads are kept empty, because
-    the allocation may include them.
+    the allocation perhaps includes them.
 
     :param observed: the CPUs that all threads of the guest together may use.
     :param vcpu_cpus: the host CPUs of each guest CPU, by its number from 0, if the driver knows the threads
@@ -69,8 +69,8 @@ def read_back(
     others = sorted(dedicated.difference(of_vcpus))
     isolated = request.thread_policy is ThreadPolicy.ISOLATE
     siblings = supply.topology.siblings_of(dedicated) & sets.dedicated - taken if isolated else frozenset()
-    # dict.fromkeys() removes repetitions. CPUs of guest CPUs come first, because build_assignment() takes the
-    # last used CPU for that of the emulator threads.
+    # dict.fromkeys() removes repetitions. CPUs of guest CPUs come first, because build_assignment() gives the
+    # last used CPU to the emulator threads.
     in_order = tuple(dict.fromkeys((*of_vcpus, *others, *sorted(siblings))))
     found = build_assignment(supply, request, in_order, floating=seen - dedicated, withheld=siblings)
     if not isinstance(found, CpuAssignment):
@@ -83,19 +83,19 @@ def read_back(
 
 
 def _vcpu_positions(request: GuestRequest, vcpu_cpus: Mapping[int, CpuSet]) -> tuple[CpuSet, ...]:
-    """The host CPUs of each guest CPU, in the order of guest CPUs; empty unless known for all guest CPUs."""
+    """The host CPUs of each guest CPU, in their order; empty if those of any guest CPU are unknown."""
     if vcpu_cpus.keys() != set(range(request.vcpus)) or not all(vcpu_cpus.values()):
         return ()
     return tuple(vcpu_cpus[number] for number in range(request.vcpus))
 
 
 def _own_cpus(request: GuestRequest, seen: CpuSet, positions: tuple[CpuSet, ...]) -> CpuSet:
-    """The CPUs that probably belong to a guest, on a host where guests may float on dedicated CPUs.
+    """The CPUs that probably belong to a guest, on a host where guests can float on dedicated CPUs.
 
     A CPU belongs to the guest if exactly one guest CPU is pinned to it. With emulator policy isolate, a
-    single further CPU belongs to the emulator threads. If the CPU of each guest CPU is not known, the agent
-    counts. All CPUs belong to the guest if there is at most one for each guest CPU, plus one with emulator
-    policy isolate. If there are more CPUs, none of them belongs to the guest.
+    single further CPU belongs to the emulator threads. If the CPUs of the single guest CPUs are not known,
+    the agent counts CPUs. All CPUs belong to the guest if there is at most one for each guest CPU, plus one
+    with emulator policy isolate. If there are more CPUs, none of them belongs to the guest.
     """
     alone = request.emulator_policy is EmulatorPolicy.ISOLATE
     if not positions:
@@ -154,7 +154,7 @@ BUSY_SIBLINGS: Final = 4.0
 """Cost of a shared core if CPU use is measured, multiplied by the part of the time in which both guests are
 busy.
 """
-# Above MEMORY_MOVED, so that a guest leaves such CPUs even if its memory has to follow.
+# The cost is above MEMORY_MOVED, so that a guest leaves such CPUs even if its memory has to follow.
 OUTSIDE: Final = 4.0
 """Cost of each CPU of a guest that is no longer in ``cpu_dedicated_set``."""
 MEMORY_MOVED: Final = 2.0
@@ -162,8 +162,8 @@ MEMORY_MOVED: Final = 2.0
 half of this value.
 """
 
-# With the whole gain as the limit, guests with equal peaks would stay together; benchmarks/policies.md has
-# the numbers.
+# If the whole minimum gain were needed, guests with equal peaks would stay together. benchmarks/policies.md
+# has the numbers.
 LEARNT_GAIN: Final = 1 / 16
 """The part of the minimum gain that is enough for a move if the load profiles of all guests are known."""
 RECENT_LOSS: Final = 0.5
@@ -172,7 +172,10 @@ RECENT_LOSS: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class RebalanceMove:
-    """A useful move: uuid, new assignment, and ``gain``, its decrease of cost minus its own cost."""
+    """A useful move of a guest to a new assignment.
+
+    :ivar gain: the decrease of the guest's cost, minus the cost of the move.
+    """
 
     guest: str
     assignment: CpuAssignment
@@ -242,7 +245,10 @@ def _best_move_by(
 def _relieves_cores(
     supply: CpuSupply, request: GuestRequest, current: CpuAssignment, new: CpuAssignment, least: float
 ) -> bool:
-    """Whether a move makes shared cores ``least`` points cheaper; all guests' hours must be known."""
+    """Whether a move lowers the cost of shared cores by at least ``least`` points.
+
+    The result is False if the use by hour of the week is not known for all guests concerned.
+    """
     topology, before, after = supply.topology, current.held_cpus, new.held_cpus
     siblings = topology.siblings_of(before | after)
     loads = [
@@ -259,7 +265,10 @@ def _relieves_cores(
 
 
 def _requests_to_try(supply: CpuSupply, request: GuestRequest) -> Iterable[GuestRequest]:
-    """The request and, if use is measured, the same with policy spread, which prefers unused cores."""
+    """The request, and if CPU use is measured, the same request with thread policy spread.
+
+    Thread policy spread prefers unused cores.
+    """
     yield request
     if supply.busy and request.thread_policy is ThreadPolicy.PREFER:
         yield replace(request, thread_policy=ThreadPolicy.SPREAD)
@@ -288,7 +297,10 @@ def _zones_crossed(zones: Sequence[CpuSet], cpus: CpuSet) -> int:
 
 
 def _shared_cores(topology: HostTopology, supply: CpuSupply, request: GuestRequest, cpus: CpuSet) -> float:
-    """The cost of cores shared with others, by the time in which both guests are busy if it is measured."""
+    """The cost of the cores that a guest shares with other guests.
+
+    If CPU use is measured, the cost depends on the time in which both guests are busy.
+    """
     cores = {topology.threads_of(cpu) for cpu in cpus}
     mine = supply.own_load(request)
     cost = 0.0
@@ -297,7 +309,8 @@ def _shared_cores(topology: HostTopology, supply: CpuSupply, request: GuestReque
             continue
         for core in cores:
             if theirs := core & held:
-                # Any CPU of the guest serves, because ``busy`` spreads a guest's use evenly over its CPUs.
+                # Each CPU of the guest gives the same result, because ``busy`` spreads a guest's use evenly
+                # over its CPUs.
                 load = supply.busy.get(min(theirs))
                 if mine is None or load is None:
                     cost += CORE_SHARED

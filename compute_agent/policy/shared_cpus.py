@@ -6,8 +6,8 @@ then whole idle cores from the end of its zones. With policy ``static-plus``, gu
 the remaining CPUs. All functions are pure.
 
 An example: CPUs 0 and 1 are shared, and 2 to 7 are dedicated; cores have two threads. CPU 1 is in a pool with
-``max_cpus = 3``, and a guest holds CPU 6. The pool borrows CPUs 4 and 5. With ``static-plus``, guests of no
-pool float on CPUs 0, 2, 3 and 7.
+``max_cpus = 3``, and a guest holds CPU 6. The pool borrows CPUs 4 and 5. With ``static-plus``, guests outside
+of pools float on CPUs 0, 2, 3 and 7.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def admit_guest(
     for name in wanted:
         pool = by_name.get(name)
         if pool is None:
-            continue  # The pool is None: the pool was removed from the options after the guest had started
+            continue  # the pool was removed from the options after the guest had started
         if pool.classes and qos_class not in pool.classes:
             return PlacementRefusal(
                 f"[cpu_pool:{name}] admits guests of {', '.join(sorted(pool.classes))}, but the guest is of"
@@ -58,7 +58,7 @@ def admit_guest(
 
 @dataclass(frozen=True, slots=True)
 class PoolBorrower:
-    """A pool that may borrow idle dedicated CPUs.
+    """A pool that can borrow idle dedicated CPUs.
 
     :ivar pool: the name of the pool that borrows.
     :ivar cpus: the dedicated and shared CPUs of the pool.
@@ -81,10 +81,10 @@ def lend_cpus(
 ) -> Mapping[str, CpuSet]:
     """Lend idle dedicated CPUs, each to at most one pool; return them by pool.
 
-    The empty name stands for guests of no pool.
+    The empty name stands for guests outside of pools.
 
     :param held: the dedicated CPUs that guests hold, which are not lent.
-    :param to_others: whether guests of no pool may borrow the CPUs that remain.
+    :param to_others: whether guests outside of pools can borrow the CPUs that remain.
     """
     idle = (cpu_sets.dedicated & topology.online) - held
     found = {}

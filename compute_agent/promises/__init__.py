@@ -1,4 +1,4 @@
-"""Promises to guests, compared with what the kernel shows now.
+"""Promises to guests, compared with the present state of the kernel.
 
 Nouns:
 

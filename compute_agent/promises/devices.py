@@ -10,13 +10,13 @@ from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.model.guest import Allocation
 
 HeldDevices = Mapping[str, int]
-"""The number of held devices by the address of the card; more than 1 for several virtual functions of a
-card.
+"""The number of devices in an allocation, by the address of the card. The number is above 1 for several
+virtual functions of a card.
 """
 
 
 def held_devices(tree: ProviderTree, allocation: Allocation) -> HeldDevices:
-    """The devices that an allocation holds."""
+    """The devices that an allocation contains."""
     return {
         node.device: amount
         for node in tree.device_providers
@@ -40,16 +40,16 @@ def cards_of(tree: ProviderTree, read_devices: Callable[[], Iterable[PciDevice]]
         made = (each for one in device.mdev_types for each in one.devices)
         card = device.address if device.address in offered else device.card_address
         cards |= dict.fromkeys((device.address, *made), card)
-    # A device that is gone may still be in the definition of a guest.
+    # A device that is gone is perhaps still in the definition of a guest.
     return {address: address for address in offered} | {
         address: card for address, card in cards.items() if card in offered
     }
 
 
 def device_faults(held: HeldDevices, has: Collection[str], cards: Mapping[str, str]) -> list[str]:
-    """One message for each difference between the devices that a guest holds and the devices that it has.
+    """One message for each difference between the devices that a guest has and those in its allocation.
 
-    :param held: the devices that the guest holds.
+    :param held: the devices in the guest's allocation.
     :param has: the addresses of the devices that the guest has. Devices that the host does not offer belong
         to other programs, and are ignored.
     :param cards: the card of each offered device.
@@ -63,6 +63,6 @@ def device_faults(held: HeldDevices, has: Collection[str], cards: Mapping[str, s
 
 
 def in_words(held: HeldDevices) -> str:
-    """Held devices as a text, such as ``0000:81:00.0, 2 of 0000:a1:00.0``, or ``none``."""
+    """The devices of an allocation as text, such as ``0000:81:00.0, 2 of 0000:a1:00.0``, or ``none``."""
     parts = (card if amount == 1 else f"{amount} of {card}" for card, amount in sorted(held.items()))
     return ", ".join(parts) or "none"

@@ -28,13 +28,13 @@ may run there.
 
 _NODE: Final = re.compile(r"N([0-9]{1,6})=([0-9]{1,20})", re.ASCII)
 _COUNTED: Final = ("anon", "shmem")
-"""The lines of memory.numa_stat with a guest's own memory. The page cache does not count, because the host
-places it.
+"""The lines of memory.numa_stat with a guest's own memory. The page cache does not count, because the kernel
+decides its node.
 """
 
 
 class TaskReader:
-    """Reads the threads of a host with its /proc below a root."""
+    """Reads the threads of the host with the /proc below a root folder."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -85,7 +85,7 @@ class TaskReader:
 
 
 def read_node_memory(folder: str) -> dict[int, int]:
-    """Bytes of a cgroup by NUMA node, from memory.numa_stat (cgroup v2: Linux 5.10); empty without it."""
+    """Bytes of a cgroup by NUMA node, from memory.numa_stat (Linux 5.10); empty without this file."""
     if not folder:
         return {}
     found: dict[int, int] = {}

@@ -38,7 +38,7 @@ class PromiseKind(enum.StrEnum):
     CORE_SCHEDULING = "core_scheduling"
     """No guest of another group ever runs on the sibling threads of the guest's cores at the same time."""
     DEVICES = "devices"
-    """The guest has the PCI devices that it holds, and no other devices that the host offers."""
+    """The guest has the PCI devices in its allocation, and no other devices that the host offers."""
 
 
 class PromiseState(enum.StrEnum):
@@ -84,10 +84,10 @@ class GuestPromises:
     :ivar quiet: whether the kernel's movable work must stay off the guest's dedicated CPUs.
     :ivar alone: whether processes of the host must stay off the dedicated CPUs.
     :ivar given: whether another program placed the guest.
-    :ivar devices: the number of PCI devices that the guest holds, by the address of the card.
+    :ivar devices: the number of PCI devices in the guest's allocation, by the address of the card.
     :ivar priority: the guest's realtime priority; None means no promise.
-    :ivar core_group: a text that names the guests that may share the guest's cores; empty if nothing is
-        promised and all may.
+    :ivar core_group: a text that names the guests that may share the guest's cores; empty if all guests may
+        share them.
     """
 
     uuid: str
@@ -119,7 +119,7 @@ class GroupFacts:
     :ivar ways: by L3 cache id, the number of the group's ways, and the number of these ways that another
         group can also fill.
     :ivar bandwidth: the percent of bandwidth by L3 cache id.
-    :ivar slack: the percent by which the kernel may round bandwidth.
+    :ivar slack: the percent by which the kernel's rounding can change a bandwidth.
     :ivar outside: the ids of the guest's threads that are in other groups.
     """
 
@@ -206,7 +206,7 @@ class PromiseVerdict:
     :ivar guest: the uuid of the guest.
     :ivar name: the name of the guest.
     :ivar promised: a text about the promise.
-    :ivar found: a text about what the kernel shows instead.
+    :ivar found: a text about the state of the kernel, if it differs from the promise.
     """
 
     guest: str
@@ -223,7 +223,7 @@ _SHOWN: Final = 4
 STRAY_PERCENT: Final = 2
 """The percent of a guest's memory that may be on other nodes.
 
-These nodes may have pages from before the binding of the memory, and shared code.
+These nodes can have pages from before the binding of the memory, and shared code.
 """
 
 
@@ -330,7 +330,7 @@ class _GuestJudge:
                 has = cpuset.format(guest.emulator)
                 yield f"emulator threads may use {has} in place of {cpuset.format(promise.emulator_cpus)}"
             astray = {tid: cpus for tid, cpus in guest.helpers.items() if not cpus <= promise.emulator_cpus}
-            # Where another program places guests, _cpu_limits() reports its helpers.
+            # If another program places the guest, _cpu_limits() reports the helpers of the guest.
             if astray and promise.emulator_cpus & online and not promise.given:
                 tid, cpus = min(astray.items())
                 threads = _counted_things(astray, "helper thread")
@@ -372,7 +372,7 @@ class _GuestJudge:
 
     def _memory_faults(self) -> Iterator[str]:
         promise, guest = self._promise, self._guest
-        # Memory that is not bound may be on all nodes that have memory.
+        # Memory that is not bound can be on all nodes that have memory.
         everywhere = frozenset(node.id for node in self._facts.topology.numa_nodes if node.memory_kib)
         if guest.bound is not None and not (guest.bound or everywhere) <= promise.mems:
             yield f"it is bound to NUMA nodes {cpuset.format(guest.bound) or 'any'}"
@@ -462,7 +462,7 @@ class _GuestJudge:
 
     def _judge_realtime(self, promised: str) -> PromiseVerdict:
         guest, held = self._guest, self._promise.held
-        # A thread on other CPUs as well breaks the promise of CPUs.
+        # A thread that may also run on other CPUs is left out here: it breaks the promise of CPUs.
         threads = {tid: one for tid, one in guest.schedules.items() if guest.threads.get(tid, held) <= held}
         usual = [tid for tid, one in threads.items() if not one.is_realtime]
         foreign = {one.priority for one in threads.values() if one.is_realtime} - {self._promise.priority}
@@ -501,7 +501,7 @@ class _GuestJudge:
     def _judge_refused(
         self, kind: PromiseKind, promised: str, faults: Iterable[str], limits: Iterable[str] = ()
     ) -> PromiseVerdict:
-        """The verdict on a promise. If the kernel refuses a change, the promise is limited and not broken."""
+        """The verdict on a promise. If the kernel refuses a change, the promise is limited, not broken."""
         faults = list(faults)
         refused = self._facts.refused.get((self._promise.uuid, kind))
         if faults and refused:

@@ -2,8 +2,8 @@
 
 The rule is that of Senpai (Weiner et al., "TMO: Transparent Memory Offloading in Datacenters", ASPLOS 2022).
 Every few seconds the kernel reclaims a small part of a guest's memory. The longer the guest waits for memory,
-the smaller is this part. If the guest's pressure (PSI) reaches a limit, the part is 0. The guest soon reads
-memory that it uses from swap again, so only cold memory stays in swap.
+the smaller is this part. If the guest's pressure (PSI) reaches a limit, the part is 0. If the guest uses
+memory that was moved to swap, it soon reads this memory back. So only cold memory stays in swap.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 PROBE_SHARE: Final = 0.0005
-"""The part of a guest's memory that a probe reclaims from a guest without pressure, as in Senpai."""
+"""The part of its memory that a probe (one small reclaim) takes from a guest without pressure, as in Senpai.
+"""
 
 MAX_PROBE: Final = 16 * 2**20
 """Maximum bytes of one probe."""
@@ -25,7 +26,7 @@ CALM_SECONDS: Final = 600.0
 """Seconds without pressure after which the swapped memory of a guest counts as cold."""
 
 MIN_SWAP_ROOM: Final = 0.25
-"""The free part of swap that probes leave to watermarks, which need swap when memory is short."""
+"""The part of swap that probes leave free for watermarks, which need swap when memory is short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def track_calm(
     """The time (seconds) since which each guest has not waited for memory. Waiting guests are left out.
 
     :param since: the result of the previous call.
-    :param limit: the pressure in percent from which on a guest counts as waiting.
+    :param limit: the pressure, in percent, at which a guest counts as waiting.
     """
     return {
         uuid: since.get(uuid, now)

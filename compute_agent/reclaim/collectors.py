@@ -2,9 +2,9 @@
 
 A collector is an entry point of the group ``compute_agent.capacity``. The entry point is an object with the
 members of :class:`CapacityCollector`, or a callable without parameters that returns such an object. A
-collector reports amounts of resource classes for which providers of the host have an inventory, for example
-from a file (``[compute] provider_config_location``). The inventory has the maximum, and the part that no
-collector reports is reserved. An amount that is unknown or too old counts as 0.
+collector reports amounts of resource classes for which providers of the host have an inventory. For example,
+a file (``[compute] provider_config_location``) defines this inventory. The total of the inventory is the
+maximum, and the part that no collector reports is reserved. An amount that is unknown or too old counts as 0.
 
 Measurements are kept in a file, and stay valid over a restart of the agent.
 """
@@ -26,7 +26,7 @@ ENTRY_POINTS: Final = "compute_agent.capacity"
 
 # A host has few zones and classes, and a faulty package must not fill the agent's memory.
 MAX_MEASUREMENTS: Final = 1000
-"""Maximum number of measurements that one collector may report at a time."""
+"""Maximum number of measurements that one collector can report at a time."""
 
 # A clock that is set back, or a date far in the future, would otherwise keep a wrong amount for ever.
 MAX_VALID_SECONDS: Final = 3600.0
@@ -45,7 +45,7 @@ class ClassMeasurement:
 
     :ivar zone: the end of the provider's name, such as ``NUMA_0``; empty for the host.
     :ivar amount: the amount in units of the resource class.
-    :ivar margin: the part of ``amount`` that may disappear soon, and so is not offered.
+    :ivar margin: the part of ``amount`` that perhaps disappears soon, and so is not offered.
     :ivar valid_until: the time until which the amount counts, in seconds since the epoch.
     """
 
@@ -61,16 +61,16 @@ class CapacityCollector(Protocol):
 
     @property
     def resource_classes(self) -> Collection[str]:
-        """The resource classes that the collector reports. Each call has to return the same.
+        """The resource classes that the collector reports. Each call has to return the same classes.
 
         As long as the collector reports no amount of a class, nothing of this class is offered.
         """
         ...
 
     def collect(self) -> Iterable[ClassMeasurement]:
-        """Measure the present amounts. The agent calls this once a minute in a thread of its own.
+        """Measure the present amounts. The agent calls this method once a minute in a separate thread.
 
-        The call may take long, and may raise any error.
+        The call can take long, and is allowed to raise any error.
         """
         ...
 
@@ -135,13 +135,13 @@ class CollectedAmount:
 
 
 def check_measurement(told: Any, classes: Collection[str], now: float) -> ClassMeasurement:
-    """Check what a collector returned; return it unchanged if it is a valid measurement.
+    """Check an object that a collector has returned; return it unchanged if it is a valid measurement.
 
     :param told: any object that the collector returned.
     :param classes: the resource classes that the collector has declared.
     :raises ValueError: the measurement is not valid. The message begins with "it", which means the collector.
     """
-    # The package is not part of the agent, so its objects may have any type, and its texts any length.
+    # The package is not part of the agent, so its objects can have any type, and its texts any length.
     if not isinstance(told, ClassMeasurement):
         raise ValueError(f"it reported a {printable_text(type(told).__name__)}, not a ClassMeasurement")
     named = isinstance(told.zone, str) and isinstance(told.resource_class, str)

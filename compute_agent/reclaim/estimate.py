@@ -104,7 +104,7 @@ class ZoneHistory:
             if self.time
             else ZoneHistory(period_began=_round_down(time, PERIOD), hour_began=_round_down(time, HOUR))
         )
-        if time < kept.time:  # Otherwise the period would last until the clock is as late as before.
+        if time < kept.time:  # otherwise the period would last too long
             kept = replace(kept, period_began=_round_down(time, PERIOD), hour_began=_round_down(time, HOUR))
         kept = kept._with_closed_periods(time, percentile)
         hour, guests = kept.hour, reading.guests
@@ -114,7 +114,7 @@ class ZoneHistory:
         if SYSTEM not in present and SYSTEM in hour:
             present[SYSTEM] = hour[SYSTEM]
         peaks = kept.peaks
-        # This runs for each zone in each minute, so the mapping is copied only if a guest has ended.
+        # This code runs for each zone in each minute. So the mapping is copied only if a guest has ended.
         if not peaks.keys() <= guests.keys() | _NO_GUESTS:
             peaks = {uuid: one for uuid, one in peaks.items() if uuid in guests or uuid in _NO_GUESTS}
         return ZoneHistory(
@@ -130,7 +130,7 @@ class ZoneHistory:
         )
 
     def _with_closed_periods(self, time: float, percentile: float) -> ZoneHistory:
-        """The history as of ``time``: a present period or hour that ended by then is now a past one."""
+        """The history at ``time``, in which a period or an hour that has ended by then counts as past."""
         kept = self
         if time >= kept.period_began + PERIOD:
             periods = (*kept.periods, kept.period)[-PERIODS:]
@@ -165,7 +165,7 @@ def spread_of(values: tuple[float, ...]) -> UseSpread:
     """The mean and standard deviation of at least one value."""
     # The module statistics is exact, but thirty times slower.
     mean = sum(values) / len(values)
-    # Rounding may make the difference negative.
+    # Rounding can make the difference negative.
     return UseSpread(mean, math.sqrt(max(0.0, sum(map(mul, values, values)) / len(values) - mean * mean)))
 
 
@@ -174,7 +174,9 @@ STALE_SECONDS: Final = 900.0
 
 # The first hour contains the guest's start, which often says little about its later use.
 KNOWN_HOURS: Final = 2
-"""The hours of history after which a guest counts by its use. Before that, all CPUs of the guest count."""
+"""Hours of history that a guest needs before its measured use counts. Before that, all CPUs of the guest
+count as used.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +232,8 @@ class UseEstimate:
     @property
     def burst_peaks(self) -> UseSpread:
         """The mean and deviation of hourly peaks if the largest guest used all of its CPUs in a few hours."""
-        # An event of one hour in a hundred is rarely among 24 hours, so its deviation is added.
+        # An event that happens in one of a hundred hours is rarely among 24 measured hours. So its deviation
+        # is added.
         few = self.limits.burst / 100
         burst = self.largest * math.sqrt(few * (1 - few))
         return UseSpread(self.daily.mean, math.hypot(self.daily.deviation, burst))

@@ -1,4 +1,4 @@
-"""Offers of unused capacity, shares that are held back after broken promises, and the file of zones.
+"""Offers of unused capacity, shares that are held back after broken promises, and the file that keeps them.
 
 An offer shrinks at once, grows slowly, and is rarely written to Placement. After a broken promise less is
 offered for a day. History and offers are kept in a file, so that a restarted agent need not learn for a day
@@ -22,11 +22,11 @@ def term_row(provider: str, words: str, amount: float, unit: str) -> dict[str, A
     return {"provider": provider, "term": words, "amount": round(amount, 2), "unit": unit}
 
 
-# A sum of floats may miss a whole number by a little, which would cost a CPU.
+# A sum of floats can miss a whole number by a little, which would cost a CPU.
 _ROUNDING: Final = 1e-9
 
-# With a tenth in five minutes an offer needs 50 minutes for a whole zone, so load that pauses for minutes
-# does not lead to a larger offer.
+# With this value, an offer needs 50 minutes to grow to the whole capacity. So a pause of the load for some
+# minutes does not lead to a much larger offer.
 GROWTH: Final = 0.1
 """The part of the capacity by which an offer can grow in ``GROWTH_SECONDS``, and in one change."""
 
@@ -67,7 +67,8 @@ class CapacityOffer:
         :param growth: the part of the capacity by which the offer can grow at most.
         """
         elapsed = max(0.0, time - self.time) if self.time else 0.0
-        # After a gap between readings the offer grows as after one interval.
+        # After a longer gap between readings, the offer grows only as much as in one interval of
+        # GROWTH_SECONDS.
         grown = self.level + growth * capacity * min(elapsed / GROWTH_SECONDS, 1.0)
         level = max(0.0, min(left, grown, capacity))
         whole = math.floor(level + _ROUNDING)
@@ -131,7 +132,7 @@ class HeldBackShare:
         """
         passed = min(max(0.0, time - self.time), MAX_STEP_SECONDS) if self.time else 0.0
         remaining = max(0.0, self.remaining - passed)
-        if times:  # Each new broken promise begins the day again.
+        if times:  # each new broken promise starts the day from its beginning
             cpus, count = (self.cpus, self.count) if remaining else (0.0, 0)
             return HeldBackShare(max(cpus, missing), count + times, DAY_SECONDS, time)
         return (
@@ -143,7 +144,7 @@ class HeldBackShare:
         return min(capacity, max(self.cpus, LEAST * capacity)) if self.remaining else 0.0
 
     def in_words(self, capacity: float) -> Iterator[tuple[str, float]]:
-        """The held back share as a term, a phrase with its cores; nothing without one."""
+        """Yield the held back share as a term: a phrase and its cores. Yield nothing without a share."""
         if self.remaining:
             hours, times = self.remaining / 3600, "once" if self.count == 1 else f"{self.count} times"
             yield (

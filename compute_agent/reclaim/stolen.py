@@ -3,7 +3,8 @@
 A host that is itself a virtual machine has less CPU time than its number of CPUs suggests, because its
 hypervisor runs other machines for a part of the time. The kernel shows this *stolen* time for each CPU (steal
 in /proc/stat, proc(5)). The agent takes the second largest stolen part of the last 15 minutes, so that one
-bad minute does not count. With 16 shared CPUs and a part of 12 % that is 1.92 CPUs, so two CPUs are withheld.
+bad minute does not count. An example: a part of 12 % of 16 shared CPUs is 1.92 CPUs, so two CPUs are
+withheld.
 
 Invariants
     - Two changes are at least five minutes apart, so there are at most twelve in an hour.
@@ -34,17 +35,18 @@ WINDOW_SECONDS: Final = 900.0
 
 # With fewer readings one noisy minute would decide.
 MIN_READINGS: Final = 3
-"""The number of readings from which the stolen part counts as known."""
+"""The minimum number of readings for which the stolen part counts as known."""
 
 # Each change is a write to Placement.
 PAUSE_SECONDS: Final = 300.0
 """The shortest time between two changes, in seconds."""
 
-# Together with rounding up this is a hysteresis: noise around a whole number changes nothing.
+# The value prevents changes by noise around a whole number, because the number of CPUs is rounded up
+# (hysteresis).
 RISE: Final = 0.5
 """The part of a CPU by which the stolen time must exceed the withheld CPUs before more are withheld."""
 
-# A sum of floats may be slightly above a whole number, and would withhold one more CPU.
+# A sum of floats can be slightly above a whole number, and would withhold one more CPU.
 _ROUNDING: Final = 1e-9
 
 
@@ -148,8 +150,8 @@ def _parse_zones(document: Any) -> dict[str, StolenReserve]:
 
 def _parse_zone(content: Any) -> StolenReserve:
     return StolenReserve(
-        # The number is larger than the number of readings in a window. It bounds the memory that a damaged
-        # file can use.
+        # The number is larger than the number of readings in a window. The number limits the memory that a
+        # damaged file can use.
         tuple((read_number(time, 1e12), read_number(part, 1.0)) for time, part in content["readings"])[-100:],
         math.floor(read_number(content["withheld"], 1e6)),
         read_number(content["changed"], 1e12),

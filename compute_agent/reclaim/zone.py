@@ -70,7 +70,8 @@ def read_zone(use: HostUse, shared: frozenset[int]) -> ZoneReading | None:
         return None
     total = sum(use.busy[cpu] for cpu in shared)
     others: dict[str, float] = {}
-    # If guests have started or ended meanwhile, the rest may be theirs and not the system's.
+    # If guests have started or ended meanwhile, the rest of the use perhaps belongs to them, and not to the
+    # system.
     complete = not use.left
     for guest in use.guests:
         part = used_part(guest, shared)
@@ -84,7 +85,7 @@ def read_zone(use: HostUse, shared: frozenset[int]) -> ZoneReading | None:
             total -= guest.cores * part
         else:
             others[guest.uuid] = guest.cores * part
-    # Host and guests are not read at the same instant, so the difference may be negative.
+    # Host and guests are not read at the same instant, so the difference can be negative.
     total = max(0.0, total)
     if complete:
         others[SYSTEM] = max(0.0, total - sum(others.values()))
@@ -133,7 +134,7 @@ def parse_parts(text: str) -> dict[int, float]:
         sign = {"anon": 1, "file": 1, "inactive_file": -1}.get(name, 0)
         for node, number in (one.split("=") for one in nodes if sign):
             held[int(node.removeprefix("N"))] = held.get(int(node.removeprefix("N")), 0) + sign * int(number)
-    # The kernel reads its counters one after the other, so a difference of them may be negative.
+    # The kernel reads its counters one after the other, so a difference of them can be negative.
     held = {node: max(0, amount) for node, amount in held.items()}
     total = sum(held.values())
     return {node: amount / total for node, amount in held.items()} if total else {}
@@ -161,7 +162,7 @@ def parse_swapped(text: str) -> int:
 
 
 def parse_node_use(text: str) -> float:
-    """The MiB that a node or the machine needs: all except free memory and inactive files.
+    """The MiB that a NUMA node or the whole host needs: all memory except free memory and inactive files.
 
     :param text: the content of the meminfo file.
     :raises ValueError: the amounts contradict each other.
@@ -186,7 +187,7 @@ def _read_kib(text: str, *names: str) -> list[int]:
 def memory_entitlements(guests: Iterable[GuestUse], nodes: frozenset[int]) -> dict[str, float]:
     """The memory that each guest may use on ``nodes``, in MiB by uuid, without guests on reclaimed capacity.
 
-    The amount is at least the guest's present memory on the nodes, which may stay there after the guest was
+    The amount is at least the guest's present memory on the nodes, which can stay there after the guest was
     assigned to other nodes.
     """
     found = {

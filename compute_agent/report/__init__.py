@@ -2,11 +2,12 @@
 
 Modules
     - ``reporter``: makes Placement's providers equal to the host's tree, and remembers what the agent wrote
-    - ``plan``: the actions that lead from one tree to another, and the values of other programs that stay
+    - ``plan``: finds the actions that change one tree into another, and the values of other programs that
+      stay
     - ``held_amounts``: amounts that guests still hold, and that must not be offered again; PCI devices of
       other programs, devices that are gone, and devices that were used
     - ``reshape``: the allocations that move with their inventories, in one request
-    - ``execution``: sends a plan, as one tree or action by action
+    - ``execution``: sends a plan to Placement, as one tree or action by action
     - ``capacity``: free amounts by provider, near the CPUs of a guest
     - ``root_provider``: the owner of the root, and the switch that keeps new guests away
     - ``audit``: differences between guests and their allocations, and repairs
@@ -16,7 +17,7 @@ Modules
 
 Order of calls
     For a report, the agent reads the providers (``reporter.ProviderReader``), reserves held amounts and plans
-    actions. The reporter saves the names of classes and traits that may become the agent's own, and sends the
+    actions. The reporter saves the names of classes and traits that can become the agent's own, and sends the
     plan. Then it saves the names that have become the agent's own. So after a crash between these steps the
     agent still knows everything that it may have written.
 

@@ -1,4 +1,4 @@
-"""Errors of Placement, one class for each kind of reaction of callers, and checks of answers.
+"""The errors of requests to Placement, with a class for each reaction of callers, and checks of answers.
 
 Each answer is checked when it arrives, because code that finds a wrong type later has already used half of
 the answer. A shape is one of the following:
@@ -8,7 +8,7 @@ the answer. A shape is one of the following:
 - ``(str, float)``: a value of one of these types
 - ``[shape]``: a list with items of that shape
 - ``EachValue(shape)``: an object with any names and with values of that shape
-- ``{"name": shape}``: an object with at least these names. ``MaybeNull(shape)`` may be null or absent.
+- ``{"name": shape}``: an object with at least these names. ``MaybeNull(shape)`` can be null or absent.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PlacementError(Exception):
     ) -> None:
         self.method = method
         self.url = url
-        # The text comes from the server, and goes to logs and terminals.
+        # The text is made safe, because it comes from the server, and goes to logs and terminals.
         self.detail = detail = on_one_line(detail)
         self.status = status
         self.code = code
@@ -75,7 +75,7 @@ class NotFoundError(PlacementError):
 
 
 class ConflictError(PlacementError):
-    """The state of the server forbids the change (409)."""
+    """The present state in Placement forbids the change (409)."""
 
 
 class ConcurrentUpdateError(ConflictError):
@@ -123,7 +123,10 @@ error.
 
 
 class BadAnswerError(ValueError):
-    """An answer has an unexpected shape; the message names the place and the type found."""
+    """An answer has an unexpected shape.
+
+    The message names the place in the answer, and the type that was found.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,7 @@ class EachValue:
 
 @dataclass(frozen=True, slots=True)
 class MaybeNull:
-    """The shape of a value that may be null or absent, and otherwise has ``shape``."""
+    """The shape of a value that can be null or absent, and otherwise has ``shape``."""
 
     shape: Any
 
@@ -171,7 +174,7 @@ def check_shape(document: Any, shape: Any, place: str = "the answer") -> None:
 
 
 def _check_value(document: Any, kinds: tuple[type, ...], place: str) -> None:
-    # JSON has only one type of number, so a float may arrive as an integer.
+    # JSON has only one type of number, so a float can arrive as an integer.
     accepted = (*kinds, int) if float in kinds else kinds
     # To Python a bool is an int, but JSON's true is not an amount.
     if not isinstance(document, accepted) or isinstance(document, bool):

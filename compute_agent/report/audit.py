@@ -15,7 +15,7 @@ Nouns
     a consumer that has no guest on this host.
 
 Matching
-    A claim may belong to the migration of a guest that has lost its allocation on this host. The claim must
+    A claim can belong to the migration of a guest that has lost its allocation on this host. The claim must
     have the same amounts and be *new*, which means that the last listing did not contain it. The type of the
     claim must be unknown or a migration, and its owner must be unknown or the guest's. If the agent lost its
     state, it does not know the former allocation of the guest. In this case the claim must contain the CPUs
@@ -100,8 +100,8 @@ def resolve_holdings(
     found: dict[str, GuestHolding] = {}
     waiting: list[MovedGuest] = []
     for guest in guests:
-        # The guest has its allocation back, never held one, or the agent has lost its state and knows only
-        # the present allocation.
+        # In these cases, the guest has its allocation back or never held one, or the agent has lost its state
+        # and knows only the present allocation.
         if guest.own == guest.before or guest.before == {} or (guest.before is None and guest.own):
             found[guest.uuid] = GuestHolding(guest.own)
         # Known migrations are matched first: a new match could swap the claims of equal guests.
@@ -125,7 +125,7 @@ def resolve_holdings(
 
 
 def _options(guest: MovedGuest, claims: Iterable[MigrationClaim]) -> list[str]:
-    """The consumers that may be the migration of a guest, the likeliest first."""
+    """The consumers that can be the migration of a guest, the likeliest first."""
     likely = [claim for claim in claims if _may_be(guest, claim)]
     # Equal claims are ordered by consumer, so that each audit finds the same order.
     likely.sort(key=lambda claim: (not _is_known_to_be(guest, claim), claim.consumer))
@@ -156,13 +156,13 @@ def _match_consumers(options: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
     A guest gets the likeliest consumer if that is possible.
 
-    :param options: for each guest, the consumers that may be its migration, the likeliest first.
+    :param options: for each guest, the consumers that can be its migration, the likeliest first.
     """
     taken: dict[str, str] = {}
 
     def find_consumer(guest: str, seen: set[str]) -> bool:
-        # A maximum matching by augmenting paths: for a guest without a free option, another guest changes to
-        # another of its options.
+        # This finds a maximum matching by augmenting paths: if a guest has no free option, another guest
+        # changes to another one of its options.
         for consumer in options[guest]:
             if consumer not in seen:
                 seen.add(consumer)
@@ -177,14 +177,17 @@ def _match_consumers(options: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 DEFAULT_MIN_AGE: Final = 3600.0
-"""Seconds for which an allocation must be without a guest before the audit may delete it.
+"""Seconds for which an allocation must be without a guest before the audit deletes it.
 
-Nova claims resources of a host before it copies the image, so the guest may start long after its allocation
+Nova claims resources of a host before it copies the image, so the guest can start long after its allocation
 was made.
 """
 
 UNKNOWN_OWNER: Final = "00000000-0000-0000-0000-000000000000"
-"""The uuid of project and user for guests without a known owner, as Placement uses it for old consumers."""
+"""The uuid of project and user for guests with an unknown owner.
+
+Placement uses it for old consumers, too.
+"""
 
 _GUEST_TYPE: Final = "INSTANCE"
 
@@ -224,10 +227,10 @@ class AuditedGuest:
     :ivar refusal: the reason why the guest has no CPUs; empty if the guest has CPUs.
     :ivar stray: a text about CPUs that the guest holds outside the present CPU sets.
     :ivar migration: the consumer that holds the guest's CPUs during a migration; otherwise empty.
-    :ivar held: the CPUs that no other guest should use.
+    :ivar held: the CPUs that belong to the guest alone.
     :ivar known: the guest's allocation, as the agent remembers it.
     :ivar dedicated_vcpus: the guest CPUs that the mask of the flavor names as dedicated.
-    :ivar pinned_vcpus: the guest CPUs that run on ``held`` CPUs only.
+    :ivar pinned_vcpus: the guest CPUs that can run only on CPUs in ``held``.
     :ivar misplaced: a text about threads that run on dedicated CPUs although they run no guest CPU.
     :ivar devices: a text about PCI devices that the guest uses but has not allocated, or has allocated but
         does not use.
@@ -270,11 +273,12 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True)
 class HealOptions:
-    """The repairs that the audit may make, and for which consumers.
+    """The repairs that the audit can make, and the consumers that it checks.
 
     :ivar heal: create missing allocations of guests.
     :ivar delete: delete allocations that have had no guest for ``min_age`` seconds.
-    :ivar confirmed: the consumers of which allocations may be deleted; None means all consumers.
+    :ivar confirmed: the consumers of which the audit is allowed to delete allocations; None means all
+        consumers.
     :ivar dry_run: report the repairs without making them.
     :ivar consumers: the consumers to check; empty means all.
     """
@@ -291,7 +295,8 @@ class HealOptions:
 class ConsumerRecord:
     """The state of a consumer just before a repair.
 
-    The audit decides again from this record, because time has passed since the finding.
+    The audit decides again from this record, because the consumer may have changed since the difference was
+    found.
 
     :ivar holds: the allocations of the consumer on all hosts.
     :ivar ours: the allocations on this host alone.
@@ -312,7 +317,7 @@ def compare_holdings(
     """The differences between guests and their allocations, by kind, and the guests that migrate.
 
     :param held: the allocations of all consumers on this host.
-    :param inactive: the stopped guests of this host, which may hold allocations.
+    :param inactive: the stopped guests of this host, which can hold allocations.
     :param migrations: the guest of each migration, by the migration's consumer.
     """
     running = {guest.uuid: guest for guest in guests}
@@ -333,8 +338,8 @@ def compare_holdings(
         if consumer in held
     ]
     for guest in running.values():
-        # During a migration, the guest's own consumer holds the destination, and the migration's consumer
-        # this host.
+        # During a migration, the guest's own consumer holds amounts of the destination. The migration's
+        # consumer holds amounts of this host.
         allocation = held.get(guest.migration) or held.get(guest.uuid, {})
         if not allocation:
             findings.append(AuditFinding(FindingKind.UNALLOCATED, guest.uuid, guest.name))
@@ -365,7 +370,7 @@ def compare_holdings(
 
 
 def _overlapping_cpus(guest: AuditedGuest, guests: Iterable[AuditedGuest]) -> str:
-    """A text that names CPUs that two guests should each have alone; empty without such CPUs."""
+    """A text about CPUs that this guest and another guest should each have alone; empty without such CPUs."""
     return ", ".join(
         f"{named_cpus(common)} also of guest {full_name(other.name, other.uuid)}"
         for other in guests
@@ -374,7 +379,7 @@ def _overlapping_cpus(guest: AuditedGuest, guests: Iterable[AuditedGuest]) -> st
 
 
 def _kind_differences(guest: AuditedGuest) -> str:
-    """A text with guest CPUs that are dedicated against the flavor's mask; empty without any."""
+    """A text about guest CPUs that are dedicated contrary to the flavor's mask; empty if there are none."""
     if not guest.dedicated_vcpus or not guest.held or guest.dedicated_vcpus == guest.pinned_vcpus:
         return ""
     pinned = cpuset.format(guest.pinned_vcpus) or "none"
@@ -397,7 +402,7 @@ def total(allocation: Allocation) -> dict[str, int]:
 
 
 def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) -> dict[str, int]:
-    """The amounts by resource class that a guest should hold.
+    """The amounts that a guest should hold, by resource class.
 
     The number of its dedicated CPUs comes from its flavor. If the flavor is not known, the number comes from
     the guest's allocation, up to the number of guest CPUs. Without an allocation the number comes from the
@@ -439,7 +444,7 @@ def allocation_for(guest: AuditedGuest, free: FreeCapacity) -> Allocation | str:
     """The allocation for a guest without an allocation on this host, or the reason why it cannot get one.
 
     The result is the allocation that the agent remembers for the guest. If the agent remembers no allocation,
-    the result is on the providers of the CPUs on which the guest runs.
+    the amounts come from the providers of the CPUs on which the guest runs.
     """
     if guest.known:
         return guest.known
@@ -496,7 +501,8 @@ def decide_deletion(
 
     :param age: the seconds for which the consumer is known to have had no guest.
     """
-    # Another program is changing the consumer, and its next request could undo the repair.
+    # If the allocation differs, another program is changing the consumer, and its next request could undo the
+    # repair.
     if record.ours != finding.allocation:
         return "left: another program changes it"
     # Nova itself removes the allocation when the migration ends.

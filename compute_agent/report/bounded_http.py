@@ -35,8 +35,8 @@ MAX_CONTAINERS: Final = 2**19
 """Maximum number of objects and lists in an answer. An ordinary answer has at least 32 bytes for each object
 or list.
 
-An empty list has two bytes as text, and a hundred times as many when it is parsed: 16 MiB of empty lists take
-1.2 GB. With this limit parsing takes at most 300 MB.
+As text, an empty list has two bytes. When it is parsed, it takes a hundred times as many: 16 MiB of empty
+lists take 1.2 GB. With this limit parsing takes at most 300 MB.
 """
 
 REQUEST_TIMEOUTS: Final = 3
@@ -51,7 +51,7 @@ hundreds of requests.
 _PIECE_BYTES: Final = 2**16
 
 _LOCAL: Final = threading.local()
-"""By thread: the ``deadline`` of the current report and the ``watch`` of the current request."""
+"""Data of each thread: the ``deadline`` of the current report, and the ``watch`` of the current request."""
 
 WATCH_THREAD: Final = ThreadSpec(
     "request watch",
@@ -81,13 +81,14 @@ def round_deadline(seconds: float = ROUND_SECONDS) -> Iterator[None]:
 
 
 def bounded_session(options: cfg.ConfigOpts.GroupAttr) -> requests.Session:
-    """A session for keystoneauth1 with bounded answers.
+    """A session for keystoneauth1 that limits the size and the time of answers.
 
     :param options: the options of ``[placement]``; ``timeout`` is the longest time between two bytes, in
         seconds.
     """
     session = requests.Session()
-    # keystoneauth1 sets these options only on sessions that it makes itself; older releases do not have them.
+    # keystoneauth1 sets these options only on sessions that it makes itself. Its older releases do not have
+    # these options.
     tls = {name: options[name] for name in ("tls_ciphers", "tls_min_version") if name in options}
     # Without a timeout, only the limit of the whole report applies.
     adapter = BoundedAdapter(REQUEST_TIMEOUTS * options.timeout if options.timeout else ROUND_SECONDS, **tls)
@@ -141,7 +142,7 @@ class BoundedAdapter(TCPKeepAliveAdapter):
                     raise
             except AnswerTooLargeError:
                 raise
-            # When the watch shuts a connection down, any layer may raise its own error: ssl, http.client,
+            # When the watch shuts a connection down, any layer can raise its own error: ssl, http.client,
             # urllib3.
             except Exception as error:
                 if watch.has_expired:
@@ -149,7 +150,7 @@ class BoundedAdapter(TCPKeepAliveAdapter):
                 if isinstance(error, requests.RequestException):
                     raise
                 raise requests.ConnectionError(error, request=request) from error
-            if watch.has_expired:  # without Content-Length a truncated answer looks complete
+            if watch.has_expired:  # a truncated answer without Content-Length looks complete
                 response.close()
                 raise too_slow
         # These attributes are what requests itself sets after reading, so that `content`, `text` and `json()`
@@ -199,11 +200,11 @@ def _read_bounded(response: requests.Response) -> bytes:
 
 
 class _RequestWatch:
-    """Shuts down the connections of one request at its deadline, in whatever state they are."""
+    """Shuts down the connections of one request at its deadline, whatever the state of the connections is."""
 
     def __init__(self, seconds: float) -> None:
         self.has_expired = False
-        # The timer's thread shuts sockets down while the request's thread adds new ones.
+        # The thread of the timer can shut sockets down while the thread of the request adds new ones.
         self._lock = threading.Lock()
         self._twins: list[socket.socket] = []
         self._seconds = seconds
@@ -224,11 +225,14 @@ class _RequestWatch:
             self._twins.clear()
 
     def attach_socket(self, connected: socket.socket) -> None:
-        """Watch a second descriptor, as TLS and ``Connection: close`` close the first during an answer."""
+        """Watch a connection by a second descriptor.
+
+        TLS and ``Connection: close`` close the first descriptor during an answer.
+        """
         twin = socket.socket(fileno=os.dup(connected.fileno()))
         with self._lock:
             self._twins.append(twin)
-            # The deadline passed before this connection was made.
+            # If the deadline has passed before this connection was made, the connection is shut down at once.
             if self.has_expired:
                 _shut_down(twin)
 
@@ -261,7 +265,7 @@ class _WatchedConnection(HTTPConnection):
         return made
 
     def request(self, *arguments: Any, **options: Any) -> None:
-        # for an idle connection of the pool; _new_conn() has attached the socket of a new connection
+        # This call is for idle connections of the pool. _new_conn() has attached sockets of new connections.
         _watch_socket(self.sock)
         super().request(*arguments, **options)
 

@@ -21,7 +21,7 @@ class CpuLocation:
     """The CPUs of a running guest.
 
     :ivar own: the dedicated CPUs of this guest: CPUs that it uses, and siblings that are kept empty.
-    :ivar floating: the other CPUs on which the guest may run.
+    :ivar floating: the other CPUs on which the guest can run.
     :ivar pinned_vcpus: the number of guest CPUs that are pinned to CPUs in ``own``.
     """
 
@@ -54,7 +54,7 @@ class FreeCapacity:
                     self._used[uuid, name] += amount
 
     def take_amount(self, uuid: str, name: str, amount: int) -> None:
-        """Mark an amount of a resource class of a provider as used; a negative amount frees it."""
+        """Count an amount of a provider's resource class as used; a negative amount becomes free again."""
         self._used[uuid, name] += amount
 
     def fit_amounts(
@@ -110,7 +110,7 @@ class FreeCapacity:
         return found
 
     def _free_amount(self, has: Mapping[str, Mapping[str, int]], uuid: str, name: str) -> int:
-        """The amount of a resource class that a consumer may still take from a provider.
+        """The amount of a resource class that a consumer can still take from a provider.
 
         :param has: the present allocations of the consumer, by provider and resource class.
         """
@@ -120,13 +120,16 @@ class FreeCapacity:
         # Placement, too, rounds the capacity down to an integer.
         capacity = int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
         mine = has.get(uuid, {}).get(name, 0)
-        # max_unit limits the whole allocation of a consumer on a provider. The capacity may be below the use,
+        # max_unit limits the whole allocation of a consumer on a provider. The capacity can be below the use,
         # because ratios and reserves change while guests hold amounts; hence max().
         return max(0, min(capacity - self._used[uuid, name], inventory.max_unit - mine))
 
 
 def _provider_homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
-    """Providers of each class with their CPUs: of the innermost provider, or of the node."""
+    """The providers of each class, each with its nearest CPUs.
+
+    A CPU counts only for its innermost provider.
+    """
     parents = {node.uuid: node.parent for node in derived.nodes}
 
     def zone_depth(node: ProviderNode) -> tuple[int, bool]:
@@ -148,7 +151,7 @@ def _provider_homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
 
 
 def _leaf_cpus(derived: ProviderTree) -> tuple[CpuSet, ...]:
-    """The CPUs of each innermost zone without pools, then the CPUs of each pool, in tree order."""
+    """The CPUs of each innermost zone without those of pools, then the CPUs of each pool, in tree order."""
     pools = [node for node in derived.nodes if node.pool]
     pooled = frozenset[int]().union(*(node.cpus for node in pools))
     # Providers of devices have no CPUs, so a zone with only devices below it is an innermost zone.
@@ -166,7 +169,7 @@ def _share(
     result is None if not enough is free. With ``exactly``, the result is also None if a proportional part
     exceeds the free amount at its index.
     """
-    # Without any weight, the first indexes with free amounts get everything.
+    # If all weights are 0, the first indexes with free amounts get everything.
     if not any(weights):
         weights = [0] * len(free)
         ideal = list(weights)

@@ -13,12 +13,12 @@ Evictions
     if it still runs.
 
 Doubt
-    A claim may disappear before its end, because another program has deleted it, or because an older copy of
+    A claim can disappear before its end, because another program has deleted it, or because an older copy of
     Placement's database was restored. The agent then keeps the note until the noted end time, unless the
-    guest has an allocation without an end time. A claim with a lower generation than its note may come from
+    guest has an allocation without an end time. A claim with a lower generation than its note can come from
     an older copy as well. If this claim has an earlier end time or a stronger action, the note does not
     change. If the generation rises after that, a client has changed the claim, and the change counts. So the
-    agent never evicts a guest for an end time that is earlier than the last certain one.
+    agent never evicts a guest because of an end time that is earlier than the last certain end time.
 
 Clock
     If the clock of the database jumps forward, the agent continues with the former time until a second read
@@ -43,7 +43,7 @@ from compute_agent.report.host_notes import HostNote
 _VERSION: Final = 1
 
 _CLAIM: Final = {"consumer_generation": int, "ends_at": str, "on_end": str}
-"""The shape of a claim in the list of claims."""
+"""The shape of a claim in Placement's list of claims."""
 
 MARGIN: Final = 2.0
 """Seconds between the end of the grace period and the end of the claim, because a kill takes some time."""
@@ -56,7 +56,7 @@ MAX_DRIFT: Final = 10.0
 
 
 class OnEnd(enum.StrEnum):
-    """The action on a guest at the end of the guest's claim."""
+    """The action that the agent takes on a guest at the end of the guest's claim."""
 
     NONE = "none"
     NOTIFY = "notify"
@@ -103,7 +103,8 @@ class EndNote(HostNote):
     :ivar name: the name of the guest; empty if the agent has not seen the guest run.
     :ivar stage: the last event about this end.
     :ivar is_absent: whether the last read has found neither the claim nor the guest.
-    :ivar doubted: the generation of a claim that may come from an older copy; None if there is no such claim.
+    :ivar doubted: the generation of a claim that perhaps comes from an older copy; None if there is no such
+        claim.
     """
 
     guest_uuid: str
@@ -124,13 +125,13 @@ class EndNote(HostNote):
 
 @dataclass(frozen=True, slots=True)
 class EndRules:
-    """The seconds before the end of a claim for the notice and for the grace period."""
+    """The seconds from the notice to the end of a claim, and the seconds of the grace period."""
 
     notice: float
     grace: float
 
     def notice_time(self, note: EndNote) -> float:
-        """The time to record that a claim ends soon; without notices, the end of the claim."""
+        """The time at which the agent records that a claim ends soon; without notices, the end itself."""
         if note.claim.on_end is OnEnd.EVICT and self.notice:
             return note.claim.ends_at - max(self.notice, self.grace + MARGIN)
         return note.claim.ends_at - self.notice
@@ -165,7 +166,11 @@ class DatabaseClock:
 
 
 def clock_drift(offset: float, earliest: float, latest: float) -> float:
-    """Return how far an offset is from the interval of a new reading; a negative drift is backward."""
+    """Return how far the clock has moved since ``offset`` was read; negative if the clock has gone back.
+
+    The new offset is between ``earliest`` and ``latest``. If ``offset`` lies in this interval, too, the
+    result is 0.
+    """
     return max(earliest - offset, 0.0) or min(latest - offset, 0.0)
 
 
@@ -177,7 +182,7 @@ def follow_clock(clock: DatabaseClock | None, earliest: float, latest: float) ->
     :param latest: the offset if the database read its clock when the request was sent.
     """
     if clock is None or clock_drift(clock.offset, earliest, latest) <= MAX_DRIFT:
-        # With the latest offset, guests are evicted early, not late.
+        # The latest offset is used, because guests should be evicted early rather than late.
         return DatabaseClock(latest)
     if clock.jump is not None and abs(clock_drift(clock.jump, earliest, latest)) <= MAX_DRIFT:
         return DatabaseClock(latest)
@@ -196,10 +201,10 @@ def merge_list(
 
     :param seen: the names, by uuid, of guests for which the agent has seen an allocation on this host; claims
         of other guests are ignored.
-    :param present: the uuids of guests that run, or may run, on this host.
+    :param present: the uuids of guests that run, or perhaps run, on this host.
     :param holding: the uuids of guests that have a note and an allocation, but no listed claim.
-    :param is_older: whether Placement has an older copy of its database. The function then moves no end time
-        forward, and makes no action stronger.
+    :param is_older: whether Placement has an older copy of its database. The function then makes no end time
+        earlier, and no action stronger.
     """
     found = {}
     for uuid, claim in listed.claims.items():
@@ -213,7 +218,7 @@ def merge_list(
             continue
         if uuid in listed.unread:
             found[uuid] = replace(note, is_absent=False)
-        # A guest that only starts again is absent at one read, and not at the next one.
+        # A guest that is only being restarted is absent at one read, and present at the next one.
         elif uuid in present or not note.is_absent:
             found[uuid] = replace(note, is_absent=uuid not in present)
     return found
@@ -241,11 +246,11 @@ def due_steps(
     """Return the steps that are due for a running guest.
 
     :param now: the time of Placement's database.
-    :param can_evict: whether the guest may be evicted now; False while its eviction is under way.
+    :param can_evict: whether the guest can be evicted now; False while its eviction is under way.
     :param leaving_since: the time at which the guest's eviction began; None if no eviction is under way.
     """
     ends_at, steps = note.claim.ends_at, []
-    # A guest that is leaving is named if it needs longer than its grace period.
+    # A guest that is leaving counts as overdue only if it needs longer than its grace period.
     over = ends_at if leaving_since is None else max(ends_at, leaving_since) + rules.grace
     announces = note.claim.on_end is not OnEnd.NONE
     if announces and note.stage is EndStage.QUIET and rules.notice_time(note) <= now < ends_at:
@@ -282,10 +287,10 @@ def needs_read(
 ) -> bool:
     """Return whether the claims have to be read again before an eviction.
 
-    :param notes: the notes of guests that may be evicted now.
+    :param notes: the notes of guests that can be evicted now.
     :param last: the time of the last attempt to read, by the clock of Placement's database.
     :param ahead: the seconds before an eviction at which the agent reads the claims again.
-    :param age: an eviction needs an attempt to read that is at most this number of seconds old.
+    :param age: the maximum age, in seconds, of the last attempt to read when an eviction begins.
     """
     times = [rules.eviction_time(note) for note in notes if note.claim.on_end is OnEnd.EVICT]
     return any(time - ahead <= now and last < max(time, now) - age for time in times)
@@ -308,7 +313,7 @@ def parse_time(text: str) -> float:
 
 
 def parse_action(text: str) -> OnEnd:
-    """The action with a name; one of a later release counts as ``notify``, which stops nothing."""
+    """The action with this name; an action of a later release counts as ``notify``, which stops nothing."""
     try:
         return OnEnd(text)
     except ValueError:
@@ -360,6 +365,6 @@ def _read_row(guest_uuid: str, row: Any) -> EndNote:
         claim,
         EndStage(row["stage"]),
         doubted=None if doubted is None else int(kept_json.read_number(doubted, 1 << 31)),
-        # An older agent has noted no host.
+        # Notes of an older version of the agent lack the host.
         machine=kept_json.text(row.get("machine", "")),
     )

@@ -21,8 +21,8 @@ _ATTRIBUTES_SINCE: Final = (1, 8)
 _TREES_SINCE: Final = (1, 11)
 _EXPIRIES_SINCE: Final = (1, 14)
 _ENDS_SINCE: Final = (1, 21)
-"""The first versions of the API ``/ext/v1`` that have attributes, whole trees, expiring claims, and the list
-of claims that end.
+"""The first versions of the API ``/ext/v1`` with attributes, with whole trees, with expiring claims, and with
+the list of claims that end.
 """
 
 _MAX_PAGES: Final = 16
@@ -32,8 +32,8 @@ _NO_TYPE: Final = "unknown"
 
 _UNCHANGED: Final = 304
 
-# The shapes of answers; see compute_agent.report.answers. Each one contains only what the agent reads, so
-# that servers may add keys.
+# The shapes of answers; see compute_agent.report.answers. Each shape contains only the keys that the agent
+# reads, so servers can add other keys.
 _PROVIDER: Final = {"uuid": str, "name": str, "generation": int, "parent_provider_uuid": MaybeNull(str)}
 _PROVIDERS: Final = {"resource_providers": [_PROVIDER]}
 _GENERATION: Final = {"resource_provider_generation": int}
@@ -104,7 +104,7 @@ class ExpiringClaim:
 
     :ivar generation: the generation of its consumer.
     :ivar seconds: the seconds until the claim expires.
-    :ivar is_final: whether the claim ends then, and cannot be confirmed.
+    :ivar is_final: whether the claim cannot be confirmed, so that it certainly ends at this time.
     """
 
     generation: int
@@ -182,7 +182,7 @@ class PlacementClient(PlacementTransport):
         answer = self.send_request("PUT", f"/resource_providers/{uuid}/traits", body, shape=_GENERATION)
         return int(answer["resource_provider_generation"])
 
-    # Attributes, in the API below /ext/v1, which not every Placement has
+    # Attributes. They are in the API below /ext/v1, which not every Placement has
 
     def keeps_attributes(self) -> bool:
         """Whether the server supports attributes of providers. The server is asked only once."""
@@ -201,7 +201,7 @@ class PlacementClient(PlacementTransport):
         )
         return int(answer["resource_provider_generation"])
 
-    # Whole trees, in the API below /ext/v1
+    # Whole trees. They are in the API below /ext/v1
 
     def has_trees(self) -> bool:
         """Whether the server reads and writes whole trees in one request. The server is asked only once."""
@@ -212,7 +212,8 @@ class PlacementClient(PlacementTransport):
 
         :raises NotFoundError: there is no such provider.
         """
-        # With the tag, the answer for an unchanged tree, the usual case, is 304 without a body.
+        # If the request has the tag, the answer for an unchanged tree is 304 without a body. This is the
+        # usual case.
         headers = {"If-None-Match": f'"{known}"'} if known else {}
         response = self._get_response(
             "GET", f"/ext/v1/trees/{uuid}?allocations=true", None, headers, _UNCHANGED
@@ -308,7 +309,7 @@ class PlacementClient(PlacementTransport):
         return self.extension_version() >= _ENDS_SINCE
 
     def timed_claims(self, root_uuid: str) -> TimedClaimList:
-        """The claims with an end time and with amounts on a host's tree, and the time of the database.
+        """The claims that have an end time and amounts on the tree of a host, and the time of the database.
 
         A claim that cannot be read does not affect other claims.
 
@@ -321,12 +322,12 @@ class PlacementClient(PlacementTransport):
         for _ in range(_MAX_PAGES):
             page = f"{path}?root={quote(root_uuid, safe='')}{marker}"
             answer = self.send_request("GET", page, shape=_TIMED)
-            # The time of the first page is the earliest one, and so are the times until the ends.
+            # The database's time in the first page, the earliest, counts as the time of the whole list.
             now = now or answer["now"]
             for row in answer["claims"]:
                 try:
                     found[row["consumer_uuid"]] = parse_claim(row)
-                # A date may exceed what a float or the platform represents.
+                # A date can exceed what a float or the platform represents.
                 except (ValueError, OverflowError, OSError) as error:
                     unread[row["consumer_uuid"]] = str(error)
             try:
@@ -344,7 +345,7 @@ class PlacementClient(PlacementTransport):
         :param consumer: the owner, the type and the generation of the consumer; its resources do not matter.
         :param query: the resources, as for ``GET /allocation_candidates``.
         :param host: the uuid of the root provider of the host.
-        :raises ConcurrentUpdateError: the consumer has another generation.
+        :raises ConcurrentUpdateError: the consumer has another generation by now.
         :raises ConflictError: the host has too little free capacity.
         :raises NotFoundError: the server has no such claims.
         """
@@ -381,7 +382,7 @@ class PlacementClient(PlacementTransport):
         consumers = body["allocations"].values()
         if any(consumer.get("consumer_type") == _NO_TYPE for consumer in consumers):
             # Placement shows "unknown" for consumers without a type, but refuses it in requests. A request
-            # with a microversion before types changes no type.
+            # with a microversion that has no types leaves the types unchanged.
             untyped = {
                 uuid: {name: value for name, value in consumer.items() if name != "consumer_type"}
                 for uuid, consumer in body["allocations"].items()
@@ -393,7 +394,7 @@ class PlacementClient(PlacementTransport):
 
 def _next_marker(links: Sequence[Mapping[str, str]]) -> str:
     """The marker in the link to the next page; empty if there is no such link."""
-    # Only the marker is used, because the link itself may lead to another server.
+    # Only the marker is used, because the link itself can lead to another server.
     for link in links:
         if link["rel"] == "next" and (found := parse_qs(urlsplit(link["href"]).query).get("marker")):
             return found[0]

@@ -1,4 +1,4 @@
-"""Notes about evictions that operators have ordered. The next agent continues them after a crash."""
+"""Notes about evictions that operators have ordered. After a crash, the next run continues them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _MAX_PID: Final = 1 << 22
 class EvictionNote(HostNote):
     """An eviction by an operator's command that has not ended.
 
-    :ivar pid: the main process of the guest, and ``boot`` the id of the boot in which it ran. Another run of
-        the guest is not evicted.
+    :ivar pid: the main process of the guest, and ``boot`` the id of the boot in which it ran. If the guest
+        has been started again since, it is not evicted.
     """
 
     uuid: str

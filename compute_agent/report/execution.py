@@ -76,7 +76,7 @@ class TreeWrite:
 
 
 def combine_actions(actions: Sequence[Action], providers: Mapping[str, ReportedProvider]) -> TreeWrite | None:
-    """The actions as one request for a tree; None if impossible or for fewer than two changes."""
+    """Combine the actions into one request for a tree; None if that is impossible or saves nothing."""
     ahead = tuple(each for each in actions if isinstance(each, CreateResourceClass | CreateTrait))
     rest = tuple(each for each in actions if not isinstance(each, CreateResourceClass | CreateTrait))
     # With a single change, a tree request saves nothing.
@@ -86,7 +86,7 @@ def combine_actions(actions: Sequence[Action], providers: Mapping[str, ReportedP
     for action in rest:
         match action:
             case CreateProvider(uuid, name, parent):
-                # The answer of Placement has the true generation.
+                # The generation is only a placeholder; the answer of Placement has the true one.
                 after[uuid] = ReportedProvider(uuid, name, parent, generation=0)
             case SetInventories(uuid, inventories):
                 after[uuid] = replace(after.get(uuid) or providers[uuid], inventories=dict(inventories))
@@ -102,8 +102,8 @@ def combine_actions(actions: Sequence[Action], providers: Mapping[str, ReportedP
 LOG = logging.getLogger(__name__)
 
 _NOT_TOGETHER: Final = frozenset({400, 403, 404, 405, 413})
-"""The HTTP statuses of a refused tree after which the actions are sent one by one. A proxy may block only the
-request with the tree.
+"""The HTTP statuses of a refused tree after which the actions are sent one by one. For example, a proxy can
+block the request with the tree, but no other requests.
 """
 
 
@@ -111,7 +111,7 @@ request with the tree.
 class ReportRefusal:
     """A change that Placement refused, and the reason. The log, ``status`` and metrics show the refusal.
 
-    :ivar provider: the name of the provider, if the action itself has no name.
+    :ivar provider: the name of the provider, if the action does not contain the name.
     """
 
     action: Action | ReshapePlan
@@ -165,7 +165,8 @@ class PlanExecution:
             except (ConcurrentUpdateError, UnavailableError):
                 raise
             except PlacementError as error:
-                # HTTP 400 and 409 concern this action alone. Any other error would also meet the next action.
+                # HTTP 400 and 409 concern this action alone. After any other error, the next action would
+                # fail, too.
                 if not isinstance(error, ConflictError) and error.status != 400:
                     raise
                 self._note_refusal(action, self._whose_name(action) or str(error))
@@ -180,7 +181,7 @@ class PlanExecution:
         if one is None or not self._client.has_trees():
             return 0, actions
         try:
-            # A tree may contain only resource classes and traits that exist.
+            # A tree can contain only resource classes and traits that exist.
             for action in one.ahead:
                 self._perform_action(action)
             LOG.debug("The agent sends %d changes of its provider tree to Placement", len(one.actions))
@@ -199,7 +200,7 @@ class PlanExecution:
         return len(actions), ()
 
     def _whose_name(self, action: Action) -> str:
-        """A remedy with the provider that has the root's name; empty after other refusals."""
+        """A remedy, if another provider already has the name of the root provider; otherwise empty."""
         if not isinstance(action, CreateProvider | UpdateProvider) or action.parent is not None:
             return ""
         # This request only serves to explain the refusal, so its own errors are ignored.
@@ -228,7 +229,7 @@ class PlanExecution:
             ):
                 return "the provider could not be created"
             case SetInventories(uuid=uuid, inventories=inventories):
-                # An inventory may not grow after a refused shrinking: its capacity would be offered by two
+                # An inventory must not grow after a refused shrinking: its capacity would be offered by two
                 # providers.
                 added = inventories.keys() - self._providers[uuid].inventories.keys()
                 if stuck := sorted(added & self._stuck_classes):

@@ -1,9 +1,9 @@
 """Claims of the agent for guests without an allocation: their amounts, and notes about them. Pure functions.
 
 The agent writes a *note* to disk before each claim, and keeps the note until the allocation is given back. So
-after a crash at any point the agent still finds the allocations that it may have claimed. An allocation
-counts as the agent's if a note has its owner, its type and its amounts, and if it is on this host only. The
-agent neither changes nor gives back any other allocation.
+the agent finds all allocations that it has perhaps claimed, even after a crash. An allocation counts as the
+agent's if it is only on this host, and if a note has its owner, its type and its amounts. The agent neither
+changes nor gives back any other allocation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from compute_agent.report.history import ConsumerOwner
 from compute_agent.report.host_notes import HostNote
 
 CLAIM_TYPE: Final = "HOST_GUEST"
-"""The consumer type of the consumers for which the agent claims. Nova and operators use other types."""
+"""The consumer type of guests for which the agent makes claims. Nova and operators use other types."""
 
 _VERSION: Final = 1
 
@@ -65,7 +65,7 @@ def claimed_amounts(settings: GuestSettings, dedicated_classes: Iterable[str], m
     :param memory_mb: the memory in MiB; 0 to claim no memory.
     """
     if settings.qos_class in dedicated_classes:
-        # The emulator threads then have a CPU of their own.
+        # With the policy isolate, the emulator threads have a CPU of their own.
         extra = int(settings.emulator_policy is EmulatorPolicy.ISOLATE)
         found = {"PCPU": settings.vcpus + extra}
     else:
@@ -74,7 +74,10 @@ def claimed_amounts(settings: GuestSettings, dedicated_classes: Iterable[str], m
 
 
 def claim_query(amounts: Amounts, tree: ProviderTree) -> str:
-    """A claim's query, as of allocation candidates, from one provider if one has all its classes."""
+    """The query of a claim, in the form of ``GET /allocation_candidates``.
+
+    If any provider has all classes, the query asks for one provider with all amounts.
+    """
     holders = [{node.uuid for node in tree.providers_of(name)} for name in amounts]
     suffix = "1" if set.intersection(*holders) else ""
     return f"resources{suffix}=" + ",".join(f"{name}:{amount}" for name, amount in sorted(amounts.items()))
@@ -130,7 +133,7 @@ def _read_row(guest_uuid: str, row: Any) -> ClaimNote:
         ConsumerOwner(*map(kept_json.text, row["owner"])),
         _read_amounts(row["amounts"]),
         _read_amounts(row["former"]),
-        # An older agent has noted no host.
+        # Notes of an older version of the agent lack the host.
         machine=kept_json.text(row.get("machine", "")),
     )
 

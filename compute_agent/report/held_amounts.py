@@ -1,10 +1,10 @@
 """Reserves amounts that guests still hold, so that Placement does not offer them to other guests.
 
-Each reason has a pure function:
+Each reason to reserve amounts has a pure function:
 
 - An operator turns memory into huge pages while guests still hold this memory as ``MEMORY_MB``
-  (:func:`keep_held_memory`). Huge pages and ``MEMORY_MB`` together are at most the memory of the node. The
-  inventory of ``MEMORY_MB`` shrinks to the memory without huge pages, but not below the held amount. Huge
+  (:func:`keep_held_memory`). Huge pages and ``MEMORY_MB`` together must not exceed the memory of the node.
+  The inventory of ``MEMORY_MB`` shrinks to the memory without huge pages, but not below the held amount. Huge
   pages in held memory are reserved until guests give the memory back.
 - CPUs move to another pool while guests hold them (:func:`keep_held_cpus`). The CPUs of a zone are divided
   between its pools and the zone's own provider. If guests hold more CPUs of a pool than the pool has now, the
@@ -17,10 +17,10 @@ meanwhile, Placement refuses the inventory, and the agent reads the amounts agai
 
 Further pure functions decide which PCI devices the agent reports, from the devices of other programs, the
 missing devices and the used devices. The service nova-compute reports its devices (``[pci]
-report_in_placement``) below its root provider. It marks their providers with the trait
-``COMPUTE_MANAGED_PCI_DEVICE``, and names providers as the agent does. Names are unique in Placement, so a
-device never has two providers. If a provider has the name of its device, nova-compute takes it over
-(nova/compute/pci_placement_translator.py).
+report_in_placement``) below its root provider. nova-compute marks their providers with the trait
+``COMPUTE_MANAGED_PCI_DEVICE``, and names the providers as the agent does. Names are unique in Placement, so a
+device never has two providers. If a provider already has the name of a device, nova-compute takes over this
+provider (nova/compute/pci_placement_translator.py).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from compute_agent.report.plan import (
 def keep_held_memory(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], held_mb: Callable[[str], int]
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree with held ``MEMORY_MB`` kept, and a message about each provider that waits for memory.
+    """The tree that keeps held ``MEMORY_MB``, and a message about each provider that waits for memory.
 
     :param held_mb: returns the held ``MEMORY_MB`` of a provider. A call costs a request on some servers, so
         the function is called only for inventories that would shrink.
@@ -57,7 +57,7 @@ def keep_held_memory(
     for node in derived.nodes:
         there = reported[node.uuid].inventories.get(MEMORY) if node.uuid in reported else None
         own = node.inventories.get(MEMORY, ProviderInventory(0))
-        # Inventories that do not shrink have room for the held amount and cost no request.
+        # An inventory that does not shrink has room for the held amount, so no request is needed.
         if there is None or there.total <= own.total or not _page_sizes(node):
             nodes.append(node)
             continue
@@ -86,7 +86,7 @@ def _with_memory(
     found[MEMORY] = replace(own, total=needed, max_unit=needed)
     for size, name in _page_sizes(node).items():
         # A page that is partly held cannot be offered, so the number is rounded up. Small pages come first,
-        # because rounding them loses less.
+        # because rounding up their number loses less memory.
         pages = min(-(-missing_kib // size), found[name].total - found[name].reserved)
         found[name] = replace(found[name], reserved=found[name].reserved + pages)
         missing_kib, reserved = max(0, missing_kib - pages * size), reserved + pages
@@ -132,7 +132,7 @@ def keep_held_cpus(
                 )
                 for other in members:
                     slack = _cpus(other, name) - used[other.uuid] - reserved[other.uuid, name]
-                    # A negative slack means that guests hold more CPUs of a provider than it has.
+                    # If the slack is negative, guests hold more CPUs of the provider than the provider has.
                     part = max(0, min(missing, slack))
                     reserved[other.uuid, name] += part
                     missing -= part
@@ -141,7 +141,7 @@ def keep_held_cpus(
 
 
 def _cpus(node: ProviderNode, name: str) -> int:
-    """The number of CPUs of a provider that guests can hold as a resource class."""
+    """The number of a provider's CPUs that guests can hold as units of a resource class."""
     own = node.inventories.get(name, ProviderInventory(0))
     return own.total - own.reserved
 
@@ -260,7 +260,7 @@ def keep_withheld(
 
 def most_reserved(inventory: ProviderInventory, ratio: float, used: int) -> int:
     """The largest reserve, at least the present one, with (total - reserved) * ``ratio`` >= ``used``."""
-    # Bisection instead of a division by the ratio, which would be off by one for some ratios.
+    # The search is a bisection, because a division by the ratio would be off by one for some ratios.
     low, high = inventory.reserved, max(inventory.reserved, inventory.total)
     while low < high:
         middle = (low + high + 1) // 2
@@ -397,11 +397,11 @@ def without_foreign_devices(
 def keep_gone_devices(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, held: HeldAmount
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """Add the devices that are gone but must keep their providers to the tree, with all units reserved.
+    """Add to the tree the devices that are gone but must keep their providers, with all units reserved.
 
     The provider stays while a guest holds the device, because Placement refuses to delete a provider with
     allocations. All units are reserved, because Placement would otherwise offer the rest of a card to other
-    guests. The provider of a device for one use (``one_time_use``) stays after the use, too: the device may
+    guests. The provider of a device for one use (``one_time_use``) stays after the use, too: the device can
     come back, and only the provider shows that it was used.
 
     :param owned: the agent's own parts of providers.
@@ -457,10 +457,10 @@ def reserve_used_devices(
 
 def _is_used(node: ProviderNode, reported: Mapping[str, ReportedProvider], held: HeldAmount) -> bool:
     there = reported[node.uuid].inventories if node.uuid in reported else {}
-    # Classes that the tree no longer has count, too, because one of them may be the former class of the
+    # Classes that the tree no longer has count, too, because one of them can be the former class of the
     # device.
     classes = [name for name in there if name == node.device_class or name not in node.inventories]
-    # The reserve shows the use even after the guest is gone and the agent's state is lost.
+    # The reserve shows that the device was used, even after the guest is gone and the agent's state is lost.
     return _is_reserved({name: there[name] for name in classes}) or any(
         held(node.uuid, name) for name in classes
     )

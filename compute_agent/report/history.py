@@ -1,9 +1,9 @@
 """Recognises an older copy of Placement's database, and gives lost allocations back to their consumers.
 
 Nouns
-    A database that was restored, or failed over to a replica that lagged behind, lacks its last writes. For
-    the host this looks as if a client had deleted the allocations of guests. A guest that has another
-    allocation than before is a *loss*.
+    If a database was restored, or has failed over to a replica that lagged behind, it lacks its last writes.
+    For the host this looks as if a client had deleted the allocations of guests. A guest that no longer has
+    the allocation that it had before is a *loss*.
 
 Evidence
     The *generation* of a provider increases with each claim, and never decreases. If there is a loss, a lower
@@ -32,7 +32,7 @@ MANY: Final = 3
 other evidence.
 
 The guests that lose everything must also be at least half of those that held anything: on a host with
-hundreds of guests, three may end within one interval.
+hundreds of guests, three can end within one interval.
 """
 
 Generations = Mapping[str, int]
@@ -81,9 +81,9 @@ class ConsumerOwner:
 class PlacementHistory:
     """The state of Placement's database as the agent has seen it.
 
-    :ivar generations: the generations of the providers, as last seen.
+    :ivar generations: the generations that the providers had when they were last read.
     :ivar older: the finding that the database is an older copy; None if no older copy was found.
-    :ivar holders: the owners of guests with allocations, by consumer. An older copy may lack these consumers.
+    :ivar holders: the owners of guests with allocations, by consumer. An older copy can lack these consumers.
     """
 
     generations: Generations = field(default_factory=dict)
@@ -92,14 +92,14 @@ class PlacementHistory:
 
 
 def holder_of(record: ConsumerAllocations) -> ConsumerOwner | None:
-    """A consumer's owner; None if it holds nothing, so that Placement does not know it."""
+    """The owner of a consumer; None if the consumer holds nothing, so that Placement does not know it."""
     if not record.resources or record.project_id is None or record.user_id is None:
         return None
     return ConsumerOwner(record.project_id, record.user_id, record.consumer_type)
 
 
 def went_back(before: Generations, now: Generations) -> str:
-    """A text with evidence that the generations ``now`` are older than ``before``; empty if not."""
+    """The evidence, as text, that the generations ``now`` are older than ``before``; otherwise empty."""
     parts = []
     if gone := before.keys() - now.keys():
         parts.append(f"{len(gone)} of {len(before)} providers are gone")
@@ -190,7 +190,7 @@ def _give_back(client: PlacementClient, held: HeldAllocation, dry_run: bool) -> 
         if dry_run:
             return WOULD
         client.set_allocations(_as_held(record, held, held.holder, client.knows_consumer_types()))
-    # The error ends the loop, because each further consumer would wait for an answer just as long.
+    # The error is raised again and ends all work, because each further request would wait just as long.
     except UnavailableError:
         raise
     except ConflictError as error:

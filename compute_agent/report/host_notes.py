@@ -14,8 +14,8 @@ from compute_agent.model.messages import is_uuid
 class HostNote:
     """A note that a host has made.
 
-    :ivar machine: the other host that made the note, as ``read_host_id()`` has it. Empty for a note of this
-        host, and for a note without a host.
+    :ivar machine: the id of the other host that made the note, as ``read_host_id()`` returned it there. Empty
+        for a note of this host, and for a note without a host.
     """
 
     machine: str = field(default="", kw_only=True)
@@ -29,7 +29,7 @@ def dump_notes(
 ) -> bytes:
     """The content of a file of notes.
 
-    :param machine: this host, as ``read_host_id()`` has it.
+    :param machine: the id of this host, as ``read_host_id()`` returns it.
     :param row_of: returns the fields of a note without the host. Each note has a ``uuid``.
     """
     rows = [{**row_of(note), "machine": note.machine or machine} for note in notes]
@@ -58,10 +58,10 @@ def parse_notes(version: int, content: bytes, read_row: Callable[[str, Any], Not
 def split_notes(notes: Mapping[str, NoteT], machine: str) -> tuple[dict[str, NoteT], dict[str, NoteT]]:
     """The notes of this host, and those of other hosts, by uuid of the guest.
 
-    A note without a host, or on a host without an id, counts as this host's.
+    A note without a host counts as a note of this host. If this host has no id, all notes do.
 
-    :param notes: the notes of a file. Each has the host that made it.
-    :param machine: this host, as ``read_host_id()`` has it.
+    :param notes: the notes of a file. A note can have the id of the host that made it.
+    :param machine: the id of this host, as ``read_host_id()`` returns it.
     """
     foreign = {
         uuid: note for uuid, note in notes.items() if machine and note.machine and note.machine != machine

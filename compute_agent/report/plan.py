@@ -1,7 +1,7 @@
 """Plans reports: finds the actions that make Placement's providers equal to the host's tree. Pure functions.
 
 :func:`plan_actions` compares two trees. :func:`settle_inventory` decides about the fields ``reserved`` and
-``allocation_ratio``, which operators and other programs may set through the API. The agent remembers each
+``allocation_ratio``, which operators and other programs can set through the API. The agent remembers each
 value before it sends it, as (resource class, field, value). A value is *foreign* if the agent neither
 remembers it nor would write it now. The first applicable rule decides:
 
@@ -12,7 +12,7 @@ remembers it nor would write it now. The first applicable rule decides:
   stays unchanged. Without an option the agent changes no ratio, because ``initial_*_allocation_ratio`` is for
   new inventories only.
 
-A foreign value of an exclusive class (PCPU, LLC, ...) may offer less than the host has, but never more,
+A foreign value of an exclusive class (PCPU, LLC, ...) can offer less than the host has, but never more,
 because each unit has one holder.
 """
 
@@ -40,8 +40,8 @@ from compute_agent.model.messages import full_name
 from compute_agent.model.resource import EXCLUSIVE, HOST_OWNED
 
 Written = frozenset[tuple[str, Field, float]]
-"""The values, as (resource class, field, value), one of which is the agent's last write to each field of a
-provider.
+"""The values that the agent may have written last to the fields of a provider, as (resource class, field,
+value).
 """
 
 
@@ -90,7 +90,7 @@ def settle_inventory(
     configured: frozenset[tuple[str, Field]],
     ratio_elsewhere: float | None = None,
 ) -> SettledInventory:
-    """Decide on the inventory of a resource class to report.
+    """Decide which inventory of a resource class to report.
 
     :param name: the resource class.
     :param derived: the inventory as the agent derives it from the host.
@@ -183,10 +183,10 @@ def _own_fields(settled: Mapping[str, SettledInventory]) -> Iterator[tuple[str, 
 def remember_written(
     settled: Mapping[str, SettledInventory], claimed: Written, shown: Mapping[str, ProviderInventory]
 ) -> Written:
-    """The written values to remember when Placement's inventories are ``shown``.
+    """The written values to remember after Placement has shown the inventories ``shown``.
 
     If Placement shows the agent's value of a field, only this value is remembered. Otherwise all remembered
-    values of the field stay, because an earlier request without an answer may still take effect.
+    values of the field stay, because an earlier request without an answer can still take effect.
 
     :param claimed: the values remembered so far.
     """
@@ -219,7 +219,7 @@ def is_novas_device(provider: ReportedProvider) -> bool:
     """Whether nova-compute reports the PCI device that this provider represents."""
     if os_traits.COMPUTE_MANAGED_PCI_DEVICE in provider.traits:
         return True
-    # this trait marks nova-compute's providers of vGPUs
+    # This trait marks nova-compute's providers of vGPUs.
     return os_traits.OWNER_NOVA in provider.traits and bool(device_of(provider.name))
 
 
@@ -227,9 +227,9 @@ def is_novas_device(provider: ReportedProvider) -> bool:
 class OwnedNames:
     """The names and values of one provider that belong to the agent.
 
-    :ivar classes: the resource classes that the agent may change and remove.
-    :ivar traits: the traits that the agent may change and remove.
-    :ivar written: the values that the agent wrote to fields that other programs may also set.
+    :ivar classes: the resource classes that the agent can change and remove.
+    :ivar traits: the traits that the agent can change and remove.
+    :ivar written: the values that the agent wrote to fields that other programs can also set.
     """
 
     classes: frozenset[str] = frozenset()
@@ -238,8 +238,8 @@ class OwnedNames:
 
 
 Ownership = Mapping[str, OwnedNames]
-"""The names and values that belong to the agent, by provider uuid. The agent made each provider with an
-entry.
+"""The names and values that belong to the agent, by provider uuid. The agent has made each provider that has
+an entry here.
 """
 
 
@@ -320,7 +320,7 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class KnownNames:
-    """The resource classes and traits that the server knows; whether it supports provider attributes."""
+    """The resource classes and traits that the server knows, and whether it supports provider attributes."""
 
     classes: frozenset[str]
     traits: frozenset[str]
@@ -332,8 +332,9 @@ def plan_actions(
 ) -> tuple[Action, ...]:
     """The actions that make ``reported`` equal to ``derived``, in an order in which each can succeed.
 
-    The result is empty if nothing differs. Inventories, traits and providers of other programs stay. If the
-    server does not know a standard trait, its os-traits is older than the agent's, and the trait is left out.
+    The result is empty if nothing differs. Inventories, traits and providers of other programs stay. A
+    standard trait that the server does not know is left out: the server's os-traits is older than the
+    agent's.
 
     :param derived: the host's tree.
     :param reported: the providers in Placement, by uuid.
@@ -347,7 +348,7 @@ def _plan_steps(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, known: KnownNames
 ) -> Iterator[Action]:
     """Yield, in order: names, providers, deletions, shrinking and growing inventories, traits, attributes."""
-    # In this order, capacity that moves between providers is never offered by both providers.
+    # In this order, capacity that moves from one provider to another is never offered by both providers.
     classes = {name for node in derived.ours for name in node.inventories}
     yield from map(CreateResourceClass, sorted(classes - known.classes))
     traits = {name for node in derived.ours for name in node.traits}
@@ -487,7 +488,7 @@ def plan_deletions(
 ) -> Iterator[Action]:
     """Yield the deletions of providers of the agent that the tree no longer has, children first.
 
-    A provider with a child of another program stays.
+    A provider stays if another program has made a provider below it.
 
     :param derived: the present tree; None means that all providers of the agent are deleted.
     """
@@ -505,9 +506,10 @@ def plan_deletions(
 def assume_ownership(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> Ownership:
-    """A copy of ``owned`` with assumed entries for further providers of the tree.
+    """A copy of ``owned`` that also has entries for those providers of the tree that lack one.
 
-    The assumption is needed after the loss of the state file, which lists the agent's own names.
+    These entries are assumed. They are needed after the loss of the state file, which lists the agent's own
+    names.
 
     The agent's classes and the derived traits that such a provider has in Placement count as the agent's own.
     """
@@ -525,7 +527,7 @@ def assume_ownership(
 def ownership_before(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> Ownership:
-    """The names and values that sending a plan may make the agent's own.
+    """The names and values that can become the agent's own when a plan is sent.
 
     The caller saves these names and values before the first request. Otherwise a name that the agent wrote
     could count as foreign after a crash. A trait that another program has already set stays foreign. If the
@@ -551,7 +553,7 @@ def ownership_after(
 ) -> Ownership:
     """The agent's own names and values when the providers in Placement are ``reported``.
 
-    The result contains the names and values of ``claims`` that are derived or still present.
+    The result contains those names and values of ``claims`` that the tree has or that are still in Placement.
 
     :param claims: the result of :func:`ownership_before`.
     """
@@ -559,7 +561,7 @@ def ownership_after(
     for uuid, claim in claims.items():
         node, has = derived.get(uuid), reported.get(uuid)
         if node is None and has is None:
-            # A provider that is neither derived nor in Placement has nothing left to own.
+            # A provider that is neither in the tree nor in Placement needs no entry.
             continue
         classes = frozenset() if node is None else frozenset(node.inventories)
         traits = frozenset() if node is None else node.traits
@@ -585,7 +587,7 @@ def provider_from_tree(record: Mapping[str, Any]) -> ReportedProvider:
     return ReportedProvider(
         record["uuid"],
         record["name"],
-        # A server may omit the parent of a root provider.
+        # A server can omit the parent of a root provider.
         record.get("parent_provider_uuid"),
         record["generation"],
         {name: from_api(inventory) for name, inventory in record["inventories"].items()},
@@ -595,7 +597,7 @@ def provider_from_tree(record: Mapping[str, Any]) -> ReportedProvider:
 
 
 def from_api(record: Mapping[str, Any]) -> ProviderInventory:
-    """Convert an inventory from its form in the Placement API, which may have further keys."""
+    """Convert an inventory from its form in the Placement API, which can have further keys."""
     return ProviderInventory(
         total=record["total"],
         reserved=record["reserved"],

@@ -110,7 +110,7 @@ class ProviderReader:
         self.reported = {}
         self._trees.clear()
         self._listing = None
-        # The version is read again, because another server may answer at the same address by now.
+        # The version is read again, because another server perhaps answers at the same address by now.
         self._client.forget_extensions()
 
     def forget_names(self) -> None:
@@ -124,11 +124,11 @@ class ProviderReader:
 
     @property
     def last_seen(self) -> Mapping[str, ReportedProvider]:
-        """The providers as they were last read, maybe long ago."""
+        """The providers as they were last read, perhaps long ago."""
         return self.reported or self._seen
 
     def known_names(self) -> KnownNames:
-        """The names of classes and traits that the server knows, read once."""
+        """The names of classes and traits that the server knows. They are read only once."""
         if self._known is None:
             self._known = KnownNames(
                 self._client.resource_classes(),
@@ -147,14 +147,15 @@ class ProviderReader:
         before = _provider_generations(self.reported) or self.generations
         fresh = read(root_uuid)
         for stray in sorted(owned - fresh.keys()):
-            # One read returns a whole tree, which may include other missing providers.
+            # One read returns a whole tree, which can include other missing providers.
             if stray not in fresh:
                 fresh |= read(stray)
-        # If a provider is missing, the database may be another one, with other names.
+        # If a provider is missing, Placement perhaps has another database now, with other names of classes
+        # and traits.
         if self.reported.keys() - fresh.keys():
             self._known = None
-        # The set is cleared only after everything was read, so that these providers stay stale after a
-        # failure.
+        # The set of stale providers is cleared only after everything was read. After a failure, the providers
+        # stay stale.
         self._stale = frozenset()
         self.reported, self.generations = fresh, _provider_generations(fresh)
         # The evidence is kept until take_evidence(), so that the next reading does not hide it.
@@ -162,7 +163,7 @@ class ProviderReader:
         return dict(fresh)
 
     def take_listing(self) -> HoldingsListing | None:
-        """The allocations read with the providers, returned once; None if there are none."""
+        """The allocations that were read together with the providers. A second call returns None."""
         listing, self._listing = self._listing, None
         return listing
 
@@ -192,8 +193,8 @@ class ProviderReader:
         return fresh
 
     def _read_whole(self, uuid: str) -> dict[str, ReportedProvider]:
-        """A tree's providers and allocations from one request; remembered ones if nothing has changed."""
-        # The time is taken before the request, because the answer may show the state of any later moment.
+        """The providers of a tree, read in one request; the remembered ones if nothing has changed."""
+        # The time is taken before the request, because the answer can show the state of any later moment.
         as_of, known = time.monotonic(), self._trees.get(uuid)
         try:
             tree = self._client.get_tree(uuid, "" if known is None else known.tag) or known
@@ -213,7 +214,7 @@ class ProviderReader:
             held[record["uuid"]] = {
                 consumer: each["resources"] for consumer, each in record["allocations"].items()
             }
-        # Two answers are joined to one listing, which has the age of the older answer.
+        # The answers for two trees become one listing, which counts as old as the older answer.
         self._listing = HoldingsListing(as_of if self._listing is None else self._listing.as_of, held)
         return {record["uuid"]: provider_from_tree(record) for record in tree.providers}
 
@@ -257,23 +258,23 @@ class HostReporter:
         self._owned = owned
         self._remember = remember
         self.reader = ProviderReader(client)
-        # The generations are those that the former process saw. If a database was restored while no agent
+        # These generations are from the previous run of the agent. If a database was restored while no agent
         # ran, its generations are lower.
         self.reader.generations = generations
         self._dropped: frozenset[str] = frozenset()
         self.adjustments: tuple[str, ...] = ()
         """A message about each value of another program that Placement has after the last report."""
         self.waiting = WithheldOffers()
-        """Amounts that are not offered yet, because guests still hold the memory, CPUs or devices that they
-        stand for.
+        """Amounts that are not offered yet, because guests still hold the memory, CPUs or devices behind
+        these amounts.
         """
 
     def report_tree(self, tree: ProviderTree) -> ReportOutcome:
         """Send the differences between ``tree`` and Placement.
 
-        A refused change (409: in use, name taken; or 400) is in the outcome. All changes that do not depend
-        on it are made. If another program changes a provider meanwhile, everything is read again, in at most
-        four attempts.
+        A change that Placement refuses (400, or 409 for a conflict) is in the outcome. All changes that do
+        not depend on the refused change are made. If another program changes a provider meanwhile, everything
+        is read again, in at most four attempts.
 
         :raises PlacementError: Placement does not answer, or other programs keep changing the providers.
         """
@@ -295,7 +296,7 @@ class HostReporter:
                         error,
                     )
         except Exception:
-            # The remembered providers may be wrong, as after an older database was restored.
+            # The remembered providers are perhaps wrong, as after an older database was restored.
             self.forget_providers()
             raise
         # This line is for the type checker: the last attempt either returns or raises.
@@ -340,8 +341,8 @@ class HostReporter:
                     return planned
                 try:
                     self._carry_out(tree, planned)
-                # Forgotten even after a failure, because Placement may have carried out a request that it did
-                # not answer.
+                # The providers are forgotten even after a failure, because Placement may have carried out a
+                # request that it did not answer.
                 finally:
                     self.forget_providers()
                 return planned
@@ -361,7 +362,7 @@ class HostReporter:
         owned = assume_ownership(wanted, self.reader.reported, self._owned)
         actions = plan_actions(wanted, self.reader.reported, owned, self.reader.known_names())
         self._keep_owned(ownership_before(wanted, self.reader.reported, owned))
-        # A reshape may name only providers and resource classes that exist.
+        # A reshape can name only providers and resource classes that exist.
         ahead = tuple(
             action for action in actions if isinstance(action, CreateResourceClass | CreateProvider)
         )
@@ -424,14 +425,17 @@ class HostReporter:
         return reported
 
     def take_evidence(self) -> tuple[str, Generations]:
-        """A text about generations that decreased, returned once, and the present generations."""
+        """A text about generations that have decreased, and the present generations.
+
+        The text is returned only once.
+        """
         evidence, self.reader.evidence = self.reader.evidence, ""
         reported = self.reader.reported
         now = {uuid: one.generation for uuid, one in reported.items()} or self.reader.generations
         return evidence, now
 
     def take_listing(self) -> HoldingsListing | None:
-        """The allocations read with the providers, returned once; None if there are none."""
+        """The allocations that were read together with the providers. A second call returns None."""
         return self.reader.take_listing()
 
     def root_traits(self, root_uuid: str) -> frozenset[str] | None:
@@ -449,7 +453,10 @@ class HostReporter:
         self.reader.forget_providers()
 
     def server_tree(self, tree: ProviderTree) -> ProviderTree:
-        """``tree`` with the server's class names (LLC or CUSTOM_LLC), already so beside nova-compute."""
+        """``tree`` with the names of resource classes that the server knows, such as LLC or CUSTOM_LLC.
+
+        If nova-compute owns the root, the tree has these names already.
+        """
         return tree if STOCK_NAMES.keys() <= self.reader.known_names().classes else with_stock_names(tree)
 
     def remove_own(self, root_uuid: str) -> ReportOutcome:
@@ -490,8 +497,8 @@ class HostReporter:
         actions = plan_actions(wanted, reported, owned, self.reader.known_names())
         self._log_dropped(wanted)
         self._log_adjustments(wanted, reported, owned)
-        # The claims are saved before the first request, so that after a crash the agent still knows which
-        # names are its own.
+        # The names that can become the agent's own are saved before the first request. So the agent knows
+        # them even after a crash.
         claims = ownership_before(wanted, reported, owned)
         self._keep_owned(claims)
         if not actions:
@@ -501,7 +508,7 @@ class HostReporter:
         result = PlanExecution(self._client, self.reader.reported).run(actions)
         if result.refusals:
             self.reader.mark_stale({getattr(refusal.action, "uuid", "") for refusal in result.refusals})
-        # The names are forgotten, because the set lacks the names that were just created.
+        # The known names are forgotten, because they lack the names that were just created.
         if any(isinstance(action, CreateTrait | CreateResourceClass) for action in actions):
             self.reader.forget_names()
         self._keep_owned(ownership_after(wanted, claims, self.reader.reported))
@@ -509,7 +516,7 @@ class HostReporter:
         return result
 
     def _log_dropped(self, tree: ProviderTree) -> None:
-        """Log traits that the server is too old to know, each trait once."""
+        """Log the traits that the server does not know, because it is too old. Each trait is logged once."""
         dropped = unknown_traits(tree, self.reader.known_names())
         if dropped - self._dropped:
             LOG.warning(
@@ -529,6 +536,6 @@ class HostReporter:
 
     def _keep_owned(self, owned: Ownership) -> None:
         if owned != self._owned:
-            # The file is saved first: if that fails, memory must not contain names that the file lacks.
+            # The file is written first: if this fails, the memory must not have names that the file lacks.
             self._remember(owned)
             self._owned = owned

@@ -1,7 +1,7 @@
 """Plans a reshape: one POST /reshaper that moves allocations together with inventories. Pure functions.
 
-If a provider loses a resource class, allocations of the class move to the provider near the consumer's CPUs;
-this includes memory. If a guest holds ``VCPU``, and each of its guest CPUs runs alone on a dedicated CPU, its
+If a provider loses a resource class, allocations of the class, also of memory, move to a provider near the
+consumer's CPUs. If a guest holds ``VCPU``, and each of its guest CPUs runs alone on a dedicated CPU, its
 ``VCPU`` becomes ``PCPU``. All other allocations stay unchanged.
 """
 
@@ -50,7 +50,7 @@ class ReshapePlan:
     """One reshape. A reshape without moves needs only an ordinary report.
 
     :ivar inventories: the providers with changed inventories.
-    :ivar allocations: the complete new allocations on this host of each consumer with a move.
+    :ivar allocations: for each consumer with a move, all its new allocations on this host.
     """
 
     moves: tuple[AllocationMove, ...] = ()
@@ -75,8 +75,8 @@ def plan_reshape(
 ) -> ReshapePlan | InfeasibleReshape:
     """Plan the reshape from ``reported`` to ``derived``.
 
-    An allocation of a class that the new tree lacks cannot move. The agent keeps this allocation with its
-    inventory. Foreign classes and providers stay unchanged.
+    If no provider of the new tree has the resource class of an allocation, the allocation cannot move. The
+    agent then keeps the allocation and its inventory. Foreign classes and providers stay unchanged.
 
     :param derived: the new tree of the host.
     :param reported: the present providers in Placement.
@@ -161,10 +161,11 @@ def _all_wanted(
 
 
 def _certainty_rank(location: CpuLocation | None) -> int:
-    """The rank by which consumers move: guests with dedicated CPUs, other guests, all other consumers."""
+    """The rank in the order of moves: guests with dedicated CPUs, other guests, then all other consumers."""
     if location is None:
         return 2
-    # A guest with dedicated CPUs fits on one provider only; an allocation without a guest fits on any.
+    # A guest with dedicated CPUs fits on one provider only. An allocation without a guest fits on any
+    # provider.
     return 0 if location.own else 1
 
 
@@ -190,7 +191,7 @@ class _ReshapePlanner:
         self._zones = zones
 
     def move_consumer(self, consumer: str, location: CpuLocation | None) -> str | None:
-        """Move a consumer's allocations; return a reason if they exceed what is free, or None."""
+        """Move a consumer's allocations; return None, or the reason if they exceed the free capacity."""
         sources: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
         converted = self._becomes_pcpu(consumer, location)
         for uuid, resources in list(self.held[consumer].items()):
@@ -198,7 +199,8 @@ class _ReshapePlanner:
                 if converted and name == "VCPU":
                     sources["VCPU", "PCPU"][uuid] = amount
                 elif uuid not in self._wanted or name in self._wanted[uuid]:
-                    # The provider is another program's or keeps the class, so the allocation need not move.
+                    # The provider belongs to another program, or it keeps the class. So the allocation need
+                    # not move.
                     continue
                 # If only the name of the class changes, between the agent's name and the standard one, amount
                 # and provider stay.
@@ -270,7 +272,7 @@ class _ReshapePlanner:
 def _pair_parts(
     consumer: str, old: str, sources: Mapping[str, int], new: str, targets: Mapping[str, int]
 ) -> Iterable[AllocationMove]:
-    """Pair old and new amounts as moves; their totals may differ by a constant factor."""
+    """Make moves of old amounts to new amounts. The two totals can differ by a constant factor."""
     total_old, total_new = sum(sources.values()), sum(targets.values())
     # The amounts are exact fractions: floating-point numbers could add up to one unit more or less than was
     # held.

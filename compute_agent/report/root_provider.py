@@ -25,8 +25,8 @@ from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient, ProviderRecord
 
 _ALSO_OURS = frozenset({os_traits.COMPUTE_NODE, os_traits.COMPUTE_STATUS_DISABLED})
-"""Traits with the prefix ``COMPUTE_`` that the agent also sets, so that they do not prove that a nova-compute
-set them.
+"""Traits with the prefix ``COMPUTE_`` that the agent sets, too. They do not prove that nova-compute writes
+the provider.
 """
 
 
@@ -44,7 +44,8 @@ class RootSearch:
 
     :ivar name: the name of the hypervisor.
     :ivar own: the uuid of the agent's own root.
-    :ivar beside: whether the ini file declares a nova-compute; None means that the search decides.
+    :ivar beside: whether nova-compute owns the root according to the ini file; None means that the search
+        decides.
     :ivar last: the root that the last search found; None if no search has found a root.
     """
 
@@ -59,9 +60,8 @@ class RootOwner:
     """The owner of the root provider.
 
     :ivar beside: whether nova-compute is the owner.
-    :ivar novas: nova-compute's root; None if not found so far.
-    :ivar known: whether the owner is certain. Until then, the agent cannot recognise allocations of this
-        host.
+    :ivar novas: nova-compute's root provider; None if it has not been found yet.
+    :ivar known: whether the owner is certain. If not, the agent cannot recognise allocations of this host.
     """
 
     beside: bool = False
@@ -87,7 +87,7 @@ def owner_of(shape: str | None, last: NovaRoot | None = None, decided: bool = Tr
 
 
 class RootMissingError(PlacementError):
-    """nova-compute owns the root, which is missing, so that nothing can be reported."""
+    """nova-compute owns the root provider, which does not exist yet, so that nothing can be reported."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("GET", "/resource_providers", detail)
@@ -115,7 +115,7 @@ def find_root(client: PlacementClient, search: RootSearch) -> NovaRoot | None:
         return None
     last, record = search.last, client.provider_record(search.name)
     if record is None and last is not None:
-        # An empty list means that the provider is gone, because this request returns no error for it.
+        # If the provider is gone, this request returns an empty list and no error.
         record = next((one for one in client.providers_in_tree(last.uuid) if one.uuid == last.uuid), None)
     if search.beside is None and last is None:
         return _discover_root(client, record)
@@ -147,7 +147,7 @@ DISABLED: Final = "COMPUTE_STATUS_DISABLED"
 
 
 class DisableCause(enum.StrEnum):
-    """The agent's causes to keep new guests away. Each value is the trait that marks the cause."""
+    """The causes for which the agent keeps new guests away. Each value is the trait that marks the cause."""
 
     WATERMARK = "CUSTOM_WATERMARK_REACHED"
     MAINTENANCE = "CUSTOM_HOST_DISABLED"
@@ -156,8 +156,8 @@ class DisableCause(enum.StrEnum):
 MARKS: Final = frozenset(cause.value for cause in DisableCause)
 
 Causes = Mapping[DisableCause, bool]
-"""For each cause, whether it keeps new guests away. The state of a missing cause is unknown, so its mark does
-not change.
+"""The causes to keep new guests away, each with whether it is active. If a cause is missing, its state is
+unknown, and its mark in Placement does not change.
 """
 
 
@@ -170,7 +170,7 @@ class HostMaintenance:
     """The last request, by an operator or ``compute-agent release``, to keep new guests away or let them in.
 
     :ivar off: whether new guests are kept away.
-    :ivar reason: the reason that was given.
+    :ivar reason: the reason that the request gave.
     :ivar since: the time of the request, in seconds since the epoch.
     """
 
@@ -185,7 +185,10 @@ class HostMaintenance:
 
 
 def switched_traits(traits: frozenset[str], causes: Causes) -> frozenset[str]:
-    """The root's traits with COMPUTE_STATUS_DISABLED as asked, unless other programs disabled it."""
+    """The traits of the root after COMPUTE_STATUS_DISABLED and the marks of ``causes`` are set or removed.
+
+    If another program keeps new guests away, the traits do not change.
+    """
     if DISABLED in traits and not traits & MARKS:
         return traits
     asking = frozenset(cause.value for cause in DisableCause if causes.get(cause, cause.value in traits))

@@ -37,7 +37,7 @@ LAST_SPANS_THREAD: Final = ThreadSpec(
 )
 
 _MAX_QUEUE: Final = 2048
-"""Maximum number of ended spans that wait for the collector. Further spans are dropped, which is logged.
+"""Maximum number of ended spans that wait for the collector. Further spans are dropped, and the log says so.
 """
 _EXPORT_TIMEOUT: Final = 5.0
 """Maximum number of seconds for sending a batch of spans, with retries."""
@@ -58,13 +58,13 @@ class RequestTracing:
         self._propagator = TraceContextTextMapPropagator()
 
     def end_tracing(self) -> None:
-        """Send the remaining spans, for at most two seconds, because the collector may hang."""
+        """Send the remaining spans, for at most two seconds, because the collector can hang."""
         start_thread(LAST_SPANS_THREAD, self._provider.shutdown).join(_FLUSH_TIMEOUT)
 
     @contextmanager
     def trace_work(self, name: str) -> Iterator[None]:
         """Make all requests within this context parts of one trace."""
-        # The text of an exception may contain secrets, so no span records it.
+        # The text of an exception can contain secrets, so no span records it.
         with self._tracer.start_as_current_span(name, record_exception=False, set_status_on_exception=False):
             yield
 
@@ -75,7 +75,7 @@ class RequestTracing:
         """Trace a request, and add the header ``traceparent``, by which Placement continues the trace.
 
         The context yields a function that takes the HTTP status of the answer. The span of a failed request
-        has the type of the error and not its text, which may contain secrets.
+        has the type of the error and not its text, which can contain secrets.
         """
         told = {
             "http.request.method": method,
@@ -103,7 +103,7 @@ class RequestTracing:
 
 @cache
 def tracing_to(endpoint: str, sample_ratio: float) -> RequestTracing:
-    """The process's only sender of traces to this collector; its exit sends the remaining spans."""
+    """The only sender of traces to this collector; at the end of the process it sends the remaining spans."""
     exporter = OTLPSpanExporter(endpoint, timeout=_EXPORT_TIMEOUT)
     tracing = RequestTracing(BatchSpanProcessor(exporter, max_queue_size=_MAX_QUEUE), sample_ratio)
     atexit.register(tracing.end_tracing)

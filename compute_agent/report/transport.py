@@ -48,7 +48,7 @@ _NO_EXTENSIONS: Final = (0, 0)
 UNTYPED_MICROVERSION: Final = "1.37"
 
 _MAX_DETAIL: Final = 10_000
-"""Maximum number of characters in the text of an error. The text about a refused tree may name many
+"""Maximum number of characters in the text of an error. The text about a refused tree can name many
 providers.
 """
 
@@ -96,7 +96,7 @@ class PlacementTransport:
         return cls(adapter, _request_spans(conf) if conf.tracing.enabled else None)
 
     def forget_extensions(self) -> None:
-        """Read the version of ``/ext/v1`` again next time, maybe from another server."""
+        """Forget the version of ``/ext/v1``, so that it is read again, perhaps from another server."""
         with self._lock:
             self._extensions = None
 
@@ -113,11 +113,11 @@ class PlacementTransport:
             # holds.
             answer = self._send("GET", "/ext/v1", None, {}, {"version": {"max_version": str}})
             return _version("GET", "/ext/v1", answer["version"]["max_version"])
-        except (NotFoundError, CredentialsError):  # A proxy may refuse paths that it does not know.
+        except (NotFoundError, CredentialsError):  # A proxy can refuse paths that it does not know.
             return _NO_EXTENSIONS
 
     def chosen_microversion(self) -> str:
-        """The microversion in use, negotiated once: 1.39, or the newest of an older server.
+        """The microversion in use: 1.39, or the newest one of an older server. It is negotiated only once.
 
         :raises PlacementError: the request failed, or the server is too old for the agent.
         """
@@ -182,7 +182,7 @@ class PlacementTransport:
         headers: dict[str, str],
         expected: int = 200,
     ) -> Any:
-        """Send a request and return its response, if the status is a success or ``expected``."""
+        """Send a request, and return the response if its status is a success or ``expected``."""
         request_id = f"req-{uuid.uuid4()}"
         headers = {"Accept": "application/json", REQUEST_ID: request_id, **headers}
         # raise_exc=False, because the code below makes errors from statuses, with the text of the answer.
@@ -209,7 +209,7 @@ class PlacementTransport:
             raise UnavailableError(method, url, f"no answer: {_short_reason(error)}; {_WHERE}") from error
         except ks_exceptions.EndpointNotFound as error:
             raise UnavailableError(method, url, f"{error}; {_WHICH}") from error
-        # All other errors, such as a failed discovery, may be temporary.
+        # All other errors, such as a failed discovery, are perhaps temporary.
         except ks_exceptions.ClientException as error:
             raise UnavailableError(method, url, str(error)) from error
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -259,7 +259,7 @@ def as_json(method: str, url: str, response: Any, shape: Any) -> Any:
 
 
 def _short_reason(error: BaseException) -> str:
-    """The address that does not answer, and the system's reason without the exceptions that wrap it."""
+    """The address that does not answer, and the reason that the operating system gives."""
     root: BaseException | None = error
     reason = ""
     while root is not None:
@@ -287,7 +287,7 @@ def _version(method: str, url: str, text: str) -> tuple[int, int]:
 
 
 def _error_for(method: str, url: str, response: Any) -> PlacementError:
-    """The exception for an unsuccessful response, with the text of its error document, if any."""
+    """The exception for an unsuccessful response. It has the text of the error document, if there is one."""
     status: int = response.status_code
     code, detail = None, response.text[:500] or response.reason or "no text"
     try:

@@ -1,7 +1,7 @@
 """Controls last-level cache and memory bandwidth through the kernel's resctrl filesystem.
 
 The package does not depend on the rest of the agent. The package handles cache ids, ways, percents, groups
-and thread ids. To this package, guests and classes are only names. Pure functions decide (``ways``,
+and thread ids. For this package, guests and classes are only names. Pure functions decide (``ways``,
 ``resolution``, ``plan``). Thin functions act (``groups``, ``apply``, ``mount``, ``monitoring``). The caller
 passes a mount to each function, so that several mounts can be used at once. The kernel's
 Documentation/filesystems/resctrl.rst defines the semantics.
@@ -59,17 +59,17 @@ Nouns
 
 An example
     A cache of 12 ways (``fff``), 2 of them shared, has the pool ``3ff``. ``web`` gets 4 ways and ``db`` 3:
-    ``f`` and ``70``. Any group may use the 5 open ways of mask ``f80``. A class with the range 0-30 may fill
+    ``f`` and ``70``. Any group can use the 5 open ways of mask ``f80``. A class with the range 0-30 can fill
     the lower 2 of these ways: ``180``.
 
-    Later ``web`` ends, and ``big`` needs 7 ways. The pool has 7 free ways, but ``db`` lies between them. The
-    mask of ``db`` is rewritten to ``7`` while it runs, and only then ``big`` gets ``3f8``.
+    Later ``web`` ends, and ``big`` needs 7 ways. The pool has 7 free ways, but ``db`` lies between them.
+    First the mask of ``db`` becomes ``7``, while ``db`` runs. Then ``big`` gets ``3f8``.
 
 Invariants
     - After each step of a plan, an exclusive mask overlaps with no other mask of the agent.
     - No mask is ever empty, shorter than ``min_cbm_bits``, or has holes if the hardware accepts no holes.
-    - If the pool has enough free ways for a request, the request gets its ways by the fewest moves. This
-      minimum holds even if masks must not have holes.
+    - If the pool has enough free ways for a request, the request gets its ways with the fewest possible
+      moves. This is true even if masks must not have holes.
     - A new group exists completely or not at all, and foreign groups are never written.
     - If the kernel refuses a step, only the group of this step, and groups that need the ways of that group,
       are affected.

@@ -28,19 +28,19 @@ def apply_plan(
 
     :param codec: recognises bandwidths that the kernel rounds; None means that bandwidth cannot be
         controlled.
-    :param exclusive: the L3 cache ids on which each group will have exclusive ways after all steps. If a
-        stopped group can still fill a way, this way goes to no group that has exclusive ways. The ways of the
-        stopped group go to no other group either.
+    :param exclusive: the L3 cache ids on which each group will have exclusive ways after all steps. A way
+        that a stopped group can still fill goes to no other group if one of the two groups has exclusive ways
+        on the cache.
     :return: the error of each stopped group. The group is as it was before the failed step, unless a note on
-        the error says that this failed.
+        the error says that the former values could not be restored.
     """
     stopped: dict[str, ResctrlError] = {}
     for step in steps:
         if step.group in stopped:
             continue
         try:
-            # A removal needs no ways. All other steps were planned as if no step failed, so each one is
-            # checked again.
+            # A removal needs no ways. All other steps were planned under the assumption that no step fails,
+            # so each one is checked again.
             if not isinstance(step, RemoveGroup):
                 _check_free(files, step, stopped, exclusive)
             _apply_step(files, step, codec)
@@ -56,7 +56,7 @@ def _check_free(
     stopped: Iterable[str],
     exclusive: Mapping[str, Collection[int]],
 ) -> None:
-    """Check that a step takes no exclusive way of a stopped group, and no way that must become exclusive.
+    """Check that a step takes no way that a stopped group still has, if either group needs the way alone.
 
     :raises ResctrlError: EAGAIN: a stopped group still has a way that the step takes, and one of the two
         groups needs the way exclusively. The message names the stopped group.
@@ -65,7 +65,7 @@ def _check_free(
         try:
             has = read_group_schemata(files, other)
         except ResctrlError:
-            continue  # The group was not made, or was removed, so it has no ways.
+            continue  # This group was not made, or another program has removed it. So it has no ways.
         for resource, cache, mask in step.schemata:
             alone = cache in exclusive.get(step.group, ()) or cache in exclusive.get(other, ())
             if alone and resource in CACHE_RESOURCES and mask & (has.get_value(resource, cache) or 0):
@@ -94,7 +94,7 @@ def _apply_step(files: ResctrlFilesystem, step: PlanStep, codec: BandwidthCodec 
             remove_group(files, step.group)
             raise
         return
-    # Only the values of this step are restored, because another program may change others meanwhile.
+    # Only the values of this step are restored, because another program can change other values meanwhile.
     before = read_group_schemata(files, step.group).restricted_to(step.schemata)
     try:
         write_schemata(files, step.group, step.schemata, codec)

@@ -21,11 +21,14 @@ BYTES_PER_GB: Final = 10**9
 BYTES_PER_MIB: Final = 2**20
 
 UNITS_PER_GB: Final = 8
-"""The units of AMD's bandwidth values in 1 GB/s; one unit is 1/8 GB/s."""
+"""The number of units of AMD's bandwidth values in 1 GB/s; one unit is 1/8 GB/s."""
 
 
 class BandwidthUnknownError(ValueError):
-    """A value needs the full bandwidth, which is unknown; the message names the option to set."""
+    """A value cannot be computed, because the full bandwidth is unknown.
+
+    The message names the option to set.
+    """
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -71,7 +74,7 @@ def percent_of_cap(codec: BandwidthCodec, domain: int, cap: BandwidthCap) -> int
 
 def round_up_to_step(value: float, minimum: int, step: int) -> int:
     """The smallest ``minimum + N * step`` that is at least ``value``."""
-    # The kernel, too, rounds up, so that a guest gets at least the requested bandwidth.
+    # The value is rounded up, as in the kernel, so that a guest gets at least the requested bandwidth.
     return minimum + max(0, math.ceil((value - minimum) / step)) * step
 
 
@@ -107,7 +110,7 @@ class BandwidthCodec(Protocol):
         ...
 
     def decode_value(self, domain: int, value: int) -> int:
-        """The percent of bandwidth for a schemata value, rounded down, at most 100."""
+        """The percent of bandwidth for a schemata value, rounded down and at most 100."""
         ...
 
     def is_same_value(self, written: int, read: int) -> bool:
@@ -116,7 +119,7 @@ class BandwidthCodec(Protocol):
 
 
 class IntelCodec:
-    """The codec of Intel RDT: percent, a throttle for each core, and no cap that tasks share."""
+    """The codec of Intel RDT, in percent. The hardware throttles each core, so tasks share no cap."""
 
     # Two guests of one group on different cores can each use the full cap.
     shares_cap = False
@@ -137,11 +140,11 @@ class IntelCodec:
 
     def encode_percent(self, domain: int, percent: int) -> int:
         """The percent, rounded up to the next value of the hardware."""
-        # The hardware's steps may skip 100, which the kernel always accepts.
+        # The hardware's steps can skip 100, which the kernel always accepts.
         return min(100, round_up_to_step(percent, self._minimum, self._step))
 
     def encode_rate(self, domain: int, rate: BandwidthRate) -> int:
-        """Raise the error, because the processor throttles by a delay for each core and has no rates.
+        """Raise an error, because the processor throttles each core by a delay, and has no rates.
 
         :raises BandwidthUnknownError: always.
         """
@@ -152,7 +155,7 @@ class IntelCodec:
         return min(100, value)
 
     def is_same_value(self, written: int, read: int) -> bool:
-        """Whether values are equal; the kernel rounds nothing, as the agent writes only supported ones."""
+        """Whether values are equal. The agent writes only supported values, so the kernel rounds nothing."""
         return written == read
 
 
@@ -177,7 +180,7 @@ class IntelMbpsCodec:
             if percent >= 100:
                 return UNLIMITED_MBPS
             raise BandwidthUnknownError(f"{percent} % of an unknown bandwidth: set memory_bandwidth_gbps")
-        # The smallest value is one step, because 0 MiB/s would stop the guest.
+        # The result is at least one step, because 0 MiB/s would stop the guest.
         return round_up_to_step(self._full * percent / 100 / BYTES_PER_MIB, self._step, self._step)
 
     def encode_rate(self, domain: int, rate: BandwidthRate) -> int:
@@ -191,7 +194,10 @@ class IntelMbpsCodec:
         return min(100, int(value * BYTES_PER_MIB * 100 / self._full))
 
     def is_same_value(self, written: int, read: int) -> bool:
-        """Whether both values are equal, or both mean "no limit", a value that the kernel rounds down."""
+        """Whether both values are equal, or both mean "no limit".
+
+        The kernel rounds the value for "no limit" down.
+        """
         return written == read or (written == UNLIMITED_MBPS and abs(written - read) < self._step)
 
 
@@ -245,7 +251,10 @@ class AmdCodec:
 
 
 class ArmCodec(IntelCodec):
-    """The codec of ARM MPAM: percent for all tasks together. A value may be read back a step off."""
+    """The codec of ARM MPAM: percent for all tasks together.
+
+    The kernel can show a value that is one step off.
+    """
 
     shares_cap = True
 

@@ -49,7 +49,7 @@ class ResctrlFilesystem:
         :raises ResctrlError: the file cannot be read.
         """
         try:
-            # The file is read once and as a whole, so it needs no buffer.
+            # The file is read with a single call, so it needs no buffer.
             with open(f"{self._folder}/{path}", "rb", buffering=0) as file:
                 return file.readall().decode(errors="replace")
         except OSError as error:
@@ -91,8 +91,8 @@ class ResctrlFilesystem:
         try:
             (self.root / path).mkdir()
         except OSError as error:
-            # mkdir appends to the status of the previous command and mostly appends nothing, while a write
-            # replaces it.
+            # A write replaces the status of the previous command. mkdir only appends to this status, and
+            # mostly appends nothing.
             raise self._make_error(error, path, self._read_status().removeprefix(before)) from error
 
     def remove_folder(self, path: str) -> None:

@@ -67,11 +67,11 @@ def read_groups(files: ResctrlFilesystem) -> ResctrlGroups:
             continue
         try:
             groups[name] = _read_group(files, name)
-        # Any program may remove a group between the listing and the reading.
+        # Any program can remove a group between the listing and the reading.
         except ResctrlError as error:
             LOG.debug("The resctrl group %s cannot be read and counts as removed: %s", name, error)
         except BadSchemataError as error:
-            # With empty schemata a foreign group still counts as a CLOSID, but has no ways.
+            # The schemata of the group are empty then. The group still counts as a CLOSID, but has no ways.
             LOG.warning(
                 "The resctrl group %s stays unchanged, because its schemata cannot be parsed: %s", name, error
             )
@@ -91,7 +91,7 @@ def read_schemata(files: ResctrlFilesystem, group: str) -> Schemata:
 def read_group_schemata(files: ResctrlFilesystem, group: str) -> Schemata:
     """Read the schemata of a group, and raise ResctrlError for any failure.
 
-    :raises ResctrlError: the group cannot be read; EIO: the text cannot be parsed.
+    :raises ResctrlError: the group cannot be read. EIO means that the text cannot be parsed.
     """
     try:
         return read_schemata(files, group)
@@ -120,7 +120,7 @@ def write_schemata(
 
     :param codec: recognises bandwidths that the kernel rounds; None means that bandwidth cannot be
         controlled.
-    :raises ResctrlError: the kernel refuses a value; EIO: the file shows other values afterwards.
+    :raises ResctrlError: the kernel refuses a value. EIO means that the file shows other values afterwards.
     """
     if not wanted:
         return
@@ -154,7 +154,7 @@ def remove_group(files: ResctrlFilesystem, group: str) -> None:
         # The kernel removes the monitoring groups inside, and moves the tasks to the default group.
         files.remove_folder(group)
     except ResctrlError as error:
-        # Another program has removed the group meanwhile.
+        # A missing group is no error: another program has removed the group meanwhile.
         if error.errno != errno.ENOENT:
             raise
 
@@ -176,14 +176,14 @@ def move_tasks(files: ResctrlFilesystem, group: str, thread_ids: Callable[[], It
 
     :param thread_ids: returns the ids of the present threads; called once in each pass.
     :return: the number of moved threads.
-    :raises ResctrlError: the kernel refuses a thread; EAGAIN: threads are created faster than they can be
-        moved.
+    :raises ResctrlError: the kernel refuses a thread. EAGAIN means that threads are created faster than they
+        can be moved.
     """
     moved = 0
     gone: set[int] = set()
     for _ in range(MAX_PASSES):
         outside = set(thread_ids()) - read_tasks(files, group) - gone
-        # The kernel would read 0 as the writing thread, which belongs to the agent.
+        # The kernel takes the id 0 for the writing thread, which belongs to the agent.
         outside.discard(0)
         if not outside:
             return moved

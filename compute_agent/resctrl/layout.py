@@ -64,8 +64,8 @@ class ResctrlLayout:
         present = [(name, one) for name, one in others.items() if one]
         text = repr((*values, sorted(way_limits.items()), *present))
         # The name has a digest, because exceptions for many caches would exceed the 255 bytes of a name. The
-        # word "wish" is that of earlier releases: with another word, the groups of running guests would be
-        # removed as orphans.
+        # word "wish" is from earlier releases. With another word, the groups of running guests would be
+        # removed, because no name would match.
         return f"{self.prefix}wish.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 

@@ -1,9 +1,9 @@
-"""Monitoring groups, their counters, and rates. A counter may wrap, be reset or be unreadable.
+"""Monitoring groups, their counters, and rates. A counter can wrap, be reset or be unreadable.
 
 Each control group counts the traffic of its tasks. A guest that shares a control group gets a monitoring
 group inside it. Each control group and each monitoring group needs an RMID of its own.
 
-Hardware may have fewer counters than groups. In the mode ``mbm_event`` of info/L3_MON/mbm_assign_mode (Linux
+Hardware can have fewer counters than groups. In the mode ``mbm_event`` of info/L3_MON/mbm_assign_mode (Linux
 6.18), counters are assigned to events of groups. On each L3 cache, an event of a group is counted only while
 the event has a counter of this cache. The file ``mbm_L3_assignments`` of a group shows and changes the
 counters of the group. The file ``info/L3_MON/available_mbm_cntrs`` shows how many counters are free. The
@@ -47,7 +47,7 @@ wrap-around.
 
 
 class CounterState(enum.StrEnum):
-    """The texts of counter files that contain no number, as the kernel writes them."""
+    """The words that the kernel writes into a counter file if it has no number."""
 
     UNAVAILABLE = "Unavailable"
     UNASSIGNED = "Unassigned"
@@ -73,7 +73,7 @@ class CounterSample:
 
 
 def monitoring_group(group: str, name: str) -> str:
-    """The path of a monitoring group inside a control group, which may be the default group."""
+    """The path of a monitoring group inside a control group, which can be the default group."""
     return group_path(group, f"mon_groups/{name}")
 
 
@@ -99,7 +99,7 @@ def make_monitoring_group(files: ResctrlFilesystem, group: str, name: str) -> bo
 def parse_counter(text: str) -> CounterValue | None:
     """The value in the text of a counter file; None for a text that no kernel writes."""
     text = text.strip()
-    # This is a regular expression, because int() would also accept a sign and blanks.
+    # A regular expression is used, because int() would also accept a sign and blanks.
     if re.fullmatch(r"[0-9]+", text, re.ASCII):
         return int(text)
     try:
@@ -153,7 +153,7 @@ class BandwidthTotals:
                 self.bytes.setdefault(key, 0)
                 continue
             grown = value - before[1]
-            if grown < 0:  # The common case needs no call of a function: a round has thousands of counters.
+            if grown < 0:  # The usual case needs no function call, because a round has thousands of counters.
                 grown = counter_increase(before[1], value) or 0
             self.bytes[key] += grown
             if sample.time > before[0]:
@@ -161,7 +161,7 @@ class BandwidthTotals:
         return found
 
     def start_again(self) -> None:
-        """Begin with the next sample, as the last came from another group."""
+        """Begin again with the next sample, because the last sample came from another group."""
         self._last.clear()
 
 
@@ -194,12 +194,12 @@ def spare_rmids(platform: ResctrlPlatform, present: ResctrlGroups, ours: Callabl
     foreign = sum(
         1 for group in present.groups.values() for name in group.monitoring_groups if not ours(name)
     )
-    # A captured tree may have more groups than RMIDs, because no kernel has checked it.
+    # Files that were copied from another machine can have more groups than RMIDs.
     return max(0, platform.monitoring.rmids - len(present.groups) - foreign)
 
 
 def rmids_to_use(platform: ResctrlPlatform, present: ResctrlGroups, ours: Callable[[str], bool]) -> int:
-    """The number of monitoring groups that the agent may make.
+    """The number of monitoring groups that the agent can make.
 
     Control groups need RMIDs, too, and are more important than measurement. So up to half of the spare RMIDs
     are left for control groups that could still be made.
@@ -213,16 +213,16 @@ def rmids_to_use(platform: ResctrlPlatform, present: ResctrlGroups, ours: Callab
 def choose_monitored(free_rmids: int, wanted: Iterable[MonitoredGroup]) -> Sequence[str]:
     """Choose the guests and classes to monitor when RMIDs are short: classes first, then guests by priority.
 
-    :param free_rmids: the number of RMIDs that no group has or that the agent's monitoring groups have.
+    :param free_rmids: the number of RMIDs that are free, or that the agent's own monitoring groups have.
     """
     chosen = []
-    # Classes come first, because the group of a class also counts for its guests without a group of their
-    # own.
+    # Classes come first, because the group of a class also counts the use of its guests without groups of
+    # their own.
     order = sorted(wanted, key=lambda one: (not one.is_class, -one.priority, not one.monitored, one.name))
     for one in order:
         if not one.own_group:
             if free_rmids <= 0:
-                # The loop continues, because a later guest may have a control group of its own, which needs
+                # The loop continues, because a later guest can have a control group of its own, which needs
                 # no further RMID.
                 continue
             free_rmids -= 1
@@ -256,7 +256,7 @@ _COUNTER_BYTES: Final = 64
 
 
 class _OpenCounters(NamedTuple):
-    """The counter files of a group, by L3 cache id: their counters, and the place of each file.
+    """The counters of a group and the places of their files, by L3 cache id.
 
     A place is an open file descriptor or, if too many files are open, a path.
     """
@@ -295,7 +295,7 @@ class _AnyPlace:
 
 
 def descriptors_to_keep() -> int:
-    """The number of counter files that may stay open, which is half of the process's limit."""
+    """The number of counter files that can stay open, which is half of the process's limit."""
     # The other half is left for sockets, the state file and libvirt.
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     # If the process has no limit, the result is a number far above the counters of any host.
@@ -387,7 +387,8 @@ class CounterFiles:
                 match = re.fullmatch(r"mon_L3_([0-9]+)", name)
                 for event in EVENTS if match else ():
                     path = str(self._files.root / folder / name / event)
-                    # If the first check fails, there are no events; the second check is for the type checker.
+                    # A folder with another name has no events. The match is checked here only for the type
+                    # checker.
                     if not match or not os.path.exists(path):
                         continue
                     if self._spare > 0:
@@ -396,10 +397,11 @@ class CounterFiles:
                     else:
                         found[int(match[1]), event] = path
         finally:
-            # The files are stored even after an error, so that forget_group() closes those that are open.
+            # The files are stored even after an error, so that forget_group() can close the files that are
+            # open.
             caches = {cache for cache, _ in found}
             self._groups[group] = _OpenCounters({cache: _of_cache(found, cache) for cache in caches})
-        # A group may have no counters; only a missing group is an error.
+        # A group can have no counters; only a missing group is an error.
         if not found and not (self._files.root / group).is_dir():
             raise ResctrlError(errno.ENOENT, str(self._files.root / folder))
         return self._groups[group]
@@ -416,7 +418,7 @@ def _make_sample(time: float, texts: Mapping[CounterKey, bytes]) -> CounterSampl
     # int() accepts bytes with a newline, so most samples need no decoding.
     try:
         return CounterSample(time, {key: int(text) for key, text in texts.items()})
-    except ValueError:  # A word instead of a number is rare, and takes four times as long to read.
+    except ValueError:  # Words instead of numbers are rare. This way of parsing takes four times as long.
         parsed = {key: parse_counter(text.decode(errors="replace")) for key, text in texts.items()}
         return CounterSample(time, {key: value for key, value in parsed.items() if value is not None})
 

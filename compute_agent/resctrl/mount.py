@@ -47,7 +47,7 @@ class ResctrlMount:
     """A mounted resctrl filesystem.
 
     :ivar options: the mount options, such as ``cdp``.
-    :ivar captured: whether the files are copies from another machine, which cannot be written.
+    :ivar captured: whether the files are copies from another machine. Nothing can be written to copies.
     """
 
     path: Path
@@ -61,7 +61,10 @@ class ResctrlMount:
 
 
 class NoMountError(Exception):
-    """The host has no usable resctrl filesystem. The text is the reason, for one line of the log."""
+    """The host has no usable resctrl filesystem.
+
+    The text is the reason, short enough for one line of the log.
+    """
 
 
 def open_mount(root: Path = Path("/"), mount: bool = False, options: str = "") -> ResctrlMount:
@@ -79,7 +82,7 @@ def open_mount(root: Path = Path("/"), mount: bool = False, options: str = "") -
         if not mount:
             raise NoMountError("resctrl is not mounted")
         make_mount(root / MOUNT_POINT, options)
-        # Below another root, proc/mounts may be a copy that does not contain the new mount.
+        # Below another root, proc/mounts can be a copy that does not contain the new mount.
         found = find_mount(root) or ResctrlMount(
             root / MOUNT_POINT, frozenset(filter(None, options.split(",")))
         )
@@ -115,7 +118,7 @@ def make_mount(path: Path, options: str) -> None:
 
     :raises NoMountError: the kernel refuses the mount; the text has its reason.
     """
-    # The mount is made through libc, because Python's os module has no mount(), and a container may lack the
+    # The mount is made through libc, because Python's os module has no mount(), and a container can lack the
     # command of util-linux.
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"resctrl", os.fsencode(path), b"resctrl", 0, options.encode() or None) != 0:
@@ -144,7 +147,7 @@ class ResctrlHandle:
     """A resctrl mount, with its capabilities and the operator's options.
 
     :ivar codec: converts bandwidths; None means that bandwidth cannot be controlled.
-    :ivar writable: whether the agent may write the mount; False for files that were copied from another host.
+    :ivar writable: whether the agent can write the mount; False for files that were copied from another host.
     """
 
     files: ResctrlFilesystem
@@ -214,7 +217,10 @@ def read_platform(
 def _read_cache_control(
     files: ResctrlFilesystem, level: int, default: Schemata, sparse: bool
 ) -> CacheControl | None:
-    """Read the control of the caches of one level. With CDP, the files for code and data are equal."""
+    """Read the control of the caches of one level.
+
+    With CDP, the files for code and for data have the same content, so only one of them is read.
+    """
     resources = tuple(
         name for name in (f"L{level}", f"L{level}CODE", f"L{level}DATA") if default.domain_ids(name)
     )
@@ -236,7 +242,8 @@ def _read_cache_control(
         level=level,
         resources=resources,
         ids=default.domain_ids(resources[0]),
-        # AMD shows 0 because its masks may be empty; the agent gives each group at least one way.
+        # On AMD, the kernel shows 0, because masks can be empty there. The agent gives each group at least
+        # one way.
         rules=MaskRules(all_ways, max(1, min_bits), sparse if text is None else text == "1"),
         shareable=shareable & all_ways,
         closids=closids,
@@ -251,7 +258,7 @@ def _read_way_bytes(files: ResctrlFilesystem, resource: str, default: Schemata) 
         # The size of a way is only used for a trait and for display, so the cache can be controlled without
         # it.
         return {}
-    # The file "size" is about the mask of the group, which may not contain all ways.
+    # The file "size" is about the mask of the group, which perhaps does not contain all ways.
     ways = {domain: (default.get_value(resource, domain) or 0).bit_count() for domain in sizes}
     return {domain: size // ways[domain] for domain, size in sizes.items() if size and ways[domain]}
 
@@ -274,19 +281,20 @@ def _read_bandwidth_control(
         resource=resource,
         ids=default.domain_ids(resource),
         minimum=minimum,
-        # The number is at least 1, because it is a divisor, and a hostile or broken tree may contain 0.
+        # The number is at least 1, because it is used as a divisor, and files of a wrong copy can contain 0.
         granularity=max(1, granularity),
         closids=closids,
         maximum=maximum,
-        # A captured tree has no mount options, but the value for "no limit" shows the unit. SMBA has no
-        # mba_MBps.
+        # Files that were copied from another machine have no mount options, but the value for "no limit"
+        # shows the unit. SMBA has no mba_MBps.
         in_mbps=resource == "MB" and ("mba_MBps" in options or UNLIMITED_MBPS in maximum.values()),
     )
 
 
 def _read_maximum(files: ResctrlFilesystem, resource: str, default: Mapping[int, int]) -> dict[int, int]:
     """The highest bandwidth value that any group has, by bandwidth domain."""
-    # No file shows the hardware's maximum, and an operator may have lowered the value of the default group.
+    # All groups are read, because no file shows the hardware's maximum, and an operator may have lowered the
+    # value of the default group.
     highest = dict(default)
     for name in files.list_folders():
         if name not in NOT_GROUPS:

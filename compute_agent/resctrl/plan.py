@@ -112,10 +112,10 @@ class _StepPlanner:
                 if move.owner in self.now:
                     self._add_write(move.owner, masks)
                 else:
-                    # The group of a new owner is made only at its move, because other groups may have its
-                    # ways before.
+                    # The group of a new owner is made only at its move, because other groups perhaps
+                    # have its ways until then.
                     self._add_group(self.wanted.groups[move.owner], masks)
-        # A group without exclusive ways has no move, so it does not exist yet.
+        # New groups without exclusive ways have no moves, so they are made here.
         for group in self.wanted.groups.values():
             if group.name not in self.now:
                 self._add_group(group, Schemata())
@@ -125,7 +125,7 @@ class _StepPlanner:
         return tuple(self.done)
 
     def _add_write(self, group: str, values: Schemata) -> None:
-        # Values of domains that disappeared (all their CPUs are offline) cannot be written.
+        # A domain disappears when all its CPUs are offline. Its values cannot be written then.
         changes = self._needed_changes(values.restricted_to(self.now[group]), self.now[group])
         if changes:
             self.done.append(WriteSchemata(group, changes))
@@ -153,7 +153,7 @@ class _StepPlanner:
         self.now[group.name] = values
 
     def _shrunk_schemata(self, group: TargetGroup) -> Schemata:
-        """Schemata before masks move: the ways and bandwidth that a group has both now and at the end."""
+        """The schemata before masks move: the ways and bandwidth that a group has now and at the end."""
         now = self.now.get(group.name)
         values = Schemata()
         for cache in self.host.partitions:
@@ -162,15 +162,15 @@ class _StepPlanner:
         lower = {}
         for domain, final in group.schemata.lines.get("MB", {}).items():
             before = now.get_value("MB", domain) if now is not None else None
-            # A lower bandwidth is set at once; a higher one waits for the last step.
+            # A lower bandwidth is set at once. A higher bandwidth is set in the last step.
             lower[domain] = final if before is None else min(final, before)
         return values.updated_with(Schemata({"MB": lower}))
 
     def _transit_mask(self, group: TargetGroup, cache: int, now: Schemata | None) -> WayMask:
-        """A mask near the final one, without ways promised to others, until exclusive masks move."""
+        """The mask until exclusive masks move: near the final mask, without ways promised to other groups."""
         partition = self.host.partitions[cache]
         before = cache_mask(self.host.platform, now, cache) if now is not None else NO_WAYS
-        # The ways outside of the pool: they are never exclusive, and there is always at least one.
+        # These ways are outside of the pool. They are never exclusive, and there is always at least one.
         default_ways = partition.open_ways(partition.pool)
         if cache in group.exclusive:
             # Until its moves, the group keeps a mask that is safe: the moves write the exclusive mask later.
@@ -189,7 +189,7 @@ class _StepPlanner:
         before = before or final  # A new group has no mask yet.
         if not before & (others | partition.locked):
             return before
-        # The final mask may contain ways that other groups have not left yet.
+        # The final mask can contain ways that other groups have not left yet.
         for candidate in (before & final, before, *([] if cache in group.exclusive else [final])):
             mask = partition.rules.widest_mask(
                 candidate - others - partition.locked, around=partition.shared_ways
@@ -199,7 +199,10 @@ class _StepPlanner:
         return default_ways
 
     def _split_like(self, mask: WayMask, cache: int, *known: Schemata | None) -> Schemata:
-        """A cache's schemata lines for ``mask``, with CDP divided into code and data as in ``known``."""
+        """A cache's schemata lines for ``mask``.
+
+        With CDP, it is divided into code and data as in ``known``.
+        """
         for schemata in known:
             if schemata is not None and cache_mask(self.host.platform, schemata, cache) == mask:
                 # The masks are equal, so only the division into code and data is copied.
@@ -220,8 +223,8 @@ def _held_masks(
     """The exclusive ways that each group has before the first step."""
     default = cache_mask(host.platform, present.default_group.schemata, cache)
     held = {name: group.exclusive[cache] for name, group in wanted.groups.items() if cache in group.exclusive}
-    # Moves are visited in reverse order, so that the owner's first move is stored last: it contains the mask
-    # that is in effect now.
+    # Moves are visited in reverse order, so that the first move of each owner is stored last. The first move
+    # contains the mask that is in effect now.
     for move in reversed(wanted.moves.get(cache, ())):
         # Ways that the default group can fill, too, are not exclusive, unless the group keeps them.
         held[move.owner] = NO_WAYS if move.before & default else move.before

@@ -74,7 +74,8 @@ class BandwidthControl:
     :ivar granularity: the step between values (``bandwidth_gran``), in the kernel's unit.
     :ivar maximum: the highest value that any group has, by domain id. Usually this is the value of the
         default group.
-    :ivar in_mbps: whether values are MiB/s that a control loop of the kernel keeps (mount option mba_MBps).
+    :ivar in_mbps: whether values are in MiB/s, and a control loop of the kernel keeps them (mount option
+        mba_MBps).
     """
 
     resource: str
@@ -118,13 +119,14 @@ class ResctrlPlatform:
     @property
     def closid_count(self) -> int:
         """The maximum number of CLOSIDs, including that of the default group."""
-        # A group has one CLOSID for all resources, so the resource with the fewest limits their number.
+        # A group has one CLOSID for all resources, so the resource with the fewest CLOSIDs limits their
+        # number.
         controls = [control.closids for control in (self.l3, self.l2, self.mb, self.smba) if control]
         return min(controls, default=0)
 
     @property
     def max_groups(self) -> int:
-        """The most control groups: each needs a CLOSID, and an RMID if the hardware can monitor."""
+        """The maximum number of control groups. Each needs a CLOSID, and for monitoring also an RMID."""
         return min(self.closid_count, self.monitoring.rmids) if self.monitoring else self.closid_count
 
     @property
@@ -140,7 +142,7 @@ class ResctrlPlatform:
         """
         if self.mb is None:
             return None
-        # On x86 a bandwidth domain has the id of its L3 cache; on other hardware the ids may differ.
+        # On x86 a bandwidth domain has the id of its L3 cache; on other hardware the ids can differ.
         if l3_id in self.mb.ids:
             return l3_id
         if self.l3 is None or l3_id not in self.l3.ids or len(self.l3.ids) != len(self.mb.ids):

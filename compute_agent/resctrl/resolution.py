@@ -1,12 +1,12 @@
 """Computes the resctrl groups and schemata for the shares of classes and guests, without the kernel.
 
-Three rules may apply to a guest on each domain: the amounts allocated to the guest, its own share, and the
+Three rules can apply to a guest on each domain: the amounts allocated to the guest, its own share, and the
 share of its class. The first rule that exists applies. A domain without a rule stays open. Slow memory
 (SMBA), L2 caches without a rule, and the bandwidth of the default group keep the kernel's values.
 
 The number of CLOSIDs is small, so guests and classes with rules of the same effect share a group. Two classes
 with equal ranges and percents always have the same schemata. A class with all open ways has the schemata of
-the default group. Rules are compared, not masks. Masks may be equal by chance while guests come and go, and
+the default group. Rules are compared, not masks. Masks can be equal by chance while guests come and go, and
 threads would then move back and forth between groups.
 """
 
@@ -30,7 +30,8 @@ from compute_agent.resctrl.share_spec import BadShareError, ShareSpec, WayRange
 from compute_agent.resctrl.ways import NO_WAYS, MaskMove, WayAssignment, assign_ways
 
 ShareKey = tuple[tuple[WayRange, ...], tuple[BandwidthCap, ...]]
-"""The effect of a share: ranges on L3 caches for code and data, the range on L2 caches, and bandwidth caps.
+"""A key for the effect of a share: the ranges on L3 caches for code and data, the range on L2 caches, and the
+bandwidth caps.
 
 Two shares with the same key can have the same group.
 """
@@ -61,10 +62,10 @@ class GroupSharing:
 def share_groups(
     host: ResctrlLayout, classes: Mapping[str, ShareSpec], present: ResctrlGroups
 ) -> GroupSharing:
-    """Control groups of classes: one for the same effect, named by the first class that has one."""
+    """Find the control groups of classes. Classes with the same effect share the group of the first one."""
     by_key: dict[ShareKey, str] = {}
-    # The default group needs no CLOSID of its own, but it has the effect of an empty share only if it is
-    # uncapped.
+    # A class that asks for nothing can use the default group, which needs no further CLOSID. But the default
+    # group must not have a bandwidth cap.
     nothing_asked = share_key(host, ShareSpec())
     if nothing_asked is not None and _is_default_uncapped(host, present):
         by_key[nothing_asked] = DEFAULT_GROUP
@@ -76,7 +77,10 @@ def share_groups(
 
 
 def share_key(host: ResctrlLayout, share: ShareSpec) -> ShareKey | None:
-    """A key equal for shares of one effect; None if a bandwidth cap on all tasks forbids to share."""
+    """A key that is equal for shares with the same effect.
+
+    The result is None if guests cannot share a group, because its bandwidth cap would hold for all together.
+    """
     cache_control, control = host.platform.l3, host.platform.mb
     caches = cache_control.ids if cache_control else ()
     resources = cache_control.resources if cache_control else ()
@@ -120,7 +124,7 @@ def group_schemata(
 
     :param share: the share of cache and bandwidth that the group has.
     :param bandwidth: the percent that is allocated to the group, by L3 cache id.
-    :param own: the ways that only this group may fill, by L3 cache id.
+    :param own: the ways that only this group can fill, by L3 cache id.
     :param taken: the ways that any group has exclusively, by L3 cache id.
     :param way_limits: the maximum number of ways for the group, by L3 cache id.
     """
@@ -132,7 +136,7 @@ def group_schemata(
     values = {}
     for domain in control.ids:
         asked = percents.get(domain, share.cap_on(domain))
-        # The value for 100 % is written, too, because an existing group may have a cap from an earlier rule.
+        # The value for 100 % is written, too, because an existing group can have a cap from an earlier rule.
         values[domain] = encode_cap(codec, domain, 100 if asked is None else asked)
     return masks.updated_with(Schemata({control.resource: values}))
 
@@ -144,7 +148,7 @@ def cache_lines(
     taken: Mapping[int, WayMask],
     way_limits: Mapping[int, int] = MappingProxyType({}),
 ) -> Schemata:
-    """The L3 lines of :func:`group_schemata`, with exclusive ways for code and data."""
+    """The L3 lines of :func:`group_schemata`. Exclusive ways are for both code and data."""
     control = host.platform.l3
     if control is None:
         return Schemata()
@@ -156,20 +160,21 @@ def cache_lines(
                 open_ways = host.partitions[cache].open_ways(taken.get(cache, NO_WAYS))
                 asked = share.range_on(cache, resource) or WayRange(0, 100)
                 mask = open_ways.percent_range(asked.first, asked.last, control.rules.min_bits)
-                # The range begins with a run of ways that is too short for a mask.
+                # If the range begins with a run of ways that is too short for a mask, the group gets all open
+                # ways.
                 if control.rules.find_fault(mask):
                     mask = open_ways
                 # Limited guests keep the lowest ways, so that all limited guests of a class use the same
                 # ways.
                 cut = WayMask.from_ways(list(mask)[: way_limits.get(cache)])
-                if not control.rules.find_fault(cut):  # A sparse mask may begin with a run that is too short.
+                if not control.rules.find_fault(cut):  # A sparse mask can begin with a run that is too short.
                     mask = cut
             masks[cache] = mask.bits
     return Schemata(lines)
 
 
 def l2_lines(host: ResctrlLayout, share: ShareSpec, present: ResctrlGroups, name: str) -> Schemata:
-    """A group's L2 lines; empty without a rule, if it has the default group's masks already."""
+    """The L2 lines of a group; empty if no rule applies and it has the masks of the default group."""
     control = host.platform.l2
     if control is None:
         return Schemata()
@@ -184,7 +189,7 @@ def l2_lines(host: ResctrlLayout, share: ShareSpec, present: ResctrlGroups, name
                     share.l2.first, share.l2.last, control.rules.min_bits
                 ).bits
             elif group is not None and default and group.schemata.get_value(resource, cache) != default:
-                masks[cache] = default  # The mask is left from an earlier rule of its class.
+                masks[cache] = default  # the present mask is from an earlier rule of its class
     return Schemata(lines)
 
 
@@ -223,7 +228,7 @@ class TargetGroup:
     """A control group that should exist.
 
     :ivar schemata: the values that the group should have.
-    :ivar exclusive: the ways that only this group may fill, by L3 cache id.
+    :ivar exclusive: the ways that only this group can fill, by L3 cache id.
     """
 
     name: str
@@ -237,8 +242,8 @@ class GroupResolution:
 
     :ivar groups: the groups by name, including the default group.
     :ivar membership: the control group of each guest, by uuid of the guest.
-    :ivar moves: the changes of exclusive masks in their order, by L3 cache id. The owners in these changes
-        are groups.
+    :ivar moves: the changes of exclusive masks in their order, by L3 cache id. The owners of masks in these
+        changes are groups.
     :ivar refused: messages about rules that cannot be met: by uuid for guests, and by group for classes.
     """
 
@@ -272,7 +277,7 @@ def resolve_groups(
     refused: dict[str, list[str]] = {}
 
     def record_refusal(name: str, reason: str) -> None:
-        # Two rules of a guest may fail for the same reason, which is reported once.
+        # If two rules of a guest fail for the same reason, the reason is reported once.
         if reason not in refused.setdefault(name, []):
             refused[name].append(reason)
 
@@ -303,7 +308,8 @@ def resolve_groups(
         demand.guest: _group_of(host, usable, sharing, demand, names, barred, shortage, record_refusal)
         for demand in guests
     }
-    # This comes after the membership: a guest without a group of its own gets no exclusive ways.
+    # Exclusive ways are assigned after the groups, because a guest without a group of its own gets no
+    # exclusive ways.
     exclusive = _exclusive_ways(host, guests, membership, present, record_refusal)
     taken = {cache: WayMask.union_of(found.masks.values()) for cache, found in exclusive.items()}
 
@@ -317,7 +323,8 @@ def resolve_groups(
             groups[group] = TargetGroup(group, group_schemata(host, share, {}, {}, taken))
     for demand in guests:
         group = membership[demand.guest]
-        # The group of a class, or of guests with equal shares, has its schemata already.
+        # If the guest shares a group with its class or with guests of equal shares, the group already has its
+        # schemata.
         if group not in groups:
             own = {cache: found.masks[group] for cache, found in exclusive.items() if group in found.masks}
             # Allocated amounts belong to one guest, so they apply only to a group of its own.
@@ -337,7 +344,10 @@ def resolve_groups(
 def _usable_share(
     host: ResctrlLayout, share: ShareSpec, name: str, record_refusal: _RefusalRecorder
 ) -> ShareSpec:
-    """The share as far as supported: no code masks without CDP, no bandwidth without the full one."""
+    """The share without its unsupported parts. Each of these parts is recorded as refused.
+
+    For example, masks for code need CDP, and a percent of bandwidth can need the full bandwidth.
+    """
     share, reasons = share.without_unsupported(host.platform)
     for reason in reasons:
         record_refusal(name, reason)
@@ -353,7 +363,7 @@ def _usable_share(
             return False
         return True
 
-    # Checking the first domain is enough, because a cap without a value there has none on any other domain.
+    # Only the first domain is checked: a cap that has no value there has no value on any other domain.
     known = share.mb is None or not control.ids or has_value(control.ids[0], share.mb)
     exceptions = {
         domain: cap
@@ -405,7 +415,11 @@ def _possible_demand(
 def _limited_demand(
     host: ResctrlLayout, of_class: ShareSpec, demand: GuestDemand, record_refusal: _RefusalRecorder
 ) -> GuestDemand:
-    """The demand of a guest within its limits; limits on ways stay if the guest has no exclusive ways."""
+    """The demand of a guest within its limits.
+
+    Limits lower the allocated ways and bandwidth. On caches without allocated ways, limits on ways stay in
+    ``way_limits``. On domains without allocated bandwidth, limits on bandwidth become caps of the share.
+    """
     ways, bandwidth, caps = dict(demand.ways), dict(demand.bandwidth), dict(demand.share.mb_per_cache)
     way_limits = {}
     for cache, limit in demand.way_limits.items():
@@ -451,12 +465,12 @@ def _own_group(
     share = demand.share
     if not share and not demand.way_limits:
         return None
-    # With one cap for several guests, one of them could use the bandwidth of all.
+    # If several guests shared one cap, one of them could use the bandwidth of all.
     capped = any(map(is_below_full, (share.mb, *share.mb_per_cache.values())))
     if capped and host.codec is not None and host.codec.shares_cap:
         return host.guest_group(demand.guest)
     whole = share.overlaid_on(classes.get(demand.qos_class, ShareSpec()))
-    # Limits are temporary and not part of the key, so a guest has another group while it is limited.
+    # Limits are temporary and not part of the key, so a guest gets another group while it is limited.
     same = None if demand.way_limits else sharing.group_with(host, whole)
     return host.share_group(whole, demand.way_limits) if same is None else same
 
@@ -480,7 +494,7 @@ def _admitted_groups(
     capacity: int,
     barred: Collection[str],
 ) -> frozenset[str]:
-    """Groups, with the default one, for which CLOSIDs and RMIDs are left."""
+    """The groups for which CLOSIDs and RMIDs are left, including the default group."""
     # Foreign groups need CLOSIDs, too.
     foreign = sum(1 for name in present.groups if name != DEFAULT_GROUP and not host.is_ours(name))
     wanted: dict[str, tuple[int, bool]] = dict.fromkeys(sharing.needed_groups, (0, False))
@@ -492,7 +506,7 @@ def _admitted_groups(
             wanted[group] = min(rank, wanted.get(group, rank))
     # The sort is stable: classes keep their configured order, and guests the order of their priority.
     order = sorted((name for name in wanted if name not in barred), key=wanted.__getitem__)
-    admitted = order[: max(0, capacity - 1 - foreign)]  # for the default group.
+    admitted = order[: max(0, capacity - 1 - foreign)]  # 1 is for the default group.
     return frozenset((DEFAULT_GROUP, *admitted))
 
 
@@ -516,8 +530,8 @@ def _group_of(
     group = sharing.by_class.get(demand.qos_class, DEFAULT_GROUP)
     if group in names:
         return group
-    # No group is left for the class either. The guest stays in the default group with all open ways, because
-    # too many ways are better than too few.
+    # In this case, no group is left for the class either. The guest stays in the default group with all open
+    # ways, because too many ways are better than too few.
     record_refusal(demand.guest, barred.get(group, shortage))
     return DEFAULT_GROUP
 

@@ -2,8 +2,8 @@
 
 A mask has one bit for each way of a cache, bit 0 for the lowest way. A file has a line for each resource,
 such as `` L3:0=0ffff;1=fffff`` or ``MB:0= 100;1= 100``. Masks are hexadecimal; bandwidths and sizes are
-decimal. The kernel pads names and values with blanks (since 4.13). The ids are those of the kernel: they have
-gaps, and may come in any order.
+decimal. The kernel pads names and values with blanks (since 4.13). The ids of caches and domains are those of
+the kernel. They have gaps, and can come in any order.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class WayMask:
         rest = self.bits
         while rest:
             low = rest & -rest
-            # The carry of the addition runs up to the first zero above the piece.
+            # The carry of the addition runs up to the first zero bit above the lowest run.
             piece = rest & ~(rest + low)
             found.append(WayMask(piece))
             rest ^= piece
@@ -129,7 +129,7 @@ class MaskRules:
 
     :ivar all_ways: the mask with all ways of the cache.
     :ivar min_bits: the smallest number of ways in a mask.
-    :ivar sparse: whether a mask may have holes.
+    :ivar sparse: whether a mask can have holes.
     """
 
     all_ways: WayMask
@@ -152,9 +152,9 @@ class MaskRules:
     def widest_mask(self, mask: WayMask, around: WayMask = WayMask()) -> WayMask:
         """The largest mask within ``mask`` that the kernel accepts; empty if there is no such mask.
 
-        If masks may have holes, the result is usually the whole mask. If masks must not have holes, the
-        result is a run of adjacent ways: the run that shares most ways with ``around``. Among these, the
-        longest run is chosen, and then the lowest.
+        If masks can have holes, the result is usually the whole mask. If masks must not have holes, the
+        result is a run of adjacent ways: the run that shares most ways with ``around``. Among several such
+        runs, the longest run is chosen, and then the lowest.
         """
         if self.sparse and self.find_fault(mask) is None:
             return mask
@@ -187,8 +187,8 @@ class Schemata:
     def __post_init__(self) -> None:
         # Resources without values are left out, because the kernel refuses a line such as "L3:".
         frozen = {name: MappingProxyType(dict(values)) for name, values in self.lines.items() if values}
-        # This is the only way to set a field of a frozen dataclass. The copy is not affected by later changes
-        # of the caller.
+        # object.__setattr__() is needed, because the dataclass is frozen. The lines are copied, so that later
+        # changes by the caller have no effect.
         object.__setattr__(self, "lines", MappingProxyType(frozen))
 
     def __bool__(self) -> bool:
@@ -250,7 +250,7 @@ def parse_schemata(text: str) -> Schemata:
 
     :raises BadSchemataError: a line cannot be read.
     """
-    # A newer kernel may list more resources; the agent does not change these.
+    # A newer kernel can list more resources. The agent does not change them.
     return Schemata(
         {
             name: _parse_values(line, values, hexadecimal=name in CACHE_RESOURCES)

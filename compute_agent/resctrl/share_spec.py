@@ -15,7 +15,10 @@ _MAX_MBPS: Final = 10**7
 
 
 class BadShareError(ValueError):
-    """The platform does not support a share, or a text is no share. The message names the fault."""
+    """The platform does not support a share, or a text does not describe a share.
+
+    The message names the fault.
+    """
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -71,11 +74,12 @@ class ShareSpec:
 
     def overlaid_on(self, base: ShareSpec) -> ShareSpec:
         """A copy of this share, in which ``base`` supplies the values that are missing."""
-        # A range for the whole cache also replaces separate ranges for code and data in the base.
+        # A range for the whole cache also replaces separate ranges for code and data in ``base``.
         silent = self.llc is None and not self.llc_per_cache
         return ShareSpec(
             self.llc or base.llc,
-            # A value for all caches also replaces the base's exceptions, because it was meant for all.
+            # A value for all caches also replaces the exceptions of ``base``, because the value is meant for
+            # all caches.
             {**(base.llc_per_cache if self.llc is None else {}), **self.llc_per_cache},
             base.mb if self.mb is None else self.mb,  # The code does not use "or", because 0 is a percent.
             {**(base.mb_per_cache if self.mb is None else {}), **self.mb_per_cache},
@@ -107,18 +111,19 @@ class ShareSpec:
         ):
             if asked and control is None:
                 raise BadShareError(f"this host cannot control {name}")
-        # The first reason is enough, because the share is refused as a whole.
+        # Only the first reason is raised, because the share is refused as a whole.
         for reason in self.unknown_domains(platform):
             raise BadShareError(reason)
 
     def unknown_domains(self, platform: ResctrlPlatform) -> Iterator[str]:
-        """Yield messages on caches or bandwidth domains that the platform lacks, if it has the control."""
+        """Yield a message about each cache or domain that the platform lacks, though it has the control."""
         for name, per_cache, control in (
             ("LLC", self.llc_per_cache, platform.l3),
             ("MB", self.mb_per_cache, platform.mb),
         ):
             if control is None:
-                # No message for a missing control, because one option serves hosts with and without it.
+                # A missing control causes no message, because one configuration is for hosts with and without
+                # the control.
                 continue
             for cache in sorted(per_cache.keys() - set(control.ids)):
                 known = ", ".join(map(str, control.ids))

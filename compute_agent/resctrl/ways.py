@@ -7,11 +7,11 @@ guest runs.
 
 A *block* is the exclusive mask of one group, a run of ways. If free ways are not adjacent, as few blocks as
 possible are moved until enough free ways are adjacent. The method is a search (A*) over the positions of the
-blocks. The search estimates the remaining moves by the smallest number of blocks in any window of the wanted
-size. A move takes at most one block out of a window, so the estimate never exceeds the true number of moves,
-and the first solution is a shortest solution. A solution that pushes all blocks aside always exists, so its
-number of moves is an upper bound for the search. After each step no two exclusive masks overlap, and none is
-empty.
+blocks. A *window* is a run of the wanted number of ways. The search estimates the remaining moves by the
+smallest number of blocks in any window. A move takes at most one block out of a window, so the estimate never
+exceeds the true number of moves, and the first solution is a shortest solution. A solution that pushes all
+blocks aside always exists, so its number of moves is an upper bound for the search. After each step no two
+exclusive masks overlap, and none is empty.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from compute_agent.resctrl.schemata import MaskRules, WayMask
 NO_WAYS: Final = WayMask()
 
 MAX_STATES: Final = 20_000
-"""Maximum number of states that the search tries, which takes some tenths of a second. After this number of
+"""Maximum number of states that the search tries. It takes some tenths of a second. After this number of
 states, the search pushes all blocks aside instead.
 """
 
@@ -46,7 +46,7 @@ def plan_moves(
 
     No move makes two masks overlap. The pool must have enough free ways.
 
-    :param pool: the ways that may become exclusive, as one run.
+    :param pool: the ways that can become exclusive, as one run.
     :param blocks: the blocks of all other owners, runs in the pool that do not overlap.
     :param owner: the name of the group that needs ways.
     :param own: the exclusive ways that the owner has now.
@@ -65,7 +65,7 @@ class _MoveSearch:
         self.sizes = [len(blocks[name]) for name in self.names]
         self.others = len(self.names)
         start = [next(iter(blocks[name])) for name in self.names]
-        # The owner's block can move like other blocks, but a window may contain it.
+        # The owner's block can move like other blocks, but it does not have to leave the window.
         if own:
             self.names.append(owner)
             self.sizes.append(len(own))
@@ -76,9 +76,9 @@ class _MoveSearch:
     def find_shortest(self) -> tuple[BlockMove, ...]:
         aside = self._push_aside()
         bound = len(aside)
-        # For each state, the fewest moves by which it was reached.
+        # The smallest number of moves with which each state was reached.
         seen = {self._canonical_state(self.start): 0}
-        # The number of the state breaks ties, so that equal inputs give equal results.
+        # States with equal estimates are ordered by a serial number, so that equal inputs give equal results.
         serial = itertools.count()
         todo: list[tuple[int, int, int, _BlockPositions, tuple[BlockMove, ...]]] = []
         heapq.heappush(todo, (self._in_the_way(self.start), 0, next(serial), self.start, ()))
@@ -105,7 +105,7 @@ class _MoveSearch:
         """A lower bound of the remaining moves: the fewest blocks in any window of ``count`` ways."""
         windows = self.high - self.low - self.count + 1
         # This runs for each state of the search, so the blocks are counted in one pass, and not again for
-        # each window. An entry is the difference between a window and the one below it.
+        # each window. An entry is the number of blocks in a window minus the number in the window below it.
         changes = [0] * (windows + 1)
         # The owner's block comes last and does not count, so there are more sizes than positions
         # (strict=False).
@@ -120,14 +120,17 @@ class _MoveSearch:
             taken |= (1 << size) - 1 << at
         for index, (at, size) in enumerate(zip(state, self.sizes, strict=True)):
             block = (1 << size) - 1
-            # A block may overlap with its own old position, because the kernel replaces a mask by one write.
+            # A block can overlap with its own old position, because the kernel replaces a mask by one write.
             obstacles = taken & ~(block << at)
             for to in range(self.low, self.high - size + 1):
                 if to != at and not block << to & obstacles:
                     yield index, to
 
     def _canonical_state(self, state: _BlockPositions) -> tuple[tuple[int, int], ...]:
-        """A key of a state, the same after an exchange of equal blocks, except the owner's."""
+        """A key of a state, which is equal for states that differ only by an exchange of equal blocks.
+
+        The owner's block counts as different from all other blocks.
+        """
         pairs = list(zip(state, self.sizes, strict=True))
         return tuple(sorted(pairs[: self.others])) + tuple(pairs[self.others :])
 
@@ -143,7 +146,7 @@ class _MoveSearch:
         steps = []
         by_place = sorted(range(self.others), key=lambda index: self.start[index])
         edge = self.low
-        # Blocks may have free ways between them, so each position is compared with the edge.
+        # Blocks can have free ways between them, so each position is compared with the edge.
         for index in by_place:
             if self.start[index] < own:
                 if self.start[index] != edge:
@@ -163,7 +166,7 @@ class WayPartition:
     """The partition of the ways of a cache.
 
     :ivar rules: the masks that the cache accepts.
-    :ivar pool: the ways that may become exclusive to a group.
+    :ivar pool: the ways that can become exclusive to a group.
     :ivar locked: the ways that foreign groups have locked. All other ways are shared.
     """
 
@@ -177,7 +180,7 @@ class WayPartition:
         return self.rules.all_ways - self.pool - self.locked
 
     def open_ways(self, exclusive: WayMask) -> WayMask:
-        """Ways for groups without exclusive ways; ``exclusive`` are the assigned ways."""
+        """The ways for groups without exclusive ways; ``exclusive`` are all ways that groups have alone."""
         return self.rules.widest_mask(self.rules.all_ways - self.locked - exclusive, around=self.shared_ways)
 
 
@@ -216,9 +219,10 @@ def partition_ways(
 ) -> WayPartition:
     """Partition a cache so that at least ``shared_ways`` ways stay shared, with the largest possible pool.
 
-    At least ``min_bits`` adjacent ways stay shared, because a mask needs as many. The pool may be empty.
+    At least ``min_bits`` adjacent ways stay shared, because each mask needs this number of ways. The pool can
+    be empty.
 
-    :param shareable: the ways that devices may also fill. Such ways never become exclusive to a group.
+    :param shareable: the ways that devices can also fill. Such ways never become exclusive to a group.
     :param locked: the ways that foreign groups have locked. Locked ways are neither in the pool nor shared.
     """
     usable = rules.all_ways - locked
@@ -237,7 +241,7 @@ def partition_ways(
             rest = usable - pool
             longest = max((len(run) for run in rest.split_runs()), default=0)
             # Among equally large pools, the pool that leaves most shared ways adjacent is chosen, because a
-            # mask may need a run.
+            # mask can need a run.
             key = (count, longest, -first)
             if len(rest) >= keep and longest >= rules.min_bits and key > best_key:
                 best, best_key = pool, key
@@ -260,8 +264,8 @@ def assign_ways(
     masks: dict[str, WayMask] = {}
     moves: list[MaskMove] = []
     refused: dict[str, str] = {}
-    # Owners that have ways take precedence over new owners. Of the new owners, the one that wants most ways
-    # comes first, because it is the hardest to place.
+    # Owners that already have ways take precedence over new owners. Of the new owners, the one that wants
+    # most ways comes first, because it is the hardest to place.
     order = [owner for owner in held if owner in wanted]
     order += sorted(wanted.keys() - held.keys(), key=lambda owner: (-wanted[owner], owner))
     left = len(partition.pool)
@@ -276,9 +280,9 @@ def assign_ways(
         mask = held.get(owner, NO_WAYS)
         if _is_valid_mask(partition, mask) and not any(mask & other for other in masks.values()):
             masks[owner] = mask
-    # Masks that break a rule stay in effect until their owner has moved, so their ways are not free before.
+    # Masks that break a rule stay in effect until their owner has moved. Their ways are not free before that.
     misplaced = {owner: held[owner] for owner in served if owner in held and owner not in masks}
-    for owner in served:  # A mask that shrinks needs no free ways, and frees some.
+    for owner in served:  # Masks that shrink come first: they need no free ways, and free some.
         if owner in masks and len(masks[owner]) > wanted[owner]:
             after = _shrunk_mask(partition, masks, owner, wanted[owner])
             moves.append(MaskMove(owner, masks[owner], after))
@@ -289,7 +293,8 @@ def assign_ways(
             continue
         before = misplaced.pop(owner, masks.get(owner, NO_WAYS))
         for move in _moves_for(partition, masks, misplaced, owner, wanted[owner]):
-            # The search does not know the misplaced mask, which the kernel still has.
+            # The search does not know the misplaced mask of the owner, which is still in effect in the
+            # kernel.
             if move.owner == owner:
                 move = MaskMove(owner, before, move.after)
             before = move.after if move.owner == owner else before
@@ -345,13 +350,13 @@ def _moves_for(
         if place is not None:
             return (MaskMove(owner, own, place),)
     if _holes_allowed(partition.rules):
-        # If masks may have holes, any free ways can be used, and no other mask has to move.
+        # If masks can have holes, any free ways can be used, and no other mask has to move.
         free = partition.pool - taken - own
         kept = WayMask.from_ways(list(own) + list(free)[: count - len(own)])
         return (MaskMove(owner, own, kept),)
     moves = []
     for name, after in plan_moves(partition.pool, others, owner, own, count):
-        # The block of the owner itself is not in ``others``.
+        # The block of the owner itself is not in ``others``, so ``own`` is the default.
         moves.append(MaskMove(name, others.get(name, own), after))
         if name == owner:
             own = after
@@ -367,15 +372,19 @@ def _moves_for(
 def _best_place(
     partition: WayPartition, free: WayMask, taken: WayMask, own: WayMask, count: int
 ) -> WayMask | None:
-    """The run of ``count`` free ways with most of ``own``, then most open, in the smallest gap, lowest."""
+    """The best run of ``count`` free ways; None if there is no such run.
+
+    The best run has most ways of ``own``. Among equal runs, the run that leaves most open ways is chosen,
+    then the run in the smallest gap, and then the lowest run.
+    """
     best, best_key = None, (0, 0, 0, 0)
     for gap in free.split_runs():
         first = next(iter(gap))
         for start in range(first, first + len(gap) - count + 1):
             place = WayMask.from_range(start, count)
             left = len(partition.open_ways(taken | place))
-            # Ways that are kept still contain the owner's data. The smallest gap that fits leaves large gaps
-            # for large requests.
+            # Ways of ``own`` are preferred, because they still contain the owner's data. The smallest gap
+            # that fits leaves large gaps for large requests.
             key = (len(place & own), left, -len(gap), -start)
             if best is None or key > best_key:
                 best, best_key = place, key

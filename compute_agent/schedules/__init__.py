@@ -13,7 +13,7 @@ The module :mod:`realtime` chooses threads and their schedules, and sets these s
 The module :mod:`run_notes` stores notes of the guests with a priority or a cookie from the agent.
 
 Invariants. A guest is noted on disk before its first priority or cookie. The agent never changes schedules
-and cookies of other programs. A schedule or cookie belongs to another program if its guest has no note. A
-realtime schedule without the flag SCHED_RESET_ON_FORK also belongs to another program. Two groups have
-different cookies.
+and cookies of other programs. A schedule or cookie counts as set by another program if its guest has no note.
+A realtime schedule without the flag SCHED_RESET_ON_FORK also counts as set by another program. Two groups
+have different cookies.
 """

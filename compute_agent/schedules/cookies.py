@@ -1,8 +1,8 @@
 """Decides the wanted cookies of guests, as a pure function of present cookies and notes.
 
 If a guest of a group has a note and a cookie, all threads of the group get the cookie of this guest's main
-thread. If several guests have a note and a cookie, the first decides. If no guest of a group has a cookie,
-the agent first creates a cookie. A guest that comes from another group loses its old cookie.
+thread. If several guests have a note and a cookie, the first of them decides. If no guest of a group has a
+cookie, the agent first creates a cookie. A guest that comes from another group loses its old cookie.
 
 A guest that leaves its group has no cookie afterwards, like most guests. If the guest shared a cookie of
 another program before, it gets this cookie back from a guest that still has it.
@@ -41,7 +41,7 @@ class CookieGuest:
 
 @dataclass(frozen=True, slots=True)
 class CookieGrant:
-    """Threads that get the cookie of the process ``source``, or lose theirs if it is None."""
+    """Threads that get the cookie of the process ``source``. If it is None, they lose their cookies."""
 
     guest: CookieGuest
     source: ProcessIdentity | None
@@ -50,7 +50,10 @@ class CookieGrant:
 
 @dataclass(frozen=True, slots=True)
 class CookiePlan:
-    """A plan: the notes to store first, then the guests that get a new cookie, and then the grants.
+    """The changes of cookies that are planned.
+
+    First the notes are stored, then the guests in ``created`` get new cookies, and then the grants are
+    carried out.
 
     :ivar foreign: guests that have cookies of another program.
     """
@@ -81,8 +84,8 @@ def decide_cookies(guests: Iterable[CookieGuest], notes: RunNotes) -> CookiePlan
                 kept[guest.uuid] = note
                 grants.append(_grant_to(guest, None if source is None else source.main, cookie))
         elif guest.group and note is None and has and all(users[cookie] == 1 for cookie in has):
-            # All threads of the guest have a cookie, and no other guest has these cookies. So the guest
-            # already shares a core with no other guest.
+            # All threads of the guest have a cookie, and no other guest has these cookies. So these cookies
+            # already keep all other guests off the guest's cores.
             foreign.add(guest.uuid)
         elif guest.group:
             if note is None:
@@ -121,7 +124,7 @@ def _find_lender(note: RunNote, guests: Iterable[CookieGuest]) -> CookieGuest | 
     """Find the guest that can give back the cookie from before a note; None if there is no such guest."""
     lender = note.lender
     for other in guests:
-        # The kernel may use the number of a cookie again, but hardly for the same run of the same guest.
+        # The kernel can use the number of a cookie again, but hardly for the same run of the same guest.
         if lender is not None and (other.main, other.main_cookie) == (lender.main, lender.cookie):
             return other
     return None

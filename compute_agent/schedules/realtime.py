@@ -22,8 +22,9 @@ from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import CpuAssignment
 
 MAX_PRIORITY: Final = 49
-"""The highest priority of guest CPUs. The kernel's interrupt threads have 50, and a busy guest must not block
-them."""
+"""The highest priority of guest CPUs. The kernel's interrupt threads have priority 50, and a busy guest must
+not block them.
+"""
 
 NONE_HELD: Final = "it is for dedicated CPUs, and the guest holds none"
 NO_ROOM: Final = (
@@ -68,7 +69,7 @@ class ThreadSchedule:
 
     @property
     def is_like_own(self) -> bool:
-        """Whether the agent may have set this schedule."""
+        """Whether this schedule is one that the agent sets."""
         return self.policy in _OWN and 1 <= self.priority <= MAX_PRIORITY
 
 
@@ -110,13 +111,13 @@ def decide_schedules(
 
     :param present: the schedules of all threads of the guest.
     :param wanted: the threads that should have ``schedule``.
-    :param noted: whether the guest may have priorities of the agent.
+    :param noted: whether the guest perhaps has priorities of the agent.
     """
     own = {tid for tid, has in present.items() if noted and has.is_like_own}
     if any(has.is_realtime and tid not in own for tid, has in present.items()):
         wanted = ()
-    # A thread that has given up its priority keeps the flag alone. The flag already counts as the agent's
-    # before the guest has a note, because afterwards it would count anyway.
+    # A thread that has given up its priority keeps only the flag. If the guest is about to get a note, such a
+    # flag counts as set by the agent at once, because it would count so afterwards anyway.
     takes_flags = noted or bool(wanted)
     found = {}
     for tid, has in present.items():
@@ -172,7 +173,7 @@ def read_throttle(root: Path) -> str:
 
     The result is empty if there is no such limit. Linux 6.12 and later have the fair server, with which a
     busy realtime thread gives way only to threads that starve. A dedicated CPU has no such threads. Some
-    distributions have the fair server in older kernels. Only its file in debugfs shows this.
+    distributions have the fair server in older kernels. Only the server's file in debugfs shows this.
     """
     folder = root / "proc/sys/kernel"
     runtime, period = (

@@ -94,7 +94,7 @@ class RunNotesFile:
     def kept_notes(self) -> RunNotes:
         """The notes in the file; empty if the file does not exist. A damaged file is renamed.
 
-        :raises UnsafeFileError: another user may have written the file.
+        :raises UnsafeFileError: another user could have written the file.
         :raises OSError: the file cannot be read.
         """
         if self._notes is None:

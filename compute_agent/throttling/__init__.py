@@ -2,10 +2,10 @@
 
 Nouns
     Two *triggers* decide about limits. *Watermarks* act when the whole host is short of a resource, and
-    *interference* acts when one guest disturbs another one. Each trigger has a package of pure functions
+    *interference* acts when one guest disturbs another guest. Each trigger has a package of pure functions
     (``watermarks``, ``interference``), which compute actions from frozen values. A *lever* is a way to limit
     a guest, such as a CPU quota or cache ways. A *control* is a lever on one part of the host (domain), such
-    as an L3 cache. The *allotment* of a guest is the amount of a control that the guest may use while it is
+    as an L3 cache. The *allotment* of a guest is the amount of a control that the guest can use while it is
     not limited.
 
     The *executor* carries out the decisions that the triggers make. If a section is in *preview*, the
@@ -27,14 +27,14 @@ A worked example
     largest best-effort guest from 4 to 3.2 cores. The executor writes the limit to the state file, and passes
     it to the arbiter, which passes it to the worker. Later, interference limits the same guest to 2.5 cores
     to protect a neighbour, so 2.5 cores are in force. When interference removes its limit, 3.2 cores are in
-    force again. After usage was below the threshold for the cool-down, the limit is raised by steps. At the
-    guest's allotment, the limit is removed and deleted from the state file.
+    force again. When usage has been below the threshold for the option ``cool_down``, the limit is raised by
+    steps. At the guest's allotment, the limit is removed and deleted from the state file.
 
 Invariants
     - No trigger limits or evicts protected guests: preserved guests, guests with dedicated CPUs, and guests
       of unknown classes or of a class above ``[qos] highest_class``.
     - No step leaves a guest with less than ``[qos] min_share`` of its allotment.
     - A limit is in the state file before the kernel gets it, and stays in the file until it is removed.
-    - Each limit is removed some day, even after a crash of the agent, or after its section was removed.
+    - Each limit is removed at some time, even after a crash of the agent, or after its section was removed.
     - A section in preview only writes logs, events and metrics.
 """

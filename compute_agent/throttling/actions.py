@@ -13,13 +13,15 @@ from compute_agent.model.resource import ThrottleControl
 # Limits are nested by guest and then by ThrottleControl, because all limits of a guest are compared with the
 # worker's limits at once.
 GuestLimits = dict[str, dict[ThrottleControl, float]]
-"""The limits of all guests: uuid of the guest, then ``ThrottleControl`` (for example the CPU quota), then
-the limit in the lever's unit, such as cores."""
+"""The limits of all guests, by uuid of the guest and by ``ThrottleControl``, such as the CPU quota.
+
+A limit is in the lever's unit, such as cores.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchScheduling:
-    """Keep new guests away (``off``) or let them in; ``watermarks`` names sections above threshold."""
+    """Keep new guests away (``off``) or let them in; ``watermarks`` names the exceeded sections."""
 
     off: bool
     watermarks: tuple[str, ...] = ()
@@ -83,7 +85,7 @@ class ThrottleAction:
 
 @dataclass(frozen=True, slots=True)
 class RestoreAction:
-    """The action to raise the limit ``knob`` of a guest, or to remove this limit (``limit`` None)."""
+    """The action to raise the limit ``knob`` of a guest to ``limit``; None removes the limit."""
 
     guest: str
     knob: ThrottleControl

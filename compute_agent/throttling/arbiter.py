@@ -1,4 +1,4 @@
-"""The arbiter of limits: it combines the limits that several triggers request for one guest.
+"""The arbiter of limits combines the limits that several triggers request for one guest.
 
 A trigger is a reason to limit guests: a watermark of the host, or interference between guests. If both
 triggers request a limit for the same resource of a guest, the lower limit is in force.
@@ -21,7 +21,7 @@ from compute_agent.throttling.actions import GuestLimits
 LOG = logging.getLogger(__name__)
 
 ANSWER_SECONDS: Final = 10.0
-"""Seconds to wait for the worker, which may be busy with another guest or wait for libvirtd."""
+"""Seconds to wait for the worker, which can be busy with another guest or wait for libvirtd."""
 
 
 class LimitArbiter:
@@ -42,7 +42,7 @@ class LimitArbiter:
     def replace_limits(self, owner: str, limits: Mapping[str, Mapping[ThrottleControl, float]]) -> None:
         """Replace all limits that the trigger ``owner`` requests, but set no limit in the kernel yet.
 
-        The next call of repair_limits() brings the limits to the kernel. ``limits`` are by uuid of the guest
+        The next call of repair_limits() sets the limits in the kernel. ``limits`` are by uuid of the guest
         and by ``ThrottleControl``, in the unit of the lever (cores for the CPU quota).
         """
         with self._lock:
@@ -53,13 +53,13 @@ class LimitArbiter:
 
         :param limit: the requested limit in the unit of ``knob``, such as cores; None withdraws the request.
         :raises GuestGoneError: the guest does not run any more.
-        :raises DriverError: the kernel refuses a limit; the former limits are in force.
+        :raises DriverError: the kernel refuses a limit; the former limits stay in force.
         :raises TimeoutError: the worker does not answer in time; repair_limits() corrects the limit.
         """
         # The lock is held until the worker has answered. Otherwise two triggers could each compute a lowest
         # limit, and the worker could apply the older of these limits last.
         with self._lock:
-            # The dictionary is new, so that the old dictionary can be restored after a failure.
+            # The dictionary is a copy, so that the old dictionary can be restored after a failure.
             before = self._wanted.get(owner, {})
             of_guest = {**before.get(guest, {})}
             of_guest.pop(knob, None)
@@ -69,8 +69,8 @@ class LimitArbiter:
             try:
                 lowest = self._combine_limits().get(guest, {}).get(knob)
                 self._pipeline.submit(LimitGuest(guest, knob, lowest)).result(ANSWER_SECONDS)
-            # BaseException, because an interrupt counts as a failure, too: repair_limits() must not set this
-            # limit later.
+            # BaseException is caught, because an interrupt counts as a failure, too: repair_limits() must not
+            # set this limit later.
             except BaseException:
                 self._wanted[owner] = before
                 raise
@@ -91,7 +91,7 @@ class LimitArbiter:
         A limit differs if the guest was started again without its limits, or if the worker answered too late.
         """
         refused = {}
-        # The log names guests as operators know them, not by uuid only.
+        # These guests are needed for the log, which shows the names of guests and not only their uuids.
         guests = {view.guest.uuid: view.guest for view in views}
         with self._lock:
             for event in limit_differences(self._combine_limits(), views):
@@ -133,7 +133,7 @@ def lowest_of(wanted: Iterable[Mapping[str, Mapping[ThrottleControl, float]]]) -
 def limit_differences(
     wanted: Mapping[str, Mapping[ThrottleControl, float]], views: Sequence[GuestView]
 ) -> list[LimitGuest]:
-    """Events that change limits of ``views``, the guests as the worker sees them, to ``wanted``."""
+    """The events that change limits to ``wanted``; ``views`` are the guests with their limits in force."""
     found = []
     for view in views:
         uuid = view.guest.uuid

@@ -1,4 +1,4 @@
-"""Evictions: a guest is stopped, or a command of the operator moves it; then its allocation is deleted."""
+"""Evictions: a guest is stopped, or a command of the operator moves it. Then its allocation is deleted."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _AT_A_TIME: Final = 8
 libvirtd, and other calls of libvirt would have to wait."""
 
 MAX_ENDS: Final = 16
-"""Maximum number of guests that are stopped at the same time at the ends of their claims. All guests of a
-window end together, and each of them may need the whole grace period. The number is lower than the 20 threads
+"""Maximum number of guests that are stopped at the same time at the ends of their claims. All claims of a
+window end together, and each guest can need the whole grace period. The number is lower than the 20 threads
 that libvirtd has by default, and a guest occupies a thread only during the request to stop the guest.
 """
 
-# The wait is long, because the worker may be busy with a new configuration for many guests.
+# The wait is long, because the worker can be busy with a new configuration for many guests.
 _ANSWER_SECONDS: Final = 50.0
 _POLL_SECONDS: Final = 0.1
 """Seconds between two checks whether a guest still runs."""
@@ -44,7 +44,7 @@ _FIRST_PAUSE: Final = 0.1
 """Seconds between the first two attempts to delete an allocation; each further pause is twice as long."""
 
 _MAX_PAUSE: Final = 60.0
-"""The longest pause, in seconds. With a longer pause, the agent would notice late that Placement answers
+"""The longest pause, in seconds. With a longer pause, the agent would notice too late that Placement answers
 again.
 """
 
@@ -59,7 +59,7 @@ EVICTION_THREAD: Final = ThreadSpec(
 
 
 class EvictionFailedError(Exception):
-    """The guest still runs or keeps its allocation after an eviction; the text has the reason."""
+    """After an eviction, the guest still runs or keeps its allocation. The text has the reason."""
 
 
 class EvictionInterruptedError(EvictionFailedError):
@@ -69,16 +69,19 @@ class EvictionInterruptedError(EvictionFailedError):
 StopGuest = Callable[[str], None]
 """A function that makes the guest with the given uuid leave.
 
-When the call returns, the guest has left. If the guest stays, an exception has the reason. Calls may be
+When the call returns, the guest has left. If the guest stays, an exception has the reason. Calls can be
 repeated.
 """
 
 
 class UsualStop(Protocol):
-    """The function that makes a guest leave. A metric may replace this function by another function."""
+    """The function that makes a guest leave by default.
+
+    A metric of another package can have a function of its own instead.
+    """
 
     def __call__(self, uuid: str, grace: float | None = None) -> None:
-        """Make a guest leave in ``grace`` seconds; None means ``[qos] evict_grace``."""
+        """Make a guest leave within ``grace`` seconds; None means ``[qos] evict_grace``."""
         ...
 
 
@@ -91,7 +94,7 @@ class GuestEvictor:
         """``stop`` makes a guest leave, unless begin_eviction() gets another function for this guest.
 
         ``give_back`` deletes the guest's allocation on this host. The function waits while Placement is
-        unavailable, and may be called again. ``at_a_time`` is the maximum number of guests that are stopped
+        unavailable, and can be called again. ``at_a_time`` is the maximum number of guests that are stopped
         at the same time.
         """
         self._stop = stop
@@ -107,13 +110,13 @@ class GuestEvictor:
         """
         if guest not in self._running:
             self._running.add(guest)
-            # The agent does not wait for this thread, because the operator's command may hang, or Placement
-            # may not answer.
+            # The agent does not wait for this thread, because the operator's command can hang, and Placement
+            # can be unavailable.
             usual = self._stop if grace is None else partial(self._stop, grace=grace)
             run_aside(EVICTION_THREAD, partial(self._see_off, guest, stop or usual), f"-{guest}")
 
     def finished_evictions(self) -> dict[str, Exception | None]:
-        """Ended evictions since the last call, by uuid: None if the guest has left, or the error."""
+        """Evictions that ended since the last call, by uuid: None if the guest has left, or the error."""
         over = {}
         while not self._over.empty():
             guest, error = self._over.get()
@@ -125,18 +128,18 @@ class GuestEvictor:
         try:
             with self._turn:
                 stop(guest)
-            # The allocation is deleted after the guest has left, because the scheduler may then place another
-            # guest here. The semaphore is released before, so that an outage of Placement does not block
-            # other evictions.
+            # The allocation is deleted after the guest has left, because the scheduler can then place another
+            # guest here. The semaphore is released before this, so that an outage of Placement does not
+            # block other evictions.
             self._give_back(guest)
-        except Exception as error:  # an operator's command or another package's code may do anything
+        except Exception as error:  # an operator's command or another package's code can do anything
             self._over.put((guest, error))
         else:
             self._over.put((guest, None))
 
 
 class GuestEvictions:
-    """Stops guests and deletes their allocations; calls may come from several threads, and take minutes."""
+    """Stops guests and deletes their allocations. Several threads may call it; a call can take minutes."""
 
     def __init__(
         self,
@@ -154,11 +157,11 @@ class GuestEvictions:
         self._called: dict[str, str] = {}
 
     def use_settings(self, settings: ThrottlingSettings, client: PlacementClient) -> None:
-        """Replace the settings and the client, from the next guest or attempt to delete an allocation on."""
+        """Use the settings from the next guest on, and the client from the next deletion of an allocation."""
         self._settings, self._client = settings, client
 
     def end_waiting(self) -> None:
-        """End all waits, because this run of the agent ends. The next agent continues the evictions."""
+        """End all waits, because this run of the agent ends. The next run continues the evictions."""
         self._ended.set()
 
     def stop_guest(self, uuid: str, grace: float | None = None) -> None:
@@ -169,7 +172,8 @@ class GuestEvictions:
         :raises CommandFailedError: the operator's command failed.
         :raises DriverError: the driver could not stop the guest.
         """
-        # ``guest`` is None if the guest has ended by itself, or if a former agent has stopped the guest.
+        # ``guest`` is None if the guest has ended by itself, or if an earlier run of the agent has stopped
+        # it.
         guest = self._running_guest(uuid)
         if guest is None:
             return
@@ -177,25 +181,25 @@ class GuestEvictions:
         grace = self._settings.evict_grace if grace is None else grace
         try:
             self._ask_to_leave(guest, grace)
-        # If the guest has ended in spite of the error, the error does not matter.
+        # An error does not matter if the guest has ended nevertheless.
         except (DriverError, CommandFailedError) as error:
             if self._still_runs(guest):
                 raise
-            # For example, a migration command may fail after the guest has arrived on another host.
+            # For example, a migration command can fail after the guest has arrived on another host.
             LOG.info(
                 "Guest %s does not run here any more, although its eviction reported an error: %s",
                 guest,
                 error,
             )
         deadline = time.monotonic() + grace
-        # The guest may still run without an error: it may ignore the request to shut down, and an operator's
-        # command may do nothing.
+        # Even without an error, the guest can still run: it can ignore the request to shut down, or an
+        # operator's command can do nothing.
         while self._still_runs(guest):
             if time.monotonic() >= deadline:
                 raise EvictionFailedError("it still runs after it was asked to stop")
             self._wait(_POLL_SECONDS)
-        # The driver also reports the end, but later. Until then, the worker would see a running guest without
-        # an allocation.
+        # The worker is told at once that the guest has ended, because the driver reports this later. Until
+        # then, the worker would see a running guest without an allocation.
         with contextlib.suppress(FutureTimeoutError):
             self._pipeline.submit(GuestStopped(guest)).result(_ANSWER_SECONDS)
 
@@ -206,8 +210,8 @@ class GuestEvictions:
     def give_back(self, uuid: str) -> None:
         """Delete the part of a guest's allocation that is on providers of this host.
 
-        The amounts on other providers, such as a shared disk, stay. The method tries again until Placement
-        accepts the change or the guest runs again.
+        The amounts on other providers, such as a shared disk, stay. The method repeats the request until
+        Placement accepts the change, or until the guest runs again.
 
         :raises EvictionFailedError: the agent ends.
         """
@@ -241,11 +245,11 @@ class GuestEvictions:
         client = self._client
         held = client.get_allocations(uuid)
         ours = self._pipeline.host_state.own_part(held.resources)
-        # Without amounts on this host, as after an earlier deletion or a migration, a write would only cause
-        # a conflict.
+        # If the guest has no amounts on this host, for example after a migration, a write would only cause a
+        # conflict.
         if not ours:
             return
-        # Nova deletes the allocation together with the instance, and needs it until then.
+        # Nova needs the allocation of an instance until Nova itself deletes the instance.
         if self._pipeline.host_state.tree.beside:
             LOG.info("Guest %s keeps its allocation, because Nova owns the guest", name)
             return

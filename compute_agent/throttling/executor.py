@@ -1,9 +1,9 @@
-"""The executor carries out the decisions of triggers, one round of one trigger at a time.
+"""The executor carries out the decisions of a trigger in each round of the trigger.
 
 In each round, the executor first reports the actions of sections in preview, without carrying them out. After
 this report, the executor asks the trigger for a plan, saves the state, and acts. If an action on a guest
 fails, the executor asks for another plan without this guest. Each action that restricts a guest is on disk
-before it is carried out, so that after a crash the next agent has all limits.
+before it is carried out, so that after a crash the next run of the agent knows all limits.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ESCALATE_THREAD: Final = ThreadSpec(
 
 
 class ThrottleTrigger(Protocol[A]):
-    """Plans actions on guests for one reason, such as watermarks, and learns their outcomes."""
+    """Plans actions on guests for one reason, such as watermarks, and records the outcomes of the actions."""
 
     @property
     def limit_owner(self) -> str:
@@ -56,7 +56,7 @@ class ThrottleTrigger(Protocol[A]):
         ...
 
     def plan_actions(self) -> Sequence[A]:
-        """The actions of this round, in order; called again for more after a failed action."""
+        """The actions of this round, in order. After a failed action, a further call returns another plan."""
         ...
 
     def settle_action(self, action: A, succeeded: bool) -> bool:
@@ -64,7 +64,7 @@ class ThrottleTrigger(Protocol[A]):
         ...
 
     def save_state(self, actions: Sequence[A]) -> None:
-        """Save the state as it will be after those ``actions`` that restrict guests.
+        """Save the state that will hold after those ``actions`` that restrict guests.
 
         :raises OSError: the state could not be saved; the next call tries again.
         """
@@ -97,7 +97,7 @@ class EvictionStarter(Protocol):
         ...
 
     def finished_evictions(self) -> Mapping[str, Exception | None]:
-        """Ended evictions since the last call, by uuid: None if the guest has left, or the error."""
+        """Evictions that ended since the last call, by uuid: None if the guest has left, or the error."""
         ...
 
 
@@ -133,7 +133,8 @@ class ThrottleExecutor:
 
     def run_round(self, trigger: ThrottleTrigger[A]) -> tuple[A, ...]:
         """Carry out a plan, log and count failures; return the actions that succeeded."""
-        # Preview comes first, because it is about the host as measured, before the actions of this round.
+        # Preview comes first, because its actions are for the measured host, before the actions of this
+        # round.
         self._show_preview(trigger.limit_owner, trigger.preview_actions())
         done: list[A] = []
         again = True
@@ -151,9 +152,9 @@ class ThrottleExecutor:
         return tuple(done)
 
     def save_state(self, trigger: ThrottleTrigger[A], actions: Sequence[A] = ()) -> None:
-        """Save the state of a trigger as it will be after the restricting actions among ``actions``.
+        """Save the state that a trigger will have after those ``actions`` that restrict guests.
 
-        A failure, such as a full disk, is logged once per error text, and does not end the round.
+        A failure, such as a full disk, does not end the round. The same error is logged only once.
         """
         try:
             trigger.save_state(actions)
@@ -167,8 +168,9 @@ class ThrottleExecutor:
     def resume_state(
         self, owner: str, throttles: Iterable[ThrottledGuest], evictions: Iterable[PendingEviction]
     ) -> None:
-        """Set saved limits, where the trigger's first round repeats failures, and continue evictions."""
-        # A former agent saved each limit before it set the limit, and may have ended in between.
+        """Set the saved limits, and continue the saved evictions; the first round corrects failed limits."""
+        # The previous run of the agent saved each limit before it set the limit, and may have ended in
+        # between.
         for one in throttles:
             try:
                 self._set_limit(owner, one.guest, one.knob, one.limit)
@@ -185,7 +187,10 @@ class ThrottleExecutor:
             self._begin_eviction(eviction.guest, eviction.metric, eviction.grace)
 
     def finished_evictions(self, pending: Iterable[PendingEviction]) -> Mapping[str, Exception | None]:
-        """Report and return ended ones of ``pending`` by uuid: None if the guest has left, or the error."""
+        """Report and return ended evictions, by uuid: None if the guest has left, or the error.
+
+        :param pending: the evictions in the state of the trigger, with their metrics.
+        """
         # The evictor knows only the uuids of guests. The trigger's state has the metric because of which a
         # guest had to leave.
         metrics = {one.guest: one.metric for one in pending}
@@ -219,14 +224,14 @@ class ThrottleExecutor:
                     self._set_limit(owner, action.guest, action.knob, action.limit)
         except GuestGoneError:
             return True  # a guest that has ended uses nothing, so the action is not needed any more
-        except Exception as error:  # commands of operators and code of other packages may raise anything
+        except Exception as error:  # commands of operators and code of other packages can raise anything
             self.telemetry.record_action(action, EventOutcome.FAILED, f"{type(error).__name__}: {error}")
             return False
         self.telemetry.record_action(action, EventOutcome.DONE)
         return True
 
     def _set_limit(self, owner: str, guest: str, knob: ThrottleControl, limit: float | None) -> None:
-        # A lever of another package may set limits by itself; the worker does not know these limits.
+        # A lever of another package can set limits by itself; the worker does not know these limits.
         lever = self._registry.levers.get(knob.lever)
         if lever is not None and lever.set_limit is not None:
             lever.set_limit(guest, knob.domain, limit)
@@ -234,7 +239,7 @@ class ThrottleExecutor:
             self._arbiter.set_limit(owner, guest, knob, limit)
 
     def _begin_eviction(self, guest: str, metric: str, grace: float | None) -> None:
-        # A saved state may name a metric of a package that was removed since. The default eviction of the
+        # A saved state can name a metric of a package that was removed since. The default eviction of the
         # agent then applies.
         described = self._registry.get(metric)
         self._evictor.begin_eviction(guest, described.evict if described else None, grace)
@@ -256,7 +261,7 @@ class ThrottleExecutor:
             self.telemetry.record_action(decision, EventOutcome.DONE)
 
     def _show_preview(self, owner: str, actions: Iterable[ThrottlingAct]) -> None:
-        """Report the actions of sections in preview, without the actions that the previous round reported."""
+        """Report the actions of sections in preview, except those that the previous round has reported."""
         shown = {_preview_key(action): action for action in actions}
         before = self._previewed.get(owner, frozenset())
         for key, action in shown.items():
@@ -268,7 +273,7 @@ class ThrottleExecutor:
 
 
 def _preview_key(action: ThrottlingAct) -> Hashable:
-    """A key of a previewed action, by which the next round does not report it again."""
+    """The key by which the next round recognises a previewed action, and does not report it again."""
     if isinstance(action, CaseDecision):
         return action.case.watch, action.case.victim, action.case.suspect
     return type(action), "" if isinstance(action, SwitchScheduling) else action.guest

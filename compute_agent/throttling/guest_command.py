@@ -21,7 +21,7 @@ _MAX_MESSAGE: Final = 500
 shown."""
 
 _PIECE_BYTES: Final = 1 << 16
-"""Bytes of one read: the default capacity of a pipe on Linux (pipe(7))."""
+"""Maximum number of bytes of one read: the default capacity of a pipe on Linux (pipe(7))."""
 
 _LOCK_SECONDS: Final = 1.0
 """Maximum seconds that :meth:`RunningProgram.end_program` waits while a program starts."""
@@ -74,7 +74,7 @@ class RunningProgram:
     def __init__(self) -> None:
         self.is_ended = False
         # The lock is held while a process is started, and while the process is reaped. Afterwards another
-        # process may get the same process id.
+        # process can get the same process id.
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -89,7 +89,7 @@ class RunningProgram:
             try:
                 self._process = subprocess.Popen(
                     words,
-                    # A program that waits for input reads the end of the file at once.
+                    # A program that reads its input gets the end of the file at once, and does not wait.
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
@@ -114,7 +114,7 @@ class RunningProgram:
     def end_program(self) -> None:
         """Kill the program and its children. Later calls of start() fail."""
         self.is_ended = True
-        # The wait has a timeout, because the start of a program on a network folder may hang.
+        # The wait has a timeout, because the start of a program on a network folder can hang.
         if self._lock.acquire(timeout=_LOCK_SECONDS):
             try:
                 if self._process is not None:
@@ -125,7 +125,7 @@ class RunningProgram:
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
     """Kill the process group of a process that is not reaped yet."""
-    with suppress(ProcessLookupError, PermissionError):  # all processes have ended, or act as other users
+    with suppress(ProcessLookupError, PermissionError):  # all processes have ended, or run as other users
         os.killpg(process.pid, signal.SIGKILL)
 
 
@@ -182,12 +182,12 @@ def _last_words(process: subprocess.Popen[bytes], deadline: float) -> tuple[str,
                     raise subprocess.TimeoutExpired(process.args, left)
                 for descriptor in (key.fd for key, _ in ready):
                     if descriptor == watch:
-                        # A child in the background would keep the pipes open.
+                        # Children are killed, because a child in the background would keep the pipes open.
                         _kill_group(process)
                         is_over = True
                         selector.unregister(watch)
                     elif piece := os.read(descriptor, _PIECE_BYTES):
-                        # Only the end is kept, because the output may have any length. A character of UTF-8
+                        # Only the end is kept, because the output can have any length. A character of UTF-8
                         # has at most four bytes.
                         words[descriptor] = (words[descriptor] + piece)[-4 * _MAX_MESSAGE :]
                     else:
@@ -199,7 +199,10 @@ def _last_words(process: subprocess.Popen[bytes], deadline: float) -> tuple[str,
 
 
 def missing_program(command: str) -> str:
-    """Why a command's program cannot run here; empty if it can, or :func:`guest_command` refuses."""
+    """The reason why the program of a command cannot run here; empty if the program can run.
+
+    The result is also empty for a command that :func:`guest_command` refuses.
+    """
     try:
         words = shlex.split(command)
     except ValueError:

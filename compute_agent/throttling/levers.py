@@ -14,7 +14,10 @@ from compute_agent.model import resource
 from compute_agent.usage.snapshot import GuestAllotment, GuestUsage, MetricSeries
 
 _TOLERANCE: Final = 1e-9
-"""Tolerance of rounding, in granules: 0.3 / 0.1 is 2.999... as a float and has to count as 3 granules."""
+"""Tolerance of rounding, in granules.
+
+For example, 0.3 / 0.1 is 2.999... as a float, and has to count as 3.
+"""
 
 _AT_LIMIT: Final = 0.9
 """A limit does not slow down a guest that uses less than this part of the limit."""
@@ -38,8 +41,8 @@ class ThrottleSteps:
 
 def lowest_limit(allotment: GuestAllotment, steps: ThrottleSteps) -> float:
     """The lowest limit that a guest can get: ``min_share`` of its allotment, in the lever's unit."""
-    # The limit is rounded up, so that the guest keeps at least its share. A coarse granule may exceed the
-    # allotment.
+    # The limit is rounded up, so that the guest keeps at least its share. If granules are coarse, the result
+    # of rounding can exceed the allotment.
     return min(_round_up(allotment.full * steps.min_share, allotment.granule), allotment.full)
 
 
@@ -127,8 +130,8 @@ MEMORY_HIGH: Final = ThrottleLever(
     resource.MEMORY_HIGH, "memory_usage", "bytes", memory_down, memory_up, gradual=True
 )
 BLOCKIO: Final = ThrottleLever(resource.BLOCKIO, "io_pressure", "percent")
-"""The lever on block I/O. Its limits are percentages of the weight and the rates of the guest's class of
-block I/O.
+"""The lever that limits block I/O. Its limits are percentages of the weight and the rates of the guest's
+class of block I/O.
 
 For a guest without such a class, the limits are percentages of the default weight.
 """

@@ -14,11 +14,11 @@ from compute_agent.throttling.guest_command import CommandFailedError, RunningPr
 from compute_agent.throttling.watermarks.sources import MetricSource
 
 _MAX_BYTES: Final = 1 << 20
-"""Maximum number of bytes of an answer of Prometheus."""
+"""Maximum number of bytes of an answer from Prometheus."""
 
 
 _MAX_REASON: Final = 200
-"""Maximum number of characters that are shown of the reason why Prometheus refuses a query."""
+"""Maximum number of characters of the shown reason why Prometheus refuses a query."""
 
 
 class SourceAwayError(Exception):
@@ -63,18 +63,18 @@ def parse_answer(content: bytes) -> float:
         if len(result) != 1:
             raise ValueError(f"the query gives {len(result)} series: make one of them, as by sum() or max()")
         return _parse_number(result[0]["value"][1])
-    # The server at the configured address may not be Prometheus.
+    # The server at the configured address is perhaps not Prometheus.
     except (KeyError, IndexError, TypeError, RecursionError) as error:
         raise ValueError("the answer is not one of Prometheus") from error
 
 
 def refusal_reason(content: bytes) -> str:
-    """A colon and the reason why Prometheus refused a query; empty if the answer has no reason."""
+    """The reason why Prometheus refused a query, after a colon; empty if the answer has no reason."""
     try:
         # An answer is, for example, {"status": "error", "errorType": "bad_data", "error": "1:5: parse error:
         # ..."}.
         reason = json.loads(content)["error"]
-    # A proxy may answer instead of Prometheus.
+    # A proxy can answer instead of Prometheus.
     except (ValueError, LookupError, TypeError, RecursionError):
         return ""
     return f": {printable_text(str(reason)[:_MAX_REASON])}"
@@ -85,7 +85,7 @@ def _parse_number(text: Any) -> float:
         value = float(text)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{str(text)[:100]!r} is no number") from error
-    # An integer of JSON has any number of digits.
+    # An integer in JSON can have any number of digits.
     except OverflowError as error:
         raise ValueError("the value is too large") from error
     if not math.isfinite(value):

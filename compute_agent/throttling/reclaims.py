@@ -1,4 +1,4 @@
-"""Reclaim: the kernel writes memory that guests do not use to swap.
+"""Reclaim of memory: the kernel moves memory that guests do not use to swap.
 
 Watermarks reclaim memory before they limit or evict guests.
 """

@@ -53,7 +53,8 @@ def parse_schedstat(text: str) -> int:
 
     The kernel's Documentation/scheduler/sched-stats.rst has the format.
     """
-    # The file has three numbers: time on a CPU, time runnable and waiting, and the number of time slices.
+    # The file has three numbers: the time on a CPU, the time of waiting for a CPU, and the number of time
+    # slices.
     return int(text.split()[1])
 
 
@@ -63,7 +64,7 @@ def parse_io_stat(text: str) -> int:
 
 
 class _SampledThreads(NamedTuple):
-    """The threads of a guest of which the agent reads counters.
+    """The threads of a guest that the agent reads counters of.
 
     If a guest has too many threads, only some are read. ``each`` is the number of all threads divided by the
     number of read threads.
@@ -88,7 +89,7 @@ class GuestReader:
         allotments: CacheAllotments | None = None,
         cycles: CycleCounters | None = None,
     ) -> None:
-        """``root`` is the folder that contains ``proc``; it is not a prefix of cgroup paths."""
+        """``root`` is the folder that contains ``proc``. Paths of cgroups are not below ``root``."""
         self.cycles = PerfEvents() if cycles is None else cycles
         self._driver = driver
         self._subjects = SubjectFactory(driver, allotments)
@@ -113,8 +114,7 @@ class GuestReader:
     ) -> GuestSamples | None:
         """Read the counters of all guests, and return each guest's values since the previous read.
 
-        The result is None for the first call. The result is also None if the last call was more than a minute
-        ago.
+        The first call returns None. A call also returns None if the last call was more than a minute ago.
 
         :param online: the numbers of the host's CPUs that are online.
         :param signals: names of the signals for which values are needed.
@@ -125,7 +125,7 @@ class GuestReader:
             time, self._root, self._subjects.build_subjects(views, self._classes()), self._cache
         )
         before = self._before
-        # CPU use is read for each signal, because signals leave out guests that are idle.
+        # CPU use is read for every choice of signals, because most signals leave out idle guests.
         cores = guest_cpu_use(now, before)
         # Each thread has files of its own, so threads are read only for the two signals that need them.
         by_thread = not {"run_delay", "cpi"}.isdisjoint(signals)
@@ -148,7 +148,7 @@ class GuestReader:
             # The difference is computed for each thread, because the sum over all threads falls when a thread
             # ends.
             waited = _grown_waits(self._waits.get(uuid, {}), waits.get(uuid, {}))
-            # A guest without an assignment may run on every CPU.
+            # A guest without an assignment can run on every CPU.
             cpus = online if view.assignment is None else view.assignment.cpus & online
             readings[uuid] = GuestReading(
                 subject.facts,
@@ -173,7 +173,8 @@ class GuestReader:
             found = self._driver.vcpu_threads(view.guest)
         except DriverError:  # the guest has ended, or libvirtd does not answer
             return _SampledThreads()
-        # A guest with thousands of threads would cost the agent more CPU time than all other guests.
+        # If the agent read thousands of threads of one guest, this guest would cost it more CPU time than all
+        # others.
         if len(found) <= MAX_THREADS:
             return _SampledThreads(found)
         return _SampledThreads(frozenset(heapq.nsmallest(MAX_THREADS, found)), len(found) / MAX_THREADS)
@@ -240,7 +241,7 @@ class MetricSampler:
     ) -> None:
         """Prepare measurements.
 
-        :param root: the folder that contains ``proc``, usually ``/``; it is not a prefix of cgroup paths.
+        :param root: the folder that contains ``proc``, usually ``/``. Paths of cgroups are not below it.
         :param cache: reads the counters of caches; None means that caches are not measured.
         :param read_source: returns the last value of a metric from outside the kernel, by its name.
         :param read_oversold: returns the oversold amount of a reclaimed resource class.
@@ -287,8 +288,8 @@ class MetricSampler:
         unreadable, and when it is readable again. Rates are means since the last round, so the first round
         has no rates.
 
-        :param near: the watermarks with metrics that are measured for guests. measure_host() must have
-            measured the host in this round for all other watermarks. None means all watermarks.
+        :param near: the watermarks with metrics that are measured for guests; None means all watermarks. For
+            all other watermarks, measure_host() must have measured the host in this round.
         """
         now = self._begin_round(time)
         now.subjects = subjects
@@ -310,7 +311,7 @@ class MetricSampler:
         """
         if self._present is None or self._present.time != time or self.guest_metrics:
             # This round uses the parsed values of the round before. That round must read nothing more,
-            # because its values would be of two moments.
+            # because its values would then be of two moments.
             if self._present is not None:
                 self._present.close()
             self._before = self._present
@@ -335,7 +336,7 @@ class MetricSampler:
             # Guests of one host have the same few domains, so each series is made once.
             series: dict[str, MetricSeries] = {}
             for guest, by_domain in measured.guests.items():
-                # Guests that are unknown here are left out, because code of another package may return any
+                # Guests that are unknown here are left out, because code of another package can return any
                 # guests.
                 if (of_guest := usage.get(guest)) is not None:
                     for domain, used in by_domain.items():
@@ -373,6 +374,6 @@ def _measure_metric(
 ) -> MetricUsage:
     try:
         return metric.measure(now, before)
-    except Exception:  # code of another package may raise anything; the other metrics are still measured
+    except Exception:  # code of another package can raise anything; the other metrics are still measured
         LOG.exception("The metric %s cannot be measured", metric.name)
         return MetricUsage()

@@ -45,7 +45,7 @@ class ThrottlingSettings:
 
     @property
     def foreign_levers(self) -> frozenset[str]:
-        """Names of the levers from other packages, which set limits without the agent's worker."""
+        """Names of the levers from other packages that set limits without the agent's worker."""
         levers = self.rules.registry.levers.items()
         return frozenset(name for name, lever in levers if lever.set_limit is not None)
 
@@ -55,7 +55,7 @@ def read_settings(conf: cfg.ConfigOpts, registry: MetricRegistry) -> ThrottlingS
 
     :raises ConfigError: an option is wrong, or options contradict each other; the text names them.
     """
-    # Classes are read first, because watermarks and watches may name only existing classes.
+    # Classes are read first, because watermarks and watches can name only existing classes.
     classes = parse_classes(conf)
     return ThrottlingSettings(
         build_rules(conf, registry, classes),
@@ -73,7 +73,7 @@ def build_rules(conf: cfg.ConfigOpts, registry: MetricRegistry, classes: QosClas
 
     :raises ConfigError: an option is wrong, or options contradict each other; the text names them.
     """
-    # Expressions may name the metrics of sources.
+    # Expressions can name the metrics of sources.
     registry = with_expressions(conf, with_sources(conf, registry))
     return WatermarkRules(
         registry,
@@ -122,7 +122,7 @@ def _read_watch(name: str, options: Any, classes: QosClasses) -> InterferenceWat
 def _read_command(option: str, command: str | None, timeout: float) -> GuestCommand | None:
     if command is None:
         return None
-    # guest_command() splits the words now, so that an unbalanced quote is an error of the start, and not of
+    # guest_command() splits the words now, so that an unbalanced quote is reported at the start, and not at
     # an eviction.
     try:
         return guest_command(command, timeout)

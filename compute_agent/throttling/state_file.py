@@ -63,7 +63,7 @@ class FormerState(Protocol):
 
     @property
     def former_watermarks(self) -> Any:
-        """The file's state of watermarks, as JSON values; None without one."""
+        """The state of watermarks in the file, as JSON values; None if the file has none."""
         ...
 
     def drop_former_watermarks(self) -> None:
@@ -76,7 +76,7 @@ class FormerState(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ThrottlingState:
-    """The state of both triggers, which outlives the process of the agent."""
+    """The states of both triggers, which outlive the process of the agent."""
 
     watermarks: WatermarkState = field(default_factory=WatermarkState)
     interference: InterferenceState = field(default_factory=InterferenceState)
@@ -104,16 +104,16 @@ class ThrottlingFile:
         self._clock = clock
         self._lock = threading.Lock()
         self._state = _load_state(self._path, clock())
-        # None makes the first call of _write() create the file, even if the state is empty.
+        # If the value is None, the first call of _write() creates the file, even if the state is empty.
         self._saved: ThrottlingState | None = self._state if self._path.exists() else None
         self._learnt_at = clock()
-        #: Functions that remove files of former releases. Each write calls them until they succeed.
+        #: Functions that remove the files of former releases. Each write calls them until they succeed.
         self._leftovers: list[Callable[[], None]] = []
         self._take_over(folder / FORMER_FILE, former)
 
     @property
     def state(self) -> ThrottlingState:
-        """The present state, which may be newer than the file."""
+        """The present state, which can be newer than the file."""
         return self._state
 
     def keep_watermarks(self, state: WatermarkState) -> None:
@@ -129,7 +129,8 @@ class ThrottlingFile:
     def keep_interference(self, state: InterferenceState, *, learnt: bool = False) -> None:
         """Replace the state of interference. Cases and pairs are on disk when this method returns.
 
-        Baselines, which change with each sample, are saved only periodically, or at once with ``learnt``.
+        Baselines, which change with each sample, are saved only periodically, or at once if ``learnt`` is
+        set.
 
         :raises OSError: the file could not be written; the next call tries again.
         """
@@ -138,15 +139,15 @@ class ThrottlingFile:
             # write is for the other trigger.
             self._state = replace(self._state, interference=state)
             saved = InterferenceState() if self._saved is None else self._saved.interference
-            # A negative age counts as due, because after a step back of the clock the next save would be
-            # late.
+            # A negative age counts as due. Otherwise the next save would be late after the clock was set
+            # back.
             due = not 0 <= self._clock() - self._learnt_at < kept_json.SAVE_SECONDS
             if learnt or due or (state.cases, state.pairs) != (saved.cases, saved.pairs):
                 self._learnt_at = self._clock()
                 self._write()
 
     def _write(self) -> None:
-        # An unchanged state is not written, because a sync takes milliseconds to seconds, and a round may
+        # An unchanged state is not written, because a sync takes milliseconds to seconds, and a round can
         # come each second.
         if self._state != self._saved:
             # A rename replaces the file at once, so that a crash leaves either the old content or the new
@@ -156,18 +157,21 @@ class ThrottlingFile:
         self._remove_former()
 
     def _take_over(self, former_file: Path, former: FormerState) -> None:
-        """Copy the files of a former release into this file. Once it is on disk, remove the former files."""
+        """Copy the files of a former release into this file.
+
+        Once the copy is on disk, remove the former files.
+        """
         watermarks, interference = former.former_watermarks, _former_file(former_file, self._clock()).load()
         if watermarks is None and interference is None:
             return
         self._state = merge_former(self._state, _former_watermarks(watermarks), interference)
         if watermarks is not None:
-            # _write() calls the leftovers after its sync. A crash in between leaves the former files as well,
-            # and the next start reads the same parts again.
+            # _write() removes the former files after its sync. After a crash in between, the former files
+            # still exist, and the next start reads the same parts again.
             self._leftovers.append(former.drop_former_watermarks)
         if interference is not None:
-            # interference.json is removed after the part on watermarks. If only that part exists,
-            # merge_former() assumes a state without cases.
+            # interference.json is removed after the part on watermarks. In the other order, a crash could
+            # leave only the part on watermarks, and merge_former() would drop all cases.
             self._leftovers.append(partial(remove_durably, former_file))
         try:
             self._write()
@@ -189,7 +193,7 @@ def merge_former(
 ) -> ThrottlingState:
     """The state in which the parts of a former release replace those of this file.
 
-    A part that is None is missing.
+    If a part is None, the former release has not left it.
 
     The former parts are newer, because this release removes them when it starts. If the former release has
     left only the part on watermarks, no guest was limited for interference. The cases of ``state`` are then
@@ -204,7 +208,7 @@ def merge_former(
 
 
 def look_up_state(folder: Path, former_watermarks: Any = None) -> ThrottlingState:
-    """Read the state with which an agent would start from a folder, without a change of any file.
+    """Read from a folder the state with which an agent would start, and change no file.
 
     An unusable file counts as an empty state.
 
@@ -231,7 +235,7 @@ def forget_interference(folder: Path) -> None:
     try:
         state = parse_state(read_own(path), time.monotonic())
     except (OSError, ValueError):
-        return  # without a file nothing has to be removed, and the next agent renames a damaged file
+        return  # without a file nothing has to be removed; the next start renames a damaged file
     write_durably(path, dump_state(ThrottlingState(state.watermarks), time.monotonic()))
 
 
@@ -299,5 +303,6 @@ def _former_watermarks(content: Any) -> WatermarkState | None:
         return watermark_state.state_from_json(content)
     except ValueError as error:
         LOG.warning("The state of watermarks of a former release cannot be used and starts empty: %s", error)
-        # No limits and an unknown scheduling switch, as after the loss of the file.
+        # The state is then the same as after the loss of the file: no limits, and an unknown scheduling
+        # switch.
         return WatermarkState()

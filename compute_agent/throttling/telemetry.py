@@ -33,7 +33,7 @@ from compute_agent.usage.snapshot import UsageSnapshot
 LOG = logging.getLogger(__name__)
 
 ThrottlingAct = WatermarkAct | CaseDecision
-"""An action of watermarks or a decision of interference."""
+"""The type of an action of watermarks or a decision of interference."""
 
 Blame = Callable[[str, str, str], None]
 """The type of a function that records that a guest was limited or evicted because it used too much.
@@ -126,7 +126,10 @@ class ThrottleTelemetry:
         )
 
     def name_guests(self, owner: str, names: Mapping[str, str], staying: Iterable[str] = ()) -> None:
-        """Replace the names that ``owner`` reported, by uuid; guests in ``staying`` keep missing names."""
+        """Replace the names that ``owner`` reported, by uuid.
+
+        Guests in ``staying`` keep their names if ``names`` lacks them.
+        """
         with self._lock:
             before = self._names.get(owner, {})
             kept = {guest: before[guest] for guest in staying if guest in before}
@@ -135,7 +138,7 @@ class ThrottleTelemetry:
     def subject_of(self, guest: str) -> NamedSubject:
         """The uuid and the name of a guest, as log lines and events show them."""
         with self._lock:
-            # An empty name is skipped, because another trigger may know the name.
+            # An empty name is skipped, because another trigger can know the name.
             name = next((names[guest] for names in self._names.values() if names.get(guest)), "")
         return NamedSubject(guest, name)
 
@@ -158,7 +161,7 @@ class ThrottleTelemetry:
             self._usage, {(one.metric, one.domain): used for one, used in snapshot.host.items()}
         )
         self._show_values(self._threshold, dict(_threshold_values(snapshot, watermarks)))
-        # The gauge counts guests, not limits: one guest may have limits of several levers.
+        # The gauge counts guests, not limits: one guest can have limits of several levers.
         self._throttled.set(len({one.guest for one in state.throttles}))
         self._evicting.set(len(state.evictions))
         self._closed.set(bool(state.scheduling_off))
@@ -170,7 +173,7 @@ class ThrottleTelemetry:
     ) -> None:
         """Set the gauges of interference at the end of a round."""
         self._limited.set(len({case.suspect for case in state.cases if case.limit is not None}))
-        # A removed section would otherwise keep its last value.
+        # Otherwise the series of a removed section would keep its last value.
         self._disturbed.clear()
         for watch in watches:
             disturbed = {
@@ -181,8 +184,8 @@ class ThrottleTelemetry:
             self._disturbed.labels(watch.name).set(len(disturbed))
 
     def _show_values(self, gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
-        """Set a gauge to ``values`` (by label), and remove the labels that have no value any more."""
-        # A label without a new value is removed, because its old value would look like a measured value.
+        """Set a gauge to ``values`` (by labels), and remove the series that have no value any more."""
+        # A series without a new value is removed, because its old value would look like a measured value.
         for labels in self._shown.get(gauge, set()) - values.keys():
             gauge.remove(*labels)
         for labels, value in values.items():
@@ -199,7 +202,7 @@ class ThrottleTelemetry:
         """
         by_name = {watch.name: watch for watch in watches}
         cases = [self._case_row(case, by_name.get(case.watch), state, now) for case in state.cases]
-        # The pair of an open case has no row of its own, because the row of the case has more.
+        # The pair of an open case has no row of its own, because the row of the case has more facts.
         open_pairs = {(case.watch, case.victim, case.suspect) for case in state.cases}
         return cases + [
             self._pair_row(*pair, ", ".join(_remembered_facts(record, now)) or "forgotten")
@@ -239,10 +242,11 @@ class ThrottleTelemetry:
         # A repeated failure is logged once, but counted each time, so that the rate shows that it continues.
         self._actions.labels(kind, metric, outcome).inc()
         subject = self.subject_of(guest) if guest else None
-        # Actions name guests by uuid; the log shows the name as well.
+        # The text of an action names the guest by uuid; the log shows the name of the guest as well.
         text = str(action).replace(guest, str(subject), 1) if guest else str(action)
         if outcome is EventOutcome.FAILED:
-            # A failing action is tried again in each round, so only a new reason is reported.
+            # A failing action is tried again in each round, so a failure is reported only if its reason is
+            # new.
             if self._failures.get((kind, guest)) == reason:
                 LOG.debug("The action failed again for the same reason: %s: %s", text, reason)
             else:
@@ -250,7 +254,7 @@ class ThrottleTelemetry:
             self._failures[kind, guest] = reason
             return
         self._failures.pop((kind, guest), None)
-        # Only a completed throttle or eviction has cost the guest something.
+        # Blame is reported only if the guest was really throttled or evicted.
         if isinstance(action, EvictAction | ThrottleAction) and outcome is EventOutcome.DONE:
             self._blame(guest, metric, "")
         message = "Preview: %s" if outcome is EventOutcome.PREVIEW else "Watermark: %s"
@@ -269,7 +273,7 @@ class ThrottleTelemetry:
         why = _decision_reason(decision)
         message = "Preview: %s: %s" if outcome is EventOutcome.PREVIEW else "Interference: %s: %s"
         self._recorder.record_event(LOG.info, kind, subject, message, text, why, reason=why, outcome=outcome)
-        # Only a verdict blames a guest, because a trial may end with the verdict not guilty.
+        # Only a verdict blames a guest, because a trial can end with the verdict not guilty.
         if decision.what in VERDICTS and decision.watch is not None:
             self._blame(case.suspect, decision.watch.signal.lever.metric, decision.watch.signal.name)
 

@@ -89,7 +89,7 @@ class WatermarkTrigger:
         return {**self._streaks, **self._preview_streaks}
 
     def use_rules(self, rules: WatermarkRules) -> None:
-        """Use other watermarks from the next round on, which lifts limits of removed ones."""
+        """Use other watermarks from the next round on. Later rounds lift the limits of removed watermarks."""
         self._rules = rules
 
     def resume_actions(self) -> None:
@@ -97,27 +97,29 @@ class WatermarkTrigger:
         self._executor.resume_state(self.limit_owner, self.state.throttles, self.state.evictions)
 
     def run_round(self, snapshot: UsageSnapshot) -> tuple[WatermarkAct, ...]:
-        """Plan from a snapshot of host and guests, act, and return the actions that succeeded."""
+        """Make a plan from a snapshot, carry it out, and return the actions that succeeded."""
         names = {guest.uuid: guest.name for guest in snapshot.guests.values()}
-        # Guests that are being evicted keep their names: the snapshot lacks them when their end is reported.
+        # The names of guests that are being evicted stay known, because the snapshot lacks these guests when
+        # their end is reported.
         self._executor.telemetry.name_guests(self.limit_owner, names, self.state.evicting_guests)
-        # Evictions are settled before planning, so that this round may replace a failed eviction by the
+        # Evictions are settled before planning, so that this round can replace a failed eviction by the
         # eviction of another guest.
         gone = self._settle_evictions(snapshot.time)
         self.state = self.state.with_guests(snapshot.guests)
         self._resting = {guest: until for guest, until in self._resting.items() if guest in snapshot.guests}
         rules = self._acting_rules
-        # The series of throttled guests are expected: if one is not measured any more, the watermark has to
-        # notice the gap and become quiet, or the limits would never be removed.
+        # The series of throttled guests are expected. If such a series is not measured any more, its
+        # watermark has to become quiet. Otherwise the limits would never be removed.
         expected = rules.throttled_series(self.state)
         self._streaks = observe_usage(self._streaks, rules.watermarks, snapshot, expected)
-        # forgive_relapses() needs the new streaks, which have the time since the latest breach.
+        # forgive_relapses() is called after observe_usage(), because it needs the time since the latest
+        # breach.
         self.state = forgive_relapses(rules, snapshot, self._streaks, self.state)
         self._snapshot = self._expected = snapshot
         self._tried = set()
         done = self._executor.run_round(self)
-        # Guests that have left are removed only after the plan, because the snapshot may still have their
-        # use. Until then plans subtract this use, so that no other guest is evicted for it.
+        # Guests that have left are removed only after the plan, because the snapshot can still have their
+        # use. Until then plans subtract this use, so that it causes no other eviction.
         left_for = {one.watermark for one in self.state.evictions if one.guest in gone}
         self._streaks = restart_streaks(self._streaks, left_for & self._rules.limited_evictions)
         for guest in gone:
@@ -151,7 +153,8 @@ class WatermarkTrigger:
             # The first plan of this round contained the switch of scheduling. If it has failed, the next
             # round tries again.
             plan = tuple(action for action in plan if not isinstance(action, SwitchScheduling))
-        # This line explains a round without actions: the log at DEBUG has the watermarks that usage exceeds.
+        # The message explains a round without actions. It is logged at level DEBUG, and names the exceeded
+        # watermarks.
         if above := [
             f"{watch.watermark} {watch.action}" for watch, one in self._streaks.items() if one.samples
         ]:
@@ -163,11 +166,11 @@ class WatermarkTrigger:
         return plan
 
     def settle_action(self, action: WatermarkAct, succeeded: bool) -> bool:
-        """Record an action's outcome; return whether it failed on a guest, so that another is due."""
+        """Record an action's outcome; return whether it failed on a guest, so that a new plan is needed."""
         if succeeded:
             before, self.state = self.state, self.state.after_action(action)
             self._expected = _expected_snapshot(self._acting_rules, self._expected, before, action)
-        # A failed switch has no substitute; the next round tries it again.
+        # A failed switch of scheduling has no substitute. The next round tries the switch again.
         if isinstance(action, SwitchScheduling):
             return False
         # A reclaim does not keep a guest from being throttled in the same round.
@@ -195,8 +198,8 @@ class WatermarkTrigger:
         # ``time`` is the time of the snapshot and not of a clock, because simulations run with times of their
         # own.
         self._backoff = {guest: until for guest, until in self._backoff.items() if until > time}
-        # Guests that have ended stay in the state until the end of this round, because the snapshot may be
-        # older than their end, and may still contain their usage.
+        # Guests that have ended stay in the state until the end of this round, because the snapshot can be
+        # older than their end, and can still contain their usage.
         gone = []
         for guest, error in self._executor.finished_evictions(self.state.evictions).items():
             if error is None:
@@ -225,7 +228,7 @@ class InterferenceTrigger:
     ) -> None:
         """``state`` is the state that ``save`` saved last, perhaps in an earlier run of the agent."""
         self.state = state
-        #: Whether an action has failed, so that limits in force may differ from those of the state.
+        #: Whether an action has failed, so that limits in force can differ from those of the state.
         self.owes = False
         self._watches = watches
         self._steps = steps
@@ -241,7 +244,8 @@ class InterferenceTrigger:
     def run_round(self, sample: GuestSamples) -> None:
         """Add a sample of all guests to the samples of the last ten minutes, decide, and act."""
         names = {guest: one.facts.name for guest, one in sample.readings.items()}
-        # Guests of open cases keep their names: the log names a victim that has gone when its case is closed.
+        # The names of guests of open cases stay known. When the case of a victim that has gone is closed, the
+        # log needs the name of the victim.
         in_cases = {guest for case in self.state.cases for guest in (case.victim, case.suspect)}
         self._executor.telemetry.name_guests(self.limit_owner, names, in_cases)
         # Correlations use the samples of ten minutes; older ones would only take memory.
@@ -253,7 +257,7 @@ class InterferenceTrigger:
         self._executor.telemetry.show_interference(self.state, self._watches, sample.time)
 
     def forget_all(self) -> None:
-        """Drop samples, decisions, cases and baselines with the last watch, as they would be outdated."""
+        """Drop samples, decisions, cases and baselines when no watch is left, as they would be outdated."""
         self._samples, self._decisions, self.state = (), (), InterferenceState()
 
     # The methods of ThrottleTrigger, which the executor calls:
@@ -282,7 +286,7 @@ class InterferenceTrigger:
 def _intended_state(state: WatermarkState, plan: Iterable[WatermarkAct]) -> WatermarkState:
     """The state to save before a plan is carried out: it has the planned lower limits, but no raised limit.
 
-    After a crash, the next agent then knows each limit that may be in force.
+    After a crash, the next run of the agent then knows each limit that is perhaps in force.
     """
     for action in plan:
         if takes_away(action):
@@ -293,7 +297,11 @@ def _intended_state(state: WatermarkState, plan: Iterable[WatermarkAct]) -> Wate
 def _expected_snapshot(
     rules: WatermarkRules, snapshot: UsageSnapshot, before: WatermarkState, action: WatermarkAct
 ) -> UsageSnapshot:
-    """The snapshot after an action with ``before``; evicted guests are subtracted in each plan."""
+    """The snapshot that is expected after an action.
+
+    :param before: the state before the action. Each plan itself subtracts the use of guests that are being
+        evicted.
+    """
     if isinstance(action, ThrottleAction):
         limit = before.limit_of(action.guest, action.knob)
         return rules.after_throttle(snapshot, action.guest, action.knob, limit, action.limit)

@@ -1,8 +1,8 @@
 """Metrics of each guest for Prometheus: its use, its limits and its allocation, read at each scrape.
 
 Counters come from the guest's cgroup: ``cpu.stat``, ``*.pressure``, ``memory.stat`` and ``io.stat``
-(Documentation/admin-guide/cgroup-v2.rst). A guest without a cgroup of its own has only CPU time and memory.
-from its processes (proc(5)). A value that the kernel does not report has no series.
+(Documentation/admin-guide/cgroup-v2.rst). For a guest without a cgroup of its own, only CPU time and memory
+are known, from its processes (proc(5)). A value that the kernel does not report has no series.
 
 The label ``guest`` of a series is the uuid of the guest. ``compute_agent_guest_info`` has name, class,
 project and flavor for joins, so that a guest that gets another class keeps its other series.
@@ -44,7 +44,7 @@ CHOICE_SECONDS: Final = 60.0
 """Seconds between two choices of the guests that have series, on a host with more guests than the maximum."""
 
 _MAX_LABEL: Final = 255
-"""Maximum number of characters of a label. Tenants choose the names of guests, which may be long."""
+"""Maximum number of characters of a label. Tenants choose the names of guests, and a name can be long."""
 
 RequestedLimits = Mapping[str, Mapping[str, Mapping[ThrottleControl, float]]]
 """The limits that triggers (watermarks and interference) request for guests: by trigger, uuid of the guest
@@ -60,7 +60,7 @@ class GuestSource(Protocol):
 
 
 class GuestMetrics(Collector):
-    """Collects the metrics of guests. Several threads of scrapes may use the object at once."""
+    """Collects the metrics of guests. Several threads of scrapes can use the object at once."""
 
     def __init__(
         self,
@@ -101,7 +101,8 @@ class GuestMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """The metrics of all guests.
 
-        On a host with more guests than the maximum, only the guests with the highest recent CPU use.
+        On a host with more guests than the maximum, only the guests with the highest recent CPU use have
+        series.
         """
         families, most = _GuestFamilies(), self._max_guests()
         if most == 0:
@@ -136,10 +137,10 @@ class GuestMetrics(Collector):
         if most is None or len(guests) <= most:
             return guests
         with self._lock:
-            # Guests are not chosen at each scrape. With two servers of Prometheus, the CPU use would then be
-            # that of the seconds between their scrapes.
+            # Guests are not chosen at each scrape. With two servers of Prometheus, the choice would then
+            # depend on the few seconds between two scrapes.
             if now >= self._next_choice:
-                # All CPU time of a guest counts if the guest was not there at the last choice.
+                # If the guest was not there at the last choice, all of its CPU time counts.
                 grown = {guest: counted.get(guest, 0.0) - self._counted.get(guest, 0.0) for guest in guests}
                 # Idle guests are ordered by uuid, so that each choice takes the same guests.
                 ranked = sorted(grown, key=lambda guest: (-grown[guest], guest))
@@ -217,7 +218,7 @@ class _GuestFamilies:
         )
 
     def add_view(self, view: GuestView) -> None:
-        """Add the name, class, project and flavor of a guest, and the amounts of its allocation."""
+        """Add series with the name, class, project and flavor of a guest, and with its allocated amounts."""
         guest, identity = view.guest, view.guest.identity
         known = (guest.name, guest.settings.qos_class, identity.project_id, identity.flavor)
         # Tenants choose names: a character that UTF-8 cannot encode would fail the whole scrape.
@@ -231,12 +232,14 @@ class _GuestFamilies:
             self._entitlement.add_metric((guest.uuid, name), amount)
 
     def add_limits(self, owner: str, guest: str, limits: Mapping[ThrottleControl, float]) -> None:
-        """Add the limits that a trigger requests for a guest."""
+        """Add a series for each limit that a trigger requests for a guest."""
         for control, limit in limits.items():
             self._limit.add_metric((guest, control.lever, control.domain, owner), limit)
 
     def add_use(self, guest: str, cpu_seconds: float | None, memory: float | None) -> None:
-        """Add the CPU time (seconds) and the memory (bytes) of a guest. A value of None adds no series.
+        """Add series with the CPU time (seconds) and the memory (bytes) of a guest.
+
+        A value of None adds no series.
 
         CPU time and memory are also known for a guest without a cgroup of its own.
         """
@@ -246,7 +249,7 @@ class _GuestFamilies:
             self._memory.add_metric((guest,), memory)
 
     def add_group(self, now: MeasuringRound, subject: MeasuredGuest) -> None:
-        """Add the counters of a guest's cgroup to the metrics; a file that is missing adds no series."""
+        """Add series with the counters of a guest's cgroup; a missing file adds no series."""
         guest, group = subject.facts.uuid, subject.cgroup
         times = now.parse_file(f"{group}/cpu.stat", parse_counters) or {}
         if "throttled_usec" in times:

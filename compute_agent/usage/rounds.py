@@ -41,7 +41,7 @@ class CacheReader(Protocol):
     """Reads the counters of the monitoring groups of resctrl."""
 
     def read(self) -> CacheReading:
-        """The latest bandwidths (bytes a second) and occupancies (bytes) of L3 caches, as far as measured.
+        """The latest bandwidths (bytes a second) and occupancies (bytes) of L3 caches, if measured.
 
         :raises OSError: the counters cannot be read.
         """
@@ -122,7 +122,7 @@ class MeasuringRound:
         """The result of ``parse`` for the text of a file, which is read and parsed once in a round.
 
         The result is None if the file is missing, or if ``parse`` raises ValueError or LookupError. A file
-        may vanish at any time, and old kernels do not have all files. After close(), the result is None for a
+        can vanish at any time, and old kernels do not have all files. After close(), the result is None for a
         file that was not parsed before.
 
         :param is_short: whether one read(2) returns the whole file, which is true for most files of a cgroup.
@@ -189,7 +189,7 @@ class HostMemory:
 def parse_host_stat(text: str) -> AllCpus:
     """Parse the CPU lines of /proc/stat.
 
-    Steal time, which a hypervisor took, is not counted as use of this host.
+    Time that a hypervisor has taken (steal) does not count as use of this host.
 
     :raises ValueError: the text has no line of all CPUs.
     """
@@ -202,7 +202,7 @@ def parse_host_stat(text: str) -> AllCpus:
             cpus += 1
         elif together:
             break  # the CPU lines come first, and the line of interrupts is long on large hosts
-    # A container may have a /proc with other content.
+    # A container can have a /proc with other content.
     if not together:
         raise ValueError("there is no line of all CPUs")
     return AllCpus(parse_line(together), max(cpus, 1))
@@ -273,7 +273,7 @@ def stolen_share(now: MeasuringRound, before: MeasuringRound | None) -> float | 
     last, first = _all_cpus(now, before)
     if last is None or first is None:
         return None
-    # The counters of a virtual machine may fall when it is migrated.
+    # The counters of a virtual machine can fall when it is migrated.
     if last.times.total <= first.times.total or last.times.stolen < first.times.stolen:
         return None
     return min(100.0, 100 * (last.times.stolen - first.times.stolen) / (last.times.total - first.times.total))
@@ -323,7 +323,7 @@ def pressure_share(path: str, now: MeasuringRound, before: MeasuringRound | None
     return min(100.0, (last - first) / (now.time - before.time) / 1e4)
 
 
-# The unit of statm. A page has 4 KiB on x86, and may have 64 KiB on ARM and POWER.
+# The unit of statm. A page has 4 KiB on x86, and up to 64 KiB on ARM and POWER.
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -406,7 +406,7 @@ def _cpu_seconds(now: MeasuringRound, subject: MeasuredGuest) -> dict[Hashable, 
 
     A source is the path of the guest's cgroup, or the pid and start time of a process.
     """
-    # The cgroup comes first, because it also counts processes that have ended since.
+    # The cgroup is read first, because it also counts processes that have ended since.
     if subject.cgroup:
         seconds = now.parse_file(f"{subject.cgroup}/cpu.stat", parse_cpu_stat, is_short=True)
         if seconds is not None:
@@ -420,8 +420,8 @@ def _cpu_seconds(now: MeasuringRound, subject: MeasuredGuest) -> dict[Hashable, 
 
 
 def _grown_seconds(first: Mapping[Hashable, float], last: Mapping[Hashable, float]) -> float | None:
-    # A process that began since the previous round has no earlier value. A counter that fell belongs to a new
-    # cgroup with the same path.
+    # A process that began since the previous round has no earlier value. A counter that is lower than before
+    # belongs to a new cgroup with the same path.
     grown = [max(0.0, seconds - first[key]) for key, seconds in last.items() if key in first]
     return sum(grown) if grown else None
 
@@ -436,7 +436,8 @@ def held_memory(now: MeasuringRound, subject: MeasuredGuest) -> int | None:
         if held is not None:
             files = now.parse_file(f"{subject.cgroup}/memory.stat", parse_page_cache, is_short=True)
             return max(0, held - (files or 0))
-    # Pages that several processes share count more than once: exact values would need a read of all mappings.
+    # Pages that several processes share are counted more than once. Exact values would need a read of all
+    # mappings.
     resident = [now.parse_file(f"{now.root}/proc/{pid}/statm", parse_resident) for pid in subject.pids]
     known = [size for size in resident if size is not None]
     return sum(known) if known else None

@@ -47,8 +47,8 @@ class GuestAllotment:
 class GuestUsage:
     """The facts about a guest that decisions use: its class, its allotments and its usage.
 
-    - ``rank`` is the rank of its QoS class; guests of a lower rank give way first.
-    - ``priority`` orders guests of one class; a guest of lower priority gives way first.
+    - ``rank`` is the rank of its QoS class: guests of a lower rank are limited and evicted first.
+    - ``priority`` orders guests of one class: a guest with a lower priority is limited and evicted first.
     - ``protected`` is whether watermarks and interference must not limit or evict the guest, such as a guest
       with dedicated CPUs.
     - ``started`` is the time of its start, in seconds on a clock that all guests share.
@@ -100,7 +100,8 @@ class UsageSnapshot:
     def with_usage(self, guest: str, usage: Mapping[MetricSeries, float]) -> UsageSnapshot:
         """The expected snapshot if a guest's use of some metrics changed to ``usage``."""
         before = self.guests[guest]
-        # The host's usage changes by the difference. The part that no guest uses stays as measured.
+        # The usage of the host changes by the difference of the guest's usage. The part of the usage that
+        # belongs to no guest stays as measured.
         host = dict(self.host)
         for series, amount in usage.items():
             if series in host:
@@ -111,7 +112,7 @@ class UsageSnapshot:
         return replace(self, host=host, guests=guests)
 
     def with_earlier_usage(self, guests: Mapping[str, GuestUsage]) -> UsageSnapshot:
-        """The snapshot with earlier values of all series of guests that it does not have.
+        """The snapshot, with earlier values for the series of guests that it lacks.
 
         :param guests: the guests of an earlier snapshot. They are in the result if this snapshot has no
             guests.

@@ -92,7 +92,8 @@ def build_subject(
             **(others or {}),
         },
     )
-    # A driver may not know all processes of a guest without a cgroup, but the driver knows the main process.
+    # A driver does not always know all processes of a guest without a cgroup, but the driver knows the main
+    # process.
     return MeasuredGuest(facts, cgroup, pids or (guest.pid,))
 
 
@@ -131,8 +132,8 @@ class SubjectFactory:
 
     def build_subjects(self, views: Sequence[GuestView], classes: QosClasses) -> list[MeasuredGuest]:
         """The subjects of all guests, in the order of ``views``."""
-        # Swap is looked up in each round, because it may be switched off. A limit of memory would then stop
-        # guests instead of freeing memory.
+        # Swap is looked up in each round, because it can be switched off at any time. A limit of memory would
+        # then stop guests instead of freeing memory.
         can_swap = has_swap(self._root)
         before, built = self._built, dict[str, tuple[_SubjectInputs, MeasuredGuest]]()
         for view in views:
@@ -147,7 +148,7 @@ class SubjectFactory:
             if last is None or last[0] != inputs:
                 last = inputs, _build_known(inputs, last)
             built[guest.uuid] = last
-        # A new dictionary replaces the old one at once: several threads of scrapes may be in this method.
+        # A new dictionary replaces the old one at once: several threads of scrapes can be in this method.
         self._built = built
         return [subject for _, subject in built.values()]
 
@@ -155,8 +156,8 @@ class SubjectFactory:
 def _build_known(inputs: _SubjectInputs, last: tuple[_SubjectInputs, MeasuredGuest] | None) -> MeasuredGuest:
     """Build the subject of a guest; ``last`` are its earlier inputs with the earlier subject."""
     view = inputs.view
-    # The start of another run is read again. An unknown start counts as 0, which matters only between guests
-    # of equal rank and priority.
+    # The start time of a new run of the guest is read again. An unknown start counts as 0, which matters only
+    # between guests of equal rank and priority.
     if last is not None and last[0].view.guest.pid == view.guest.pid:
         started = last[1].facts.started
     else:
@@ -189,7 +190,7 @@ def memory_allotment(view: GuestView) -> dict[ThrottleControl, GuestAllotment]:
 
 
 def may_be_dedicated(view: GuestView) -> bool:
-    """Whether a guest has dedicated CPUs, or may have them because its allocation is not known yet."""
+    """Whether a guest has dedicated CPUs, or perhaps has them, because its allocation is not known yet."""
     # An unknown allocation counts as dedicated. Otherwise a guest that must not be throttled could be
     # throttled until Placement answers.
     if view.allocation is None or (view.assignment is not None and view.assignment.held_cpus):
@@ -220,7 +221,7 @@ class CacheControlAllotments:
     """Computes allotments of cache ways and memory bandwidth on one resctrl mount.
 
     The allotment comes from the first of these that has an amount: the guest's allocation in Placement, its
-    annotation, its QoS class. The controller of resctrl uses the same order.
+    annotation (the setting ``resctrl``), its QoS class. The controller of resctrl uses the same order.
 
     Exclusive ways of other guests are not subtracted from the shared ways, because a limited guest fills all
     ways in its mask.
@@ -264,7 +265,7 @@ class CacheControlAllotments:
     def _compute_allotments(
         self, view: GuestView, allocation: Allocation
     ) -> dict[ThrottleControl, GuestAllotment]:
-        # The demand comes from the function that the controller uses, so that there is one rule.
+        # The demand comes from the function that the controller also uses, so that both follow the same rule.
         target = GuestTarget(view.guest, view.assignment, frozenset(), allocation)
         (demand,) = cache_demands((target,), self._zones(), self._host, self._present).cache_demands
         wish = demand.share.overlaid_on(self._classes.get(demand.qos_class, ShareSpec()))

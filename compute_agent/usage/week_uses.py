@@ -15,7 +15,8 @@ FILE: Final = "cpu_use.json"
 
 VERSION: Final = 1
 
-# Half an hour, so that the mean of an hour does not come from one burst after a restart of the agent.
+# The value is half an hour, so that the mean of an hour does not come from one burst after a restart of the
+# agent.
 MIN_SECONDS: Final = 1800.0
 """Minimum number of measured seconds of an hour. The mean of an hour with fewer measured seconds is
 dropped.
@@ -26,13 +27,13 @@ NEW_SHARE: Final = 0.5
 counts half as much as the week after it.
 """
 
-# A stopped guest may return, as after the night or a week of holidays.
+# A stopped guest can return, as after the night or a week of holidays.
 ABSENT_SECONDS: Final = 14 * 86400.0
 """Seconds after which the use of a guest that is gone is forgotten."""
 
 MAX_GUESTS: Final = 512
-"""Maximum number of guests with kept values. The values of the guests that were seen last are kept. A guest
-takes about 1 kB of the file.
+"""Maximum number of guests with kept values. The values of the guests that were seen last are kept. The
+values of a guest take about 1 kB of the file.
 """
 
 _MAX_CORES: Final = 1e6
@@ -54,7 +55,7 @@ class WeekUse:
         """A copy in which one hour of the week has a newly measured mean."""
         last = self.hours[hour]
         mean = cores if last is None else last + NEW_SHARE * (cores - last)
-        # Thousandths keep the file small.
+        # The mean is rounded to thousandths, which keeps the file small.
         return WeekUse((*self.hours[:hour], round(mean, 3), *self.hours[hour + 1 :]), now)
 
 

@@ -1,4 +1,4 @@
-"""The alert rules of ``etc/prometheus`` as tables: when, what it means, what to do."""
+"""Tables of the alert rules in ``etc/prometheus``: when a rule fires, what that means, and what to do."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import yaml
 
 
 def rules(file: Path, group: str) -> list[dict[str, Any]]:
-    """The rules of a group.
+    """Return the alert rules of a group.
 
     :raises KeyError: there is no such group.
     """
@@ -16,7 +16,7 @@ def rules(file: Path, group: str) -> list[dict[str, Any]]:
 
 
 def page(file: Path, group: str) -> str:
-    """A table of the rules of a group, as markdown."""
+    """Return a table of the rules of a group, as markdown."""
     rows = ["| alert | when | means | do |", "| --- | --- | --- | --- |"]
     for rule in rules(file, group):
         said = rule["annotations"]

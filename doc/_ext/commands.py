@@ -1,4 +1,4 @@
-"""All commands of the programs, from their own parsers."""
+"""The reference of all commands, made from the argument parsers of the programs."""
 
 import argparse
 import re
@@ -22,12 +22,15 @@ PROGRAMS: Final = (
     "placement-status",
 )
 PLUGIN: Final = "openstack"
-"""The program of others, of whose commands only ours are told."""
+"""A program of another project; the reference has only the commands that this project adds to it."""
 
 
 @cache
 def parsers(program: str) -> Mapping[str, argparse.ArgumentParser]:
-    """A parser for each command of a program, by its words; the program's own is the one without words."""
+    """Return the parser of each command of a program, by the words of the command.
+
+    The parser of the program itself has the empty text as key.
+    """
     return dict(_parsers(program))
 
 
@@ -70,7 +73,7 @@ def _tree(words: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, ar
 
 
 def _oslo_parser(program: str, options: Any) -> argparse.ArgumentParser:
-    """What oslo.config reads of the command line, without what stands in the ini file as well."""
+    """Return the parser of the options that are only for the command line, not for the ini file."""
     conf = cfg.ConfigOpts()
     conf.register_cli_opts(options)
     conf([], prog=program, default_config_files=[], default_config_dirs=[])
@@ -79,14 +82,14 @@ def _oslo_parser(program: str, options: Any) -> argparse.ArgumentParser:
 
 
 def page(program: str) -> str:
-    """The reference of a program's commands, as markdown."""
+    """Return the reference of a program's commands, as markdown."""
     return "\n".join(
         line for name, parser in parsers(program).items() for line in _command(program, name, parser)
     )
 
 
 def anchor(program: str, words: str) -> str:
-    """Where a command stands in the reference."""
+    """Return the anchor of a command in the reference."""
     return re.sub(r"[^a-z0-9]+", "-", f"command {program} {words}".strip().lower())
 
 
@@ -106,17 +109,17 @@ def _command(program: str, words: str, parser: argparse.ArgumentParser) -> Itera
 
 
 def only_leads_on(words: str, parser: argparse.ArgumentParser) -> bool:
-    """Whether these words are not command, but the beginning of some."""
+    """Whether these words are not a command themselves, but only the beginning of commands."""
     return bool(words) and any(isinstance(each, argparse._SubParsersAction) for each in parser._actions)
 
 
 def own_options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """Options and arguments of a command, without those that all commands have."""
+    """Return the options and arguments of a command, without those that all commands have."""
     return [action for action in parser._actions if _is_worth_telling(action)]
 
 
 def usage(program: str, words: str, parser: argparse.ArgumentParser) -> str:
-    """How a command is called, in lines of at most 96 characters."""
+    """Return the usage of a command, in lines of at most 96 characters."""
     formatter = argparse.HelpFormatter(f"{program} {words}".strip(), width=96)
     formatter.add_usage(None, own_options(parser), [], prefix="")
     return formatter.format_help().strip()
@@ -128,11 +131,11 @@ _COMMON: Final = frozenset(
         *("prefix", "print_empty", "quote_mode", "sort_columns", "sort_direction", "variables"),
     }
 )
-"""Options of all commands: how they print, and what they print of it."""
+"""Options that all commands have: the format of the output, and the columns in it."""
 
 
 def _is_worth_telling(action: argparse.Action) -> bool:
-    """Whether it is this command's own, and not one of how all of them print."""
+    """Whether the reference shows an option or argument: it is not hidden, and not common to all commands."""
     return (
         action.help is not argparse.SUPPRESS
         and action.dest not in _COMMON
@@ -145,16 +148,17 @@ def _names(action: argparse.Action) -> str:
 
 
 def names_of(action: argparse.Action) -> list[str]:
-    """An option or argument as it is given, by each of its names."""
+    """Return an option or argument as users write it, once for each of its names."""
     value = action.metavar or (action.dest.upper() if action.nargs != 0 else "")
-    # As argparse: a name for the value takes the place of a long list of choices, which the help then has.
+    # argparse also shows the name of the value, if it has one, instead of a long list of choices; then the
+    # help text lists the choices
     if action.choices and not action.metavar:
         value = "{" + ",".join(map(str, action.choices)) + "}"
     return [f"{name} {value}".strip() for name in action.option_strings or [""]]
 
 
 def help_of(action: argparse.Action) -> str:
-    """What an option is for."""
+    """Return the help text of an option."""
     text = action.help or ""
     return (
         text % {"default": action.default, "prog": "", "type": ""}
@@ -164,7 +168,7 @@ def help_of(action: argparse.Action) -> str:
 
 
 def _paragraphs(text: str) -> str:
-    """As markdown; what is indented is an example, to be shown as it is."""
+    """Return a help text as markdown; indented paragraphs are examples and become blocks of code."""
     return "\n\n".join(
         f"```text\n{textwrap.dedent(each)}\n```"
         if each.startswith("  ")

@@ -1,4 +1,4 @@
-"""What the service does in another way than OpenStack Placement, as tables."""
+"""Tables of the differences between the service and OpenStack Placement."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +10,7 @@ _HEAD: Final = "| OpenStack Placement 16.0.0 | here | why |\n| --- | --- | --- |
 
 
 def page(table: Path) -> str:
-    """A section with a table for each group of `deviations.yaml`."""
+    """Return a section with a table for each group of `deviations.yaml`."""
     groups = yaml.safe_load(table.read_text(encoding="utf-8"))
     return "\n".join(f"## {group['about']}\n\n{_HEAD}{_rows(group['cases'])}" for group in groups)
 

@@ -1,7 +1,7 @@
-"""The floors of a package, drawn: the folders as the import contract has them, and who imports whom.
+"""Draws the floors of a package, that is, the layers of its import contract, and imports between folders.
 
-`python doc/_ext/floors.py` says it in words, by the contracts of this checkout; with `PYTHONPATH=OTHER` of
-the packages in another one, such as that of a commit of before.
+`python doc/_ext/floors.py` prints the number of imports, and the imports that break the contracts of this
+checkout. With `PYTHONPATH=OTHER` it reads the packages of another checkout, such as that of an older commit.
 """
 
 import math
@@ -20,10 +20,14 @@ ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = ("placement", "placement_extras", "compute_agent")
 
 Floors = Sequence[Sequence[str]]
-"""Folders (and modules that are in none), from the top floor to the ground."""
+"""The floors of a package, from the top to the bottom. A floor is a list of folders, and of modules that are
+in no folder.
+"""
 
 Imports = Mapping[tuple[str, str], int]
-"""How many modules of one folder import how many of another, counted in pairs of modules."""
+"""The number of imports from one folder to another; each pair of an importing and an imported module counts
+once.
+"""
 
 _WIDTH: Final = 860
 _HEIGHT, _GAP = 34, 26
@@ -32,14 +36,14 @@ _DOWN, _UP = "#9fb1c1", "#d03030"
 
 
 def floors_of(pyproject: Path, package: str) -> Floors:
-    """The floors that the contract of a package has."""
+    """Return the floors of a package, which its import contract in ``pyproject.toml`` lists."""
     contracts = tomllib.loads(pyproject.read_text())["tool"]["importlinter"]["contracts"]
     (layers,) = (one["layers"] for one in contracts if one.get("containers") == [package])
     return [re.findall(r"\w+", layer) for layer in layers]
 
 
 def imports_of(package: str) -> tuple[Mapping[str, int], Imports]:
-    """How many modules each folder of a package has, and the imports between folders."""
+    """Return the number of modules in each folder of a package, and the imports between folders."""
     graph = grimp.build_graph(package, cache_dir=None)
     folder = {module: module.split(".")[1] for module in graph.modules if "." in module}
     pairs = Counter(
@@ -52,7 +56,7 @@ def imports_of(package: str) -> tuple[Mapping[str, int], Imports]:
 
 
 def against(floors: Floors, imports: Imports) -> Imports:
-    """The imports that go up, or to another folder of the same floor."""
+    """Return the imports that break the contract: from a lower floor to a higher one, or within a floor."""
     level = {name: depth for depth, floor in enumerate(floors) for name in floor}
     return {
         (one, other): count
@@ -62,7 +66,7 @@ def against(floors: Floors, imports: Imports) -> Imports:
 
 
 def summary(package: str, floors: Floors, imports: Imports) -> str:
-    """The imports of a package in a sentence, with those that go against the floors."""
+    """Return a sentence about the imports of a package, and a list of the imports that break its contract."""
     wrong = against(floors, imports)
     listed = "".join(f"\n  {one} -> {other}: {count}" for (one, other), count in wrong.items())
     total = sum(imports.values())
@@ -70,7 +74,10 @@ def summary(package: str, floors: Floors, imports: Imports) -> str:
 
 
 def drawing(package: str, floors: Floors, modules: Mapping[str, int], imports: Imports) -> str:
-    """A package as SVG: a box for each folder, a line for who imports whom, red if it goes up."""
+    """Return a drawing of a package as SVG: boxes for folders, and lines for imports.
+
+    An import that breaks the contract has a red line.
+    """
     boxes: dict[str, tuple[float, float, float]] = {}
     for depth, floor in enumerate(floors):
         width = min(190.0, (_WIDTH - 12 * (len(floor) - 1)) / len(floor))
@@ -99,7 +106,7 @@ def drawing(package: str, floors: Floors, modules: Mapping[str, int], imports: I
 
 
 def page(package: str) -> str:
-    """The diagram, and the sentence below it, as markdown."""
+    """Return the drawing and the sentence below it, as markdown."""
     floors, (modules, imports) = floors_of(ROOT / "pyproject.toml", package), imports_of(package)
     return f"{drawing(package, floors, modules, imports)}\n{summary(package, floors, imports)}.\n"
 

@@ -1,9 +1,10 @@
-"""Pages that are generated from their sources.
+"""A Sphinx extension that fills pages with generated text.
 
-A page says `<!-- generated: options placement -->` on a line of its own; the markdown that the generator of
-that name makes of its arguments stands there before the page is parsed. Generators are plain functions from
-words to markdown, in the modules beside this one; they read the installed packages, their sources and the
-API's description, and no page.
+A page has a mark such as `<!-- generated: options placement -->` on a line of its own. The first word is the
+name of a generator, the other words are its arguments. Before Sphinx parses the page, the extension replaces
+the mark by the markdown that the generator returns. Generators are plain functions that take words and return
+markdown; they are in the other modules of this folder. They read the installed packages, their sources and
+the description of the API, but no pages.
 """
 
 import re
@@ -52,7 +53,7 @@ _MARK: Final = re.compile(r"^<!-- generated: (\w+) *(.*?) *-->$", re.MULTILINE)
 
 
 def expand(text: str) -> str:
-    """A page with what is generated in the place of its marks.
+    """Return a page with each of its marks replaced by generated text.
 
     :raises KeyError: there is no such generator.
     """
@@ -60,13 +61,13 @@ def expand(text: str) -> str:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Called by Sphinx."""
+    """Register the extension; Sphinx calls this function."""
 
     def read(app: Any, docname: str, content: list[str]) -> None:
         content[0] = expand(content[0])
 
     def always_anew(app: Any, env: Any, *_: object) -> list[str]:
-        """The pages whose sources are not the page alone."""
+        """Return the pages with generated text, which Sphinx has to read again in every build."""
         return sorted(
             name for name in env.found_docs if "<!-- generated:" in Path(env.doc2path(name)).read_text()
         )

@@ -1,4 +1,4 @@
-"""The terms of `glossary.yaml`, and the names of one word that are allowed, as tables."""
+"""A table of the terms in `glossary.yaml`, and lists of the names of one word that are allowed."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +10,7 @@ _HEAD: Final = "| our word | what it means | the field's word | used in |\n| ---
 
 
 def page(source: Path) -> str:
-    """A table of the terms, and lists of the bare nouns and verbs."""
+    """Return the table of the terms, and the lists of nouns and verbs that may be names of one word."""
     glossary = yaml.safe_load(source.read_text(encoding="utf-8"))
     terms = sorted(glossary["terms"], key=lambda term: term["term"].lower())
     return (

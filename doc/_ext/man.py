@@ -1,6 +1,7 @@
-"""Pages for man(1), from the parsers of the programs and the first words of their pages in the reference.
+"""Makes pages for man(1) from the parsers of the programs, and from the beginnings of their reference pages.
 
-`python doc/_ext/man.py FOLDER` writes them there, without Sphinx: packages are built where there is none.
+`python doc/_ext/man.py FOLDER` writes the pages into the folder. It does not use Sphinx, because packages are
+built on machines without Sphinx.
 """
 
 import os
@@ -24,7 +25,7 @@ _FILES: Final = {
 
 
 def page(program: str, made: time.struct_time) -> str:
-    """The page of a program."""
+    """Return the page of a program, in the format of roff; ``made`` is the date on the page."""
     return "\n".join(_lines(program, made)) + "\n"
 
 
@@ -70,7 +71,7 @@ def _lines(program: str, made: time.struct_time) -> Iterator[str]:
 
 
 def _introduction(program: str) -> tuple[str, list[str]]:
-    """What a program is, in one line, and in the paragraphs that its page of the reference begins with."""
+    """Return a summary of a program in one line, and the first paragraphs of its page in the reference."""
     source = (_REFERENCE / f"{program}.md").read_text()
     text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", source.partition("\n")[2].partition("<!--")[0])
     paragraphs = [" ".join(part.split()).replace("`", "") for part in text.split("\n\n") if part.strip()]
@@ -91,14 +92,14 @@ def _literal(text: str) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """A text as roff has it: nothing in it is a command, and a hyphen stays one that can be copied."""
+    """Return a text for roff: no line of it is a command of roff, and readers can copy its hyphens."""
     plain = re.sub(r"``?(.+?)``?", r"\1", " ".join(text.split("\n")))
     safe = plain.replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{safe}" if safe.startswith((".", "'")) else safe
 
 
 def main(folder: Path) -> None:
-    """Write all pages into the folder."""
+    """Write the pages of all programs into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     made = time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))
     for program in PROGRAMS:

@@ -1,6 +1,6 @@
-"""Parts of markdown tables."""
+"""Makes cells of markdown tables."""
 
 
 def cell(text: str) -> str:
-    """A text as a cell of a table: on one line, without the mark between cells."""
+    """Return a text as a cell of a table: on one line, with each ``|`` escaped."""
     return " ".join(text.split()).replace("|", "\\|")

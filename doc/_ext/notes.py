@@ -1,4 +1,4 @@
-"""The notes of changes that are in no release yet, as towncrier puts them together."""
+"""The notes of changes that are not released yet, put together by towncrier."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def page(root: Path) -> str:
-    """The notes in `doc/changes`, by kind, as markdown."""
+    """Return the notes in `doc/changes`, grouped by kind, as markdown."""
     command = [sys.executable, "-m", "towncrier", "build", "--draft", "--version", "next"]
     drafted = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
     return drafted.partition("\n### ")[1].lstrip() + drafted.partition("\n### ")[2] or "Nothing.\n"

@@ -1,4 +1,4 @@
-"""All options of a program, from what it registers with oslo.config."""
+"""The reference of all options of a program, from its registrations with oslo.config."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +11,7 @@ from stevedore.named import NamedExtensionManager
 ROOT: Final = Path(__file__).parents[2]
 
 PROGRAMS: Final = ("placement", "compute-agent")
-"""Whose options there are; `etc/PROGRAM/config-generator.conf` names the namespaces of each."""
+"""The programs with options. `etc/PROGRAM/config-generator.conf` lists the namespaces of the options."""
 
 Sections = Mapping[str, Mapping[str, Any]]
 """Options by section and name."""
@@ -19,7 +19,7 @@ Sections = Mapping[str, Mapping[str, Any]]
 
 @cache
 def sections(program: str) -> Sections:
-    """All options of a program, its libraries' included: those of its sample file."""
+    """Return all options in the sample file of a program: its own options, and those of its libraries."""
     found: dict[str, dict[str, Any]] = {}
     for group, listed in _listed(program):
         section = found.setdefault(group, {})
@@ -38,18 +38,18 @@ def _listed(program: str) -> Iterator[tuple[str, Iterable[Any]]]:
 
 
 def _namespaces(program: str) -> list[str]:
-    """The namespaces of the program's sample file, in its order."""
+    """Return the namespaces of the program's options, in the order of its `config-generator.conf`."""
     text = (ROOT / "etc" / program / "config-generator.conf").read_text()
     return re.findall(r"^namespace = (\S+)$", text, re.MULTILINE)
 
 
 def anchor(program: str, section: str, name: str) -> str:
-    """Where an option stands in the reference."""
+    """Return the anchor of an option in the reference."""
     return re.sub(r"[^a-z0-9]+", "-", f"option-{program}-{section}-{name}".lower())
 
 
 def page(program: str) -> str:
-    """The reference of a program's options, as markdown."""
+    """Return the reference of a program's options, as markdown."""
     return "\n".join(
         line for name, listed in sections(program).items() for line in _section(program, name, listed)
     )
@@ -106,7 +106,7 @@ def _code(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """A help text as markdown: what looks like markup in it is none."""
+    """Return a help text as markdown, with all characters escaped that markdown would treat as markup."""
     text = re.sub(r"\s*\n\s*", " ", text.strip())
     text = re.sub(r"``?(.+?)``?", r"\1", text)
     return re.sub(r"([\\`*_<>\[\]#|$~{}])", r"\\\1", text)

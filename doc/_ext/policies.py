@@ -1,10 +1,10 @@
-"""The policy rules of the service, with what they are for and who passes by default."""
+"""The reference of the service's policy rules, with their descriptions, defaults and operations."""
 
 from placement.policies import list_rules
 
 
 def page() -> str:
-    """A table of rules and their operations, as markdown."""
+    """Return a section for each rule, with its default and its operations, as markdown."""
     return "\n".join(
         line
         for rule in list_rules()

@@ -1,4 +1,4 @@
-"""The REST API, operation by operation, from its description in OpenAPI."""
+"""The reference of the REST API, with a section for each operation, from its description in OpenAPI."""
 
 import importlib.util
 import json
@@ -11,7 +11,7 @@ from markdown_table import cell
 
 
 def _load(folder: Path) -> ModuleType:
-    """The module that reads the description; it lies beside it, in no package."""
+    """Return the module that reads the description. It is in the folder of the description, in no package."""
     spec = importlib.util.spec_from_file_location("api_ref_build", folder / "build.py")
     assert spec is not None
     assert spec.loader is not None
@@ -21,7 +21,7 @@ def _load(folder: Path) -> ModuleType:
 
 
 def page(folder: Path) -> str:
-    """The reference of the REST API, as markdown."""
+    """Return the reference of the REST API, as markdown."""
     build = _load(folder)
     document = build.load()
     reference = build.Reference(document)
@@ -87,5 +87,5 @@ def _errors(reference: Any, document: dict[str, Any]) -> Iterator[str]:
 
 
 def _anchored(text: str) -> str:
-    """A description with its links to other parts of the reference as they are on this page."""
+    """Return a description with the links changed that have another anchor on the page of the site."""
     return text.replace("](#schema-Errors)", "](#schema-errors)") + "\n"

@@ -1,4 +1,8 @@
-"""Sequence diagrams of `flows.yaml`: participants are modules, a step is a call or an answer between two."""
+"""Draws sequence diagrams of the flows in `flows.yaml`.
+
+The participants of a diagram are modules. A step is a call from one participant to another, an answer, or a
+note.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -17,13 +21,13 @@ _BOX: Final = "#e8eef4"
 
 
 def page(source: Path) -> str:
-    """A section with text and a diagram for each flow."""
+    """Return a section with a text and a diagram for each flow."""
     flows = yaml.safe_load(source.read_text(encoding="utf-8"))
     return "\n\n".join(f"## {flow['title']}\n\n{flow['text']}\n\n{drawing(flow)}" for flow in flows)
 
 
 def drawing(flow: dict[str, Any]) -> str:
-    """The flow as an SVG, on one line of a page."""
+    """Return the diagram of a flow as SVG, on one line of a page."""
     participants: list[str] = flow["participants"]
     steps = [_parsed(step, participants) for step in flow["steps"]]
     height = _TOP + sum(_NOTE if len(step) == 1 else _STEP for step in steps) + 24
@@ -34,7 +38,9 @@ def drawing(flow: dict[str, Any]) -> str:
 
 
 def _parsed(step: str, participants: Sequence[str]) -> tuple[str] | tuple[int, int, str, bool]:
-    """A note, or where a step begins and ends, its words, and whether it is an answer."""
+    """Return the text of a note; or for a call or an answer, the numbers of both participants, the words, and
+    whether it is an answer.
+    """
     ends, colon, words = step.partition(": ")
     for arrow, answers in ((" -> ", False), (" --> ", True)):
         first, found, second = ends.partition(arrow)

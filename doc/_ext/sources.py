@@ -1,4 +1,4 @@
-"""What only the sources tell: the metrics that they make and the lines that they log."""
+"""Finds in the sources of a package the metrics that it makes and the lines that it logs."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ import yaml
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric, by the name under which Prometheus has it."""
+    """A metric, with the name that it has in Prometheus."""
 
     name: str
     kind: str
@@ -23,7 +23,7 @@ class Metric:
 
 @dataclass(frozen=True, order=True)
 class Message:
-    """One line of the log, as it is written in the source: `%s` stands for what it is about."""
+    """A line of the log as the source has it, with placeholders such as `%s` for its arguments."""
 
     level: str
     template: str
@@ -38,17 +38,17 @@ _KINDS: Final = {
     "GaugeMetricFamily": "gauge",
 }
 _TELLING: Final = ("record_done", "record_event")
-"""Methods of the agent's Recorder, which log as well."""
+"""Methods of the agent's EventRecorder, which also log the event."""
 
 _FAILURES: Final = "log_failures"
-"""Function of the agent's threads whose result logs the exception of a round."""
+"""A function of the agent that takes a text. It returns a function that logs this text with an exception."""
 
 _LEVELS: Final = {"critical": "error", "error": "error", "exception": "error", "warning": "warning"}
 
 
 @cache
 def _calls(package: Path) -> tuple[tuple[str, ast.Call], ...]:
-    """What a package calls, each with the module where; parsed once, as every page is held against it."""
+    """Return all calls in the sources of a package, each with its module; parse the sources only once."""
     return tuple(_read_calls(package))
 
 
@@ -63,7 +63,7 @@ def _read_calls(package: Path) -> Iterator[tuple[str, ast.Call]]:
 
 
 def _constant(node: ast.expr | None) -> Any:
-    """The value of a literal; None for what is computed."""
+    """Return the value of a literal; None if the expression is not a literal."""
     try:
         return None if node is None else ast.literal_eval(node)
     except ValueError:
@@ -71,7 +71,7 @@ def _constant(node: ast.expr | None) -> Any:
 
 
 def metrics(package: Path) -> list[Metric]:
-    """All metrics of a package, by name."""
+    """Return all metrics of a package, sorted by name."""
     found = []
     for _, call in _calls(package):
         kind = _KINDS.get(getattr(call.func, "id", getattr(call.func, "attr", "")))
@@ -86,7 +86,7 @@ def metrics(package: Path) -> list[Metric]:
 
 
 def metrics_page(package: Path) -> str:
-    """A table of metrics, as markdown."""
+    """Return a table of the metrics of a package, as markdown."""
     rows = ["| metric | kind | labels | |", "| --- | --- | --- | --- |"]
     for metric in metrics(package):
         labels = ", ".join(f"`{label}`" for label in metric.labels)
@@ -95,7 +95,10 @@ def metrics_page(package: Path) -> str:
 
 
 def messages(package: Path) -> list[Message]:
-    """All lines of level WARNING and above, by level and text; not those whose whole text is computed."""
+    """Return all log lines of level WARNING and above, sorted by level and text.
+
+    Lines whose whole text comes from arguments are left out.
+    """
     found = set()
     for module, call in _calls(package):
         told = getattr(call.func, "attr", "") in _TELLING and len(call.args) > 3
@@ -117,12 +120,12 @@ def messages(package: Path) -> list[Message]:
 
 
 def remedies(file: Path) -> dict[str, str]:
-    """What to do about lines of the log, by their text in the source."""
+    """Return the remedies of log lines, by the text of the line in the source."""
     return yaml.safe_load(file.read_text(encoding="utf-8"))
 
 
 def messages_page(package: Path, file: Path) -> str:
-    """The lines of the log of a package with what to do about them, as markdown."""
+    """Return the errors and warnings that a package logs, with their remedies, as markdown."""
     known = remedies(file)
     lines = []
     for level, title in (("error", "Errors"), ("warning", "Warnings")):
@@ -135,5 +138,5 @@ def messages_page(package: Path, file: Path) -> str:
 
 
 def shown(template: str) -> str:
-    """A text of the source as a person would look for it: with an ellipsis for what differs each time."""
+    """Return the text of a log line for readers, with an ellipsis for each placeholder."""
     return re.sub(r"%(\([a-z_]+\))?[0-9.]*[a-z]", "…", template)

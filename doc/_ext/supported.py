@@ -1,4 +1,4 @@
-"""Versions of other software that a release was tried with, as a table."""
+"""A table of the versions of other software with which this release was tested."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +10,7 @@ _HEAD: Final = "| software | tried | by | not tried |\n| --- | --- | --- | --- |
 
 
 def page(table: Path) -> str:
-    """A table of `supported.yaml`."""
+    """Return the table of `supported.yaml`, as markdown."""
     return _HEAD + "".join(map(_row, yaml.safe_load(table.read_text(encoding="utf-8"))))
 
 

@@ -1,4 +1,4 @@
-"""The tables of the database: columns from the schema, and what `data-model.yaml` says of each."""
+"""The tables of the database: their columns from the schema, and their texts from `data-model.yaml`."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,7 @@ _HEAD: Final = (
 
 
 def page(source: Path) -> str:
-    """One row for each table."""
+    """Return a markdown table with a row for each table of the database."""
     about: dict[str, Any] = yaml.safe_load(source.read_text(encoding="utf-8"))
     found = {name: table for one in tables.all_metadata() for name, table in one.tables.items()}
     return _HEAD + "".join(_row(name, found[name], about[name]) for name in about)

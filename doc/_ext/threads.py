@@ -1,4 +1,4 @@
-"""The table of the agent's threads, from the roles that its modules define."""
+"""The table of the agent's threads, from the instances of ``ThreadSpec`` in its modules."""
 
 import importlib
 import pkgutil
@@ -13,7 +13,9 @@ _HEAD: Final = (
 
 
 def roles() -> list[tuple[str, ThreadSpec]]:
-    """The roles with the modules that define them: threads that stay first, then helpers, each by name.
+    """Return the threads with the modules that define them: permanent threads, then threads that run once.
+
+    Both groups are sorted by name.
 
     :raises ImportError: a module needs a package that is not installed.
     """
@@ -27,7 +29,7 @@ def roles() -> list[tuple[str, ThreadSpec]]:
 
 
 def page() -> str:
-    """The table as markdown."""
+    """Return the table as markdown."""
     return "\n".join([_HEAD, *(_row(module, role) for module, role in roles())])
 
 

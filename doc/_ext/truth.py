@@ -1,7 +1,8 @@
-"""Options and commands that a text names exist, and are links to the reference.
+"""A Sphinx extension that makes links of the names of options and commands, and checks that they exist.
 
-`[section] option`, as the documents write it everywhere, and `compute-agent guest run ...` and the like are
-looked up as they stand in the text; what there is not is a warning, and so an error of the build.
+It looks up each literal of the form `[section] option`, and each literal that begins with the name of a
+program, such as `compute-agent guest run`. An option or command that does not exist causes a warning, and
+warnings make the build fail.
 """
 
 import re
@@ -19,17 +20,18 @@ LOG = logging.getLogger(__name__)
 
 _OPTION: Final = re.compile(r"^\[([A-Za-z_]+)(:[^\]]+)?\] ([a-z_0-9]+)( = .*)?$")
 
-# Options that a library knows only when it is told which plugin to load, and files of other programs.
+# These sections also have options of the auth plugin that the section selects. The options are known only
+# when the plugin is loaded.
 _PLUGINS: Final = frozenset({"keystone_authtoken"})
 
 
 class References(SphinxTransform):
-    """Makes links of the names of options and commands."""
+    """Makes the names of options and commands links to the reference."""
 
     default_priority = 200
 
     def apply(self, **_: Any) -> None:
-        """Called by Sphinx for each page."""
+        """Replace the names on one page; Sphinx calls this method for each page."""
         for node in list(self.document.findall(nodes.literal)):
             if isinstance(node.parent, nodes.reference | addnodes.pending_xref):
                 continue
@@ -38,7 +40,7 @@ class References(SphinxTransform):
             if target == UNKNOWN:
                 LOG.warning("there is no %s", text, location=node)
             elif target and self.env.docname != target[0]:
-                # As a link by label that keeps what it is written in; `ref` would make plain text of it.
+                # The type `keyword` keeps the literal as the text of the link; `ref` would show plain text.
                 link = addnodes.pending_xref(
                     "",
                     refdomain="std",
@@ -56,7 +58,10 @@ UNKNOWN: Final = ("", "")
 
 
 def option_target(text: str) -> tuple[str, str] | None:
-    """The page and the anchor of an option; UNKNOWN if there is none; None if the text does not name one."""
+    """Return the page and the anchor of the option that a text names.
+
+    The result is UNKNOWN if the option does not exist, and None if the text does not name an option.
+    """
     named = _OPTION.match(text)
     if named is None:
         return None
@@ -68,8 +73,10 @@ def option_target(text: str) -> tuple[str, str] | None:
 
 
 def command_target(text: str) -> tuple[str, str] | None:
-    """The page and the anchor of a command; UNKNOWN if there is none, or if it does not have an option
-    that is given; None if the text is not a command line.
+    """Return the page and the anchor of the command that a text begins with.
+
+    The result is UNKNOWN if the command, or an option after it, does not exist. The result is None if the
+    text is not a command line.
     """
     program, *words = text.split() or [""]
     if program not in (*commands.PROGRAMS, commands.PLUGIN) or not words:
@@ -99,6 +106,6 @@ def _before_dashes(words: list[str]) -> Iterator[str]:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Called by Sphinx."""
+    """Register the extension; Sphinx calls this function."""
     app.add_transform(References)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -43,7 +43,7 @@ def show_aggregates(call: ApiRequest, uuid: str) -> Response:
 def replace(call: ApiRequest, uuid: str) -> Response:
     """Replace the aggregates of a provider."""
     known = path_uuid(uuid)
-    # before microversion 1.19 a request has no generation, so no generation is checked
+    # requests before microversion 1.19 have no generation, so no generation is checked
     expected = None
     with missing_provider_first(call, known):
         if call.version >= microversion.AGGREGATES_GENERATION:

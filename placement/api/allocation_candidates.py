@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 blueprint = Blueprint("allocation_candidates", __name__)
 
 INCOMPLETE: Final = "Placement-Ext-Incomplete"
-"""Header of an answer without some candidates; the value is the limit that ended the search."""
+"""Header of an answer that lacks some candidates. Its value is the limit at which the search ended."""
 
 _MIB: Final = 1024 * 1024
 
@@ -52,7 +52,7 @@ def list_all(call: ApiRequest) -> Response:
                 budget=budget,
             )
         finally:
-            # the log reports the ended budget before a possible refusal, because the operator may have set
+            # the limit is logged even if the request is then refused, because perhaps the operator has set
             # the limit too low
             if budget.ended:
                 LOG.warning(
@@ -60,14 +60,14 @@ def list_all(call: ApiRequest) -> Response:
                     " because it reached [api] candidates_%s.",
                     budget.ended,
                 )
-        # ordering by topology would undo the random order that the operator has chosen
+        # if the operator has chosen a random order, candidates are not sorted by topology
         if options.candidate_order == "topology" and not options.randomize_allocation_candidates:
             found = topology_first(found, budget)
-        # the candidates are rendered within the turn, because the summaries read the snapshot and are kept
-        # for later answers
+        # the JSON is made before the view is released, because summaries of providers are read from its
+        # snapshot, and are kept for later answers
         body = render_pieces(view.snapshot, found, call.version, call.service.summaries, budget)
         answer = call.answer_pieces(body, time.time())
-    # the explanation starts after the end of the turn, so that no other request waits for the explanation
+    # the explanation begins after the view is released, so that no other request waits for the explanation
     if not found:
         call.explain_empty(wanted)
     if budget.ended:

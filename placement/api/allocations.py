@@ -1,4 +1,4 @@
-"""The allocations of consumers and of providers: ``/allocations`` and ``.../{uuid}/allocations``."""
+"""The resources ``/allocations``, ``/allocations/{uuid}`` and ``/resource_providers/{uuid}/allocations``."""
 
 import time
 from collections.abc import Mapping
@@ -26,15 +26,17 @@ blueprint = Blueprint("allocations", __name__)
 UNKNOWN_TYPE: Final = "unknown"
 """The type that answers show for consumers without a type."""
 _SINCE: Final = {"consumer_type": microversion.CONSUMER_TYPES}
-"""By field of a consumer, the microversion that introduced it; older requests leave it unchanged."""
+"""Fields of a consumer with the microversions that introduced them. Requests with an older microversion leave
+such a field unchanged.
+"""
 
 
 def claim_of(
     conf: cfg.ConfigOpts, version: Microversion, consumer: str, body: Mapping[str, Any]
 ) -> ConsumerClaim:
-    """Return the claim in a request body; before 1.8, options give the project and the user.
+    """Return the claim in a request body. Before microversion 1.8, project and user come from options.
 
-    :raises InvalidRequest: the consumer has a type that only the service gives.
+    :raises InvalidRequest: the consumer type in the body is one that only the service itself uses.
     """
     schemas.check_consumer_type(consumer, body.get("consumer_type"))
     owner = ConsumerOwnership(
@@ -62,15 +64,13 @@ def list_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
     """List the allocations of a consumer."""
     uuid = canonical_uuid(consumer_uuid)
     if uuid is None:
-        # no consumer can have this id, so the answer is that for a consumer without allocations
+        # a consumer cannot have this id, so the answer is the same as for a consumer without allocations
         return call.json_answer({"allocations": {}}, time.time())
-    # the allocations are read from the database, because the read model has usages but neither allocations
-    # nor consumers
+    # the allocations are read from the database, because the read model has only the usages of providers
     with call.service.database.read() as conn:
-        # generation and allocations are read in one snapshot of the database, so that they match
+        # generation and allocations are read in one snapshot of the database, so that they belong together
         held = store.of_consumer(conn, uuid)
-        # the consumer is looked up only if there are allocations, because a consumer without allocations has
-        # no row
+        # a consumer without allocations has no row, so only a consumer with allocations is looked up
         consumer = consumers.find_consumer(conn, uuid) if held else None
     by_provider: dict[str, Any] = {}
     for each in held:
@@ -138,7 +138,7 @@ def list_of_provider(call: ApiRequest, uuid: str) -> Response:
     """List the allocations of a provider."""
     with call.service.model.fresh_view() as view:
         provider = existing_provider(view.snapshot, uuid)
-    # the read model has usages, but neither allocations nor consumers
+    # the allocations are read from the database, because the read model has only the usages of providers
     with call.service.database.read() as conn:
         held = store.of_provider(conn, provider.uuid)
     by_consumer: dict[str, Any] = {}
@@ -147,8 +147,8 @@ def list_of_provider(call: ApiRequest, uuid: str) -> Response:
         entry["resources"][each.resource_class] = each.used
         if call.version >= microversion.CONSUMER_GENERATIONS:
             entry["consumer_generation"] = each.consumer_generation
-    # the generation is taken from the allocations if there are any, so that generation and allocations come
-    # from one snapshot of the database
+    # if there are allocations, the generation comes with them, so that generation and allocations are from
+    # one snapshot of the database
     generation = held[0].provider_generation if held else provider.generation
     document = {"resource_provider_generation": generation, "allocations": by_consumer}
     return call.json_answer(document, _newest_time(held))

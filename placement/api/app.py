@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from flask import Flask, Request
 from flask.sessions import NullSession, SessionInterface
+from werkzeug.routing import MapAdapter
 
 from placement import extensions
 from placement.api import (
@@ -37,7 +38,8 @@ from placement.api.ext import (
 )
 from placement.api.ext import root as ext
 
-# placement.server has this size limit of a body; the constant applies the same limit to other WSGI servers
+# placement.server limits bodies to this size; with this constant, Flask applies the same limit under other
+# WSGI servers
 _MAX_BODY: Final = 64 * 1024 * 1024
 
 BLUEPRINTS: Final = (
@@ -64,7 +66,10 @@ BLUEPRINTS: Final = (
 
 
 class _NoSessions(SessionInterface):
-    """Tells Flask that the API has no sessions; otherwise Flask would make a signer for each request."""
+    """Gives Flask one empty session, because the API has no sessions.
+
+    Without this class, Flask would create an object that signs sessions for each request.
+    """
 
     _shared = NullSession()
 
@@ -73,19 +78,30 @@ class _NoSessions(SessionInterface):
 
 
 class ApiFlask(Flask):
-    """Flask without the work per request that no handler of this API needs."""
+    """Flask without some work that it does for each request and that this API does not need."""
 
     session_interface = _NoSessions()
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function unchanged: no handler is a coroutine, which Flask would check for each call."""
+        """Return the function unchanged, because Flask would check for each call if it is a coroutine."""
         return func
+
+    def create_url_adapter(self, request: Request | None) -> MapAdapter | None:
+        """Return an object that finds the route of a request.
+
+        It does not know the host of the request. Flask would read and check the header ``Host`` three times,
+        but no route and no address that Flask makes depends on it.
+        """
+        if request is None:
+            return super().create_url_adapter(None)
+        path = request.environ.get("PATH_INFO", "").encode("latin-1").decode(errors="replace")
+        return MapAdapter(self.url_map, "", request.root_path, "", "http", path or "/", request.method)
 
 
 def create_app() -> Flask:
     """Return an application with all operations of the API.
 
-    The application belongs to no service: each request brings its own service
+    The application does not contain a service. Each request has its service in the WSGI environment
     (:func:`placement.api.call.provide_service`).
     """
     # static files are off, because Flask would add a route for them
@@ -95,7 +111,7 @@ def create_app() -> Flask:
     app.url_map.merge_slashes = False
     versions.install_versions(app)
     errors.install_handlers(app)
-    # this check is installed after the check of versions, because the form of an error depends on the version
+    # this check runs after the version is known, because the form of an error depends on the version
     app.before_request(call.check_body_headers)
     for blueprint in (*BLUEPRINTS, *extensions.registered_objects("blueprints").values()):
         app.register_blueprint(blueprint)

@@ -1,7 +1,7 @@
-"""Authentication of requests to the API; only requests for version documents need no token.
+"""Authentication of requests to the API. Only requests for version documents need no token.
 
 The two authentication strategies (``noauth2`` and ``keystone``) are WSGI middlewares. A strategy puts the
-caller into the WSGI environment (:mod:`placement.api.context`), or answers 401 in the API's error format.
+caller into the WSGI environment (:mod:`placement.api.context`), or answers with an error of the API.
 """
 
 import logging
@@ -29,12 +29,16 @@ _DETAILS: Final = {
     HTTPStatus.SERVICE_UNAVAILABLE: "The Identity service is temporarily unavailable.",
 }
 _ADMIN: Final = "admin"
-# Keystone's role admin implies member and reader, and the policy of the reshaper requires the role service
+# with Keystone, the role admin implies member and reader. The role service is needed, too, because the policy
+# of the reshaper requires it.
 _ADMIN_ROLES: Final = "admin,member,reader,service"
 
 
 def add_authentication(app: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
-    """Return ``app`` behind ``[api] auth_strategy``; raise ValueError if its options are unusable."""
+    """Return ``app`` behind the authentication that ``[api] auth_strategy`` selects.
+
+    :raises ValueError: the options of this authentication cannot be used.
+    """
     if conf.api.auth_strategy == "noauth2":
         LOG.warning("Requests are not authenticated: [api] auth_strategy is noauth2.")
         return NoAuth(app)
@@ -42,19 +46,19 @@ def add_authentication(app: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApp
 
 
 def check_options(conf: cfg.ConfigOpts) -> None:
-    """Raise ValueError if the options of authentication are unusable."""
+    """Raise ValueError if the options of the authentication cannot be used."""
     if conf.api.auth_strategy == "keystone":
-        # the object is made only because the constructor checks the options
+        # the object is made and dropped, because its constructor checks the options
         _make_auth_token(conf)
 
 
 class NoAuth:
-    """Accepts every token: for development and tests.
+    """Accepts every token. This authentication is for development and tests.
 
     A token has the form ``user:project``, or ``user`` if the project has the user's name. The user ``admin``
-    has all roles, and any other user has none. The header ``X-Roles`` sets other roles, ``X-Project-Id``
-    another project. With ``OpenStack-System-Scope`` the caller has no project unless ``X-Project-Id`` names
-    a project.
+    has all roles, and any other user has no roles. The header ``X-Roles`` sets other roles, and
+    ``X-Project-Id`` sets another project. If the header ``OpenStack-System-Scope`` is sent without
+    ``X-Project-Id``, the caller has no project.
     """
 
     def __init__(self, app: "WSGIApplication") -> None:
@@ -64,7 +68,7 @@ class NoAuth:
         """Put the caller that the token names into the environment, and call the application."""
         token = environ.get("HTTP_X_AUTH_TOKEN")
         if not token:
-            # no identity is needed, but the log needs request ids
+            # a request for a version document needs no caller, but the log needs its request ids
             context.note_anonymous(environ)
             if not _is_public(environ):
                 return _send_refusal(
@@ -84,9 +88,9 @@ class NoAuth:
 class KeystoneAuth:
     """Admits requests with a token that keystonemiddleware's ``auth_token`` confirms.
 
-    All other requests get an error in the format of this API. If the Identity service does not confirm a
-    token, the status is 401, whatever ``[keystone_authtoken] delay_auth_decision`` says. If the Identity
-    service does not answer, the status is 503.
+    All other requests get an error in the format of this API. If a token is invalid or missing, the status is
+    401, even if ``[keystone_authtoken] delay_auth_decision`` is set. If the Identity service does not answer,
+    the status is 503.
     """
 
     def __init__(self, app: "WSGIApplication", conf: cfg.ConfigOpts) -> None:
@@ -104,14 +108,15 @@ class KeystoneAuth:
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Put the caller that Keystone has confirmed into the environment, and call the application."""
-        # until the token is confirmed, only the request ids are known to the log
+        # until the token is confirmed, the context for the log has only the request ids
         context.note_anonymous(environ)
         if _is_public(environ):
             return self._app(environ, start_response)
         answer = _AuthAnswer()
         try:
             self._auth_token(environ, answer.start)
-        # the status is not 401, because a client would then discard a token that may be valid
+        # the status is not 401, because the token is perhaps valid, and a client discards its token after a
+        # 401
         except CannotAsk:
             answer.status = HTTPStatus.SERVICE_UNAVAILABLE
         if environ.pop(_ADMITTED, False):
@@ -121,7 +126,8 @@ class KeystoneAuth:
 
 
 def _make_auth_token(conf: cfg.ConfigOpts) -> "AuthToken":
-    # without Keystone, its libraries would take a fifth of the time of a start
+    # the libraries for Keystone are imported only here, because without Keystone this import would take a
+    # fifth of the time that the service needs to start
     from placement.api.identity import AuthToken
 
     return AuthToken(_note_admission, conf)
@@ -131,19 +137,19 @@ _ADMITTED: Final = "placement.auth_token.admitted"
 
 
 def _note_admission(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-    """Store whether ``auth_token`` admits the request; it calls this in place of the application."""
-    # a service token is optional, but has to be valid if the client sends one
+    """Store whether ``auth_token`` admits the request. This is the WSGI application behind ``auth_token``."""
+    # a service token is optional; if the client sends a service token, it has to be valid
     environ[_ADMITTED] = (
         environ.get("HTTP_X_IDENTITY_STATUS") == "Confirmed"
         and environ.get("HTTP_X_SERVICE_IDENTITY_STATUS", "Confirmed") == "Confirmed"
     )
-    # auth_token adds its challenge only to an answer 401, so a refusal has this status
+    # the status of a refusal is 401, because auth_token adds its challenge only to such an answer
     start_response("204 No Content" if environ[_ADMITTED] else "401 Unauthorized", [])
     return []
 
 
 class _AuthAnswer:
-    """Records the status and the authentication challenge of an answer."""
+    """Records the status of an answer, and its header with the authentication challenge."""
 
     status = HTTPStatus.UNAUTHORIZED
     challenge: str | None = None

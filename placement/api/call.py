@@ -1,8 +1,7 @@
 """The class of requests that handlers get, the functions that make answers, and the decorator of handlers.
 
-A handler itself contains little code. Before it runs, the decorator :func:`api_operation` checks version,
-media types and policy. The handler parses the request, calls the store or the read model, and serialises the
-result.
+Before a handler runs, the decorator :func:`api_operation` checks version, media types and policy. So a
+handler only parses the request, calls the store or the read model, and makes an answer of the result.
 """
 
 import re
@@ -36,18 +35,19 @@ _SERVICE: Final = "placement.service"
 ABANDONED: Final = "placement.abandoned"
 """Key of the WSGI environment for a function of the web server.
 
-The function returns the reason why the answer is no longer needed, or None."""
+If the answer to the request is no longer needed, the function returns the reason, otherwise None.
+"""
 
 Handler = Callable[..., Response]
-"""A function that answers one operation; its arguments are the request and the variables of the path."""
+"""A function that answers one operation. Its arguments are the request and the variables of the path."""
 
 
 class _JsonAnswer(Response):
-    """A successful answer in pieces, without the work that Werkzeug does on the headers of each answer."""
+    """A successful answer in pieces. It omits most of Werkzeug's work on headers, to save time."""
 
     def get_wsgi_headers(self, environ: "WSGIEnvironment") -> Headers:
-        """Return the headers with the length of the body; called by werkzeug once for each answer."""
-        # werkzeug makes addresses in these headers absolute
+        """Return the headers, with the length of the body. Werkzeug calls this once for each answer."""
+        # these headers need Werkzeug's work, which makes their addresses absolute
         if "Location" in self.headers or "Content-Location" in self.headers:
             return super().get_wsgi_headers(environ)
         self.headers["Content-Length"] = str(sum(map(len, self.response)))
@@ -63,10 +63,13 @@ class ApiRequest:
 
     @property
     def query_parameters(self) -> list[tuple[str, str]]:
-        """The parameters of the query string, in order; InvalidRequest for bytes that are not text."""
+        """The parameters of the query string, in their order.
+
+        :raises InvalidRequest: the query string has bytes that are not UTF-8.
+        """
         try:
-            # the name is decoded strictly, because Flask would replace wrong bytes, and the answer would be
-            # about another name
+            # the query is decoded strictly, because Flask would replace wrong bytes, and the answer would be
+            # about another name than the client has sent
             unquote_to_bytes(request.query_string).decode()
         except UnicodeDecodeError as error:
             raise InvalidRequest(f"Invalid query string parameters: {error}") from None
@@ -78,9 +81,10 @@ class ApiRequest:
         return context.caller_of(request.environ).project_id or ""
 
     def authorize(self, rule: str, target: Mapping[str, Any] | None = None) -> None:
-        """Check that a policy rule allows the caller this operation.
+        """Check that a policy rule allows the caller an operation.
 
-        :param target: attributes of the object that the rule may check, such as its project.
+        :param target: attributes of the object of the operation, such as its project, which the rule can
+            check.
 
         :raises placement.exceptions.Forbidden: the policy does not allow the operation.
         """
@@ -95,13 +99,13 @@ class ApiRequest:
         return True
 
     def check_awaited(self) -> None:
-        """Raise Unavailable with the reason if the web server does not need the answer any more."""
+        """Raise Unavailable with the reason if the answer to this request is no longer needed."""
         abandoned = request.environ.get(ABANDONED)
         if abandoned is not None and (why := abandoned()):
             raise Unavailable(why)
 
     def explain_empty(self, wanted: CandidatesRequest) -> None:
-        """Explain an empty list of candidates in the log, if ``[api] explain_empty`` is set."""
+        """Explain in the log why the list of candidates is empty, if ``[api] explain_empty`` is set."""
         if self.service.explainer is not None:
             question = (request.query_string, self.version)
             self.service.explainer.explain_answer(question, wanted, context.caller_of(request.environ))
@@ -116,7 +120,7 @@ class ApiRequest:
     def parse_json(self) -> Any:
         """Return the parsed body, or raise InvalidRequest if it is not JSON."""
         try:
-            # Flask must not cache the bytes, because they are read only once and may be many megabytes
+            # Flask must not cache the bytes, because a body is read only once and can have many megabytes
             return orjson.loads(request.get_data(cache=False))
         except orjson.JSONDecodeError as error:
             raise InvalidRequest(f"Malformed JSON: {error}") from None
@@ -126,13 +130,13 @@ class ApiRequest:
         return base.load(schema, self.parse_json())
 
     def wrapped_body(self, schema: Schema, field: str) -> Any:
-        """Return the value of a body's only field, checked and converted by the schema."""
+        """Return the body, checked and converted by the schema as if it were the value of this field."""
         return base.load(schema, {field: self.parse_json()})[field]
 
     def json_answer(self, payload: Any, last_modified: float | None = None, status: int = 200) -> Response:
         """Return an answer with JSON.
 
-        :param payload: bytes of JSON, or a value to encode.
+        :param payload: JSON as bytes, or a value that is converted to JSON.
         :param last_modified: the time of the last change of the shown objects, in seconds since 1970. Answers
             contain this time from microversion 1.15 on.
         """
@@ -142,7 +146,7 @@ class ApiRequest:
     def answer_pieces(
         self, body: list[bytes], last_modified: float | None = None, status: int = 200
     ) -> Response:
-        """Return an answer with JSON, of which the pieces are sent one after another."""
+        """Return an answer with JSON that is given in pieces. The pieces are sent one after the other."""
         return self.add_dates(_JsonAnswer(body, status, mimetype=JSON), last_modified)
 
     def empty_answer(self, status: int = 204, location: str | None = None) -> Response:
@@ -161,17 +165,17 @@ class ApiRequest:
         """Add ``Last-Modified`` and ``Cache-Control`` (from microversion 1.15 on); return the response."""
         if last_modified is not None and self.version >= microversion.CACHE_HEADERS:
             response.headers["Last-Modified"] = _http_date(int(last_modified))
-            # clients may cache the answer, but have to check with each use whether it is current
+            # clients are allowed to cache the answer, but have to check before each use whether it is current
             response.headers["Cache-Control"] = "no-cache"
         return response
 
 
 _HOST: Final = re.compile(r"([\w.~-]+|\[[0-9A-Fa-f:.]+\])(:\d+)?", re.ASCII)
-"""A host name or address with an optional port: the valid values of the header ``Host``."""
+"""The pattern of valid values of the header ``Host``: a name or an address, with an optional port."""
 
 
 def _root_url() -> str:
-    """Return the address of the API for links; only its path if the header ``Host`` is invalid."""
+    """Return the address of the API, for links. If the header ``Host`` is invalid, return only the path."""
     # Werkzeug before 3.1.8 accepts any text as a host, or raises ValueError
     host = request.environ.get("HTTP_HOST")
     if host is not None and not _HOST.fullmatch(host):
@@ -179,7 +183,7 @@ def _root_url() -> str:
     return request.root_url.rstrip("/")
 
 
-# the texts are cached, because many answers have the same date
+# texts of dates are cached, because many answers have the same date
 _http_date: Final = lru_cache(maxsize=1024)(http_date)
 
 
@@ -199,7 +203,10 @@ def mount_prefix() -> str:
 
 
 def next_links(path: str, following: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the links to the next page of a list; query parameters with the value None are left out."""
+    """Return the links to the next page of a list. ``following`` has the query parameters of the next page.
+
+    Parameters with the value None are left out.
+    """
     query = urlencode({name: value for name, value in following.items() if value is not None})
     return [{"rel": "next", "href": f"{mount_prefix()}{path}?{query}"}]
 
@@ -217,30 +224,30 @@ def api_operation(
 ) -> Callable[[Handler], Handler]:
     """Return a decorator that makes a function the handler of one operation of the API.
 
-    :param rule: the policy rule that has to allow the call. None means that the handler itself checks the
+    :param rule: the policy rule that has to allow the operation. If it is None, the handler itself checks the
         policy.
-    :param since: the microversion that introduced the operation; ``before`` is the status of answers in older
-        microversions.
-    :param reads_json: whether the body has to be JSON; any other body is answered with 415.
-    :param writes_json: whether the answer is JSON; a client that does not accept JSON gets 406.
+    :param since: the microversion that introduced the operation. In older microversions, the answer has the
+        status ``before``.
+    :param reads_json: whether the body has to be JSON. The answer to any other body is 415.
+    :param writes_json: whether the answer is JSON. A client that does not accept JSON gets 406.
     """
 
     def decorate_handler(handler: Handler) -> Handler:
         @wraps(handler)
         def handle_request(**path_arguments: str) -> Response:
             call = ApiRequest()
-            # an operation does not exist in versions before the version that introduced the operation
+            # in older versions, the operation does not exist
             if call.version < since:
                 if before is HTTPStatus.METHOD_NOT_ALLOWED:
                     raise MethodNotAllowed(valid_methods=_other_methods(method))
                 abort(before)
             if reads_json:
                 call.require_json()
-            # a client that sends no Accept header accepts everything
+            # a client without an Accept header accepts all media types
             if writes_json and request.accept_mimetypes and not request.accept_mimetypes[JSON]:
                 raise NotAcceptable(f"Only {JSON} is provided")
-            # the database is prepared before the check of policy, because a worker without its database
-            # answers 503 to every caller
+            # the database is prepared before the policy is checked, because a worker without a database has
+            # to answer 503 even to callers without rights
             call.service.prepare_database()
             if rule is not None:
                 call.authorize(rule)
@@ -251,7 +258,7 @@ def api_operation(
             f"{method} {path}".replace(".", "_"),
             handle_request,
             methods=[method],
-            # otherwise Flask would answer OPTIONS by itself
+            # without this argument, Flask would answer requests with OPTIONS itself
             provide_automatic_options=False,
         )
         # the handler is returned unchanged, so that other modules can call it
@@ -261,7 +268,7 @@ def api_operation(
 
 
 def _other_methods(method: str) -> list[str]:
-    # this line is for the type checker: a request that has reached a handler has a URL rule
+    # the type checker does not know that a request which has reached a handler has a URL rule
     assert request.url_rule is not None
     same_path = (each for each in current_app.url_map.iter_rules() if each.rule == request.url_rule.rule)
     return sorted({name for each in same_path for name in each.methods or ()} - {method})
@@ -272,6 +279,6 @@ def check_body_headers() -> None:
     length = request.environ.get("CONTENT_LENGTH") or ""
     if length and not (length.isascii() and length.isdigit()):
         raise BadRequest("content-length header must be an integer")
-    # a request without a body may have a length of 0
+    # a length of 0 means that the request has no body, and needs no media type
     if length.strip("0") and not request.environ.get("CONTENT_TYPE"):
         raise BadRequest("content-type header required")

@@ -1,7 +1,7 @@
 """The caller of a request: its identity, its token, and the request ids for logs.
 
-This module does not import the libraries that send requests to the Identity service
-(:mod:`placement.api.identity`).
+This module does not import the libraries for requests to the Identity service. Only
+:mod:`placement.api.identity` imports them.
 """
 
 from collections.abc import Mapping
@@ -12,11 +12,14 @@ from oslo_context import context as oslo_context
 
 _KEY: Final = "placement.context"
 TRACE_ID: Final = "placement.trace_id"
-"""The key of the WSGI environment for the id (hexadecimal) of a sampled request's trace."""
+"""The key of the WSGI environment for the id of a request's trace (hexadecimal), if the trace is recorded."""
 
 
 class RequestContext(oslo_context.RequestContext):
-    """The caller of a request, which is also the context of the log records of the thread that makes it."""
+    """The caller of a request.
+
+    oslo.log adds values of this object to the log records of the thread that has created it.
+    """
 
     def to_policy_values(self) -> dict[str, Any]:
         """Return the attributes of the caller that policy rules can check."""
@@ -38,7 +41,7 @@ class RequestContext(oslo_context.RequestContext):
 
 
 def note_authenticated(environ: dict[str, Any]) -> RequestContext:
-    """Put a caller into the WSGI environment, from headers that an authentication middleware has checked."""
+    """Put the caller into the WSGI environment, from headers that a middleware has authenticated."""
     context: RequestContext = RequestContext.from_environ(environ)
     environ[_KEY] = context
     return context
@@ -55,7 +58,7 @@ def note_anonymous(environ: dict[str, Any]) -> RequestContext:
 
 
 def hand_over(environ: dict[str, Any], context: RequestContext) -> None:
-    """Put a known caller into the environment of another request, made on behalf of this caller."""
+    """Put a known caller into the environment of another request, which is sent for this caller."""
     environ[_KEY] = context
 
 
@@ -76,12 +79,12 @@ class CannotAsk(Exception):
 
 
 class SignInRefused(Exception):
-    """The Identity service has no user with this name and secret, or the user has no role in the project."""
+    """The Identity service refused to sign a user in: the credentials are wrong, or the user has no role."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenAccess:
-    """A token with its remaining seconds of validity, its user and its project."""
+    """A token, the seconds for which it remains valid, and the names of its user and project."""
 
     token: str
     seconds: float

@@ -1,7 +1,7 @@
-"""Renders errors for clients: ``{"errors": [{"status", "title", "detail", ...}]}``.
+"""Makes error answers: ``{"errors": [{"status", "title", "detail", ...}]}``.
 
-Source: "Errors" in the API reference, and the errors guideline of the OpenStack
-API special interest group.
+The format comes from "Errors" in the API reference, and from the errors guideline of the OpenStack API
+special interest group.
 """
 
 import html
@@ -29,8 +29,8 @@ _STATUS: Mapping[type[ServiceError], HTTPStatus] = {
     exceptions.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 
-#: The general sentence of OpenStack Placement for a status; details follow it, and Nova's tests look for the
-#: sentence and the details.
+#: For each status, the general sentence with which errors of OpenStack Placement begin. The details of the
+#: error follow. Nova's tests search errors for this sentence and for details.
 _GENERAL: Final[Mapping[HTTPStatus, str]] = {
     HTTPStatus.BAD_REQUEST: "The server could not comply with the request since it is either malformed"
     " or otherwise incorrect.",
@@ -41,11 +41,11 @@ _GENERAL: Final[Mapping[HTTPStatus, str]] = {
 
 
 class UnacceptableVersion(NotAcceptable):
-    """A microversion that this service does not support; the answer has the supported range."""
+    """The service does not support the microversion of the request. The answer has the supported range."""
 
 
 def install_handlers(app: Flask) -> None:
-    """Make the application answer every error in the API's format."""
+    """Make the application answer all errors in the format of the API."""
     app.register_error_handler(ServiceError, _placement_error)
     app.register_error_handler(HTTPException, _http_exception)
     app.register_error_handler(Exception, _unexpected_error)
@@ -53,14 +53,14 @@ def install_handlers(app: Flask) -> None:
 
 def status_of(error: ServiceError) -> HTTPStatus:
     """Return the status of the answer to an error."""
-    # the loop walks up the base classes, so that a new subclass needs no entry in the table
+    # base classes are also looked up, so that a subclass needs no entry in the table
     return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
 
 
 def _placement_error(error: ServiceError) -> Response:
     status = status_of(error)
     more: dict[str, Any] = {}
-    # read by metrics, which count these answers
+    # the metrics read this value, because they count answers to requests that windows or claims prevent
     g.has_overlaps = isinstance(error, exceptions.Conflict) and error.has_overlaps
     if isinstance(error, exceptions.NoCandidate):
         LOG.info("A claim or a reservation was refused: %s", error.detail)
@@ -85,7 +85,7 @@ def _http_exception(error: HTTPException) -> Response:
             "min_version": microversion.text(microversion.MIN),
         }
     elif status is HTTPStatus.NOT_FOUND and error.description == type(error).description:
-        # the error has no detail, because the description would only be werkzeug's own text
+        # the description is only the general text of werkzeug, so the error has no detail
         detail = ""
     response = render(status, detail, **extra)
     response.headers.update(headers)
@@ -98,12 +98,12 @@ def _unexpected_error(error: Exception) -> Response:
 
 
 def render(status: HTTPStatus, detail: str, *, code: str = exceptions.UNDEFINED, **extra: Any) -> Response:
-    """Return the answer to a failed request, as JSON unless the client does not accept JSON.
+    """Return the answer to a failed request: JSON, or HTML or text for clients that do not accept JSON.
 
     As in OpenStack Placement, the detail follows the general sentence for the HTTP status and an empty line.
     For paths below ``/ext/v1``, the detail replaces the general sentence.
     """
-    # names from users may have line breaks, but the detail has to be one line, because some clients show only
+    # a detail can contain names with line breaks, but it must have one line, because some clients show only
     # the last line
     lines = [" ".join(detail.splitlines())] if detail else []
     if status in _GENERAL and (not detail or not is_ours(request.path)):
@@ -118,13 +118,13 @@ def render(status: HTTPStatus, detail: str, *, code: str = exceptions.UNDEFINED,
     }
     if g.get("version", microversion.MIN) >= microversion.ERROR_CODES or is_ours(request.path):
         error["code"] = code
-    # the outage may be short, so the header tells the client when to try again
+    # perhaps the outage is short, so this header tells the client when to try again
     headers = {"Retry-After": RETRY_AFTER} if status is HTTPStatus.SERVICE_UNAVAILABLE else {}
     accepted = request.accept_mimetypes
     if not accepted or accepted["application/json"] > 0:
         return Response(orjson.dumps({"errors": [error]}), status.value, headers, "application/json")
     if accepted["text/html"] > 0:
-        # the detail is escaped, because it may have names that clients have chosen
+        # the detail is escaped, because it can contain names that clients have chosen
         title = f"<!doctype html><title>{status.phrase}</title><h1>{status.phrase}</h1>"
         page = title + "".join(f"<p>{html.escape(line)}</p>" for line in lines)
         return Response(page, status.value, headers, "text/html")

@@ -1,19 +1,20 @@
-"""Schedules the collection of reference cycles after requests, when no long request runs.
+"""Collects objects in reference cycles after requests, when no long request is running.
 
-Python frees nearly all objects immediately, when their last reference disappears. To find objects in
-reference cycles, Python walks through all old objects. This walk may begin at any time, and stops all other
+Python frees nearly all objects immediately when their last reference disappears. To find unused objects in
+reference cycles, Python walks through all old objects. This walk can begin at any time, and stops all other
 work of the process. In the middle of a search with many results, a walk takes 0.1 s or more.
 
-With this module, a walk normally begins only after a request, and only if no long request is running. After
-a long walk, most remaining objects belong to the read model, and later walks skip them (:func:`gc.freeze`).
-Skipped objects that are not in a cycle are still freed.
+With this module, a walk through old objects normally begins only after a request, and only if no long request
+is running. After a long walk, most remaining objects belong to the read model, and later walks skip these
+objects (:func:`gc.freeze`). Skipped objects that are not in a cycle are still freed.
 
-Python itself still walks through young objects, a few hundred at a time. Young objects may be large: a search
-for many claims has a scenario for each claim, with sets of all hosts. So this module does not increase the
-number of young objects for a walk. A walk through ten times as many young objects would take 0.1 s or more.
+Python itself still walks through young objects, a few hundred at a time. Young objects can be large: a search
+for many claims has a scenario for each claim, with sets of all hosts. A walk through ten times as many young
+objects would take 0.1 s or more. So this module does not change the number of young objects that starts a
+walk.
 
-Only :mod:`placement.api.middleware` uses this module. The module ``garbage`` is separate because it changes
-settings of the whole process.
+Only :mod:`placement.api.middleware` uses this module. It is a separate module, because it changes settings of
+the whole process.
 """
 
 import gc
@@ -29,25 +30,25 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _GATHERED: Final = 1
-"""Number of walks through young objects after which Python also walks through objects that survived one walk.
+"""Number of walks through young objects after which Python also walks through the objects that have survived
+one walk.
 """
-# 500 walks through survivors correspond to a few hundred thousand new objects
+# in the time of 500 walks through survivors, a few hundred thousand objects are created
 _OFTEN: Final = 500
-"""Number of walks through surviving objects after which old objects are walked through, after a request."""
-# applies during long requests, and in processes that never call collect_if_due()
+"""Number of walks through survivors after which this module walks through old objects, after a request."""
+# this threshold matters during long requests, and in processes that never call collect_if_due()
 _SELDOM: Final = 5000
-"""Number of walks through surviving objects after which Python itself walks through old objects, as a
-fallback.
+"""Number of walks through survivors after which Python itself walks through old objects, if this module has
+not.
 """
 _LONG: Final = 0.01
-"""Seconds of CPU time. If a walk takes longer, later walks skip the objects that this walk leaves."""
+"""If a walk takes more than these seconds of CPU time, later walks skip the objects that remain after it."""
 _PATIENCE: Final = 300.0
-"""Maximum seconds since the last collection for which the next collection waits until no long request runs.
-"""
+"""Seconds after the last collection for which the next collection waits while long requests are running."""
 
 
 class GcScheduler:
-    """Collects garbage in a process that runs nothing but a worker.
+    """Collects garbage in a process that runs only a worker of the service.
 
     :param long_requests: a function that returns the number of running long requests.
     """
@@ -57,7 +58,7 @@ class GcScheduler:
         self._lock = threading.Lock()
         self._collected = time.monotonic()
         young, *_ = gc.get_threshold()
-        # only the thresholds of older objects change: walks through young objects are short
+        # the threshold for young objects stays unchanged, because walks through young objects are short
         gc.set_threshold(young, _GATHERED, _SELDOM)
 
     def collect_if_due(self) -> None:
@@ -71,8 +72,7 @@ class GcScheduler:
         # in the middle of a long search, a walk visits all results of the search, which takes 0.1 s or more
         if self._long_requests() and time.monotonic() < self._collected + _PATIENCE:
             return
-        # this attempt does not wait: if the lock is held, another thread is collecting, and one collection is
-        # enough
+        # if another thread holds the lock, it is collecting already, and one collection is enough
         if self._lock.acquire(blocking=False):
             try:
                 self._collect()
@@ -80,7 +80,7 @@ class GcScheduler:
                 self._lock.release()
 
     def collect_after(self, app: "WSGIApplication") -> "WSGIApplication":
-        """Return an application that answers like ``app`` and collects garbage after each answer."""
+        """Return an application that answers like ``app``, and collects garbage after an answer when due."""
 
         def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
             try:
@@ -93,7 +93,7 @@ class GcScheduler:
     def _collect(self) -> None:
         began = time.thread_time()
         found = gc.collect()
-        # CPU time of this thread, which does not include waiting for the interpreter
+        # the CPU time of this thread does not include the time for which it waited for the interpreter
         took = time.thread_time() - began
         self._collected = time.monotonic()
         if took > _LONG:

@@ -1,4 +1,4 @@
-"""A backend of ``/healthcheck`` that checks the database, used if ``[healthcheck] backends`` names it."""
+"""A backend of ``/healthcheck`` that checks the database. ``[healthcheck] backends`` can turn it on."""
 
 import logging
 import threading
@@ -13,10 +13,10 @@ from placement.exceptions import Unavailable
 
 LOG = logging.getLogger(__name__)
 
-# 2 seconds, like the timeout of most proxies
+# most proxies wait this time for the answer to a health check
 _TIMEOUT: Final = 2.0
-"""Seconds that a health check waits for the database."""
-# a health check needs no token, so any client may send many of them
+"""Maximum seconds for which a health check waits for the database."""
+# results are used again, because a health check needs no token, and clients can send any number of them
 _KEPT: Final = 1.0
 """Seconds for which the result of a check is used again."""
 
@@ -29,8 +29,8 @@ _OTHER_SCHEMA: Final = "the database does not have a schema that this version ca
 class DatabaseHealthcheck(HealthcheckBaseExtension):
     """The backend ``placement_database`` of oslo.middleware's health check.
 
-    Only one thread asks the database at a time. Health checks that arrive meanwhile wait only until the time
-    limit of the first one. After this limit, they do not wait.
+    Only one thread at a time sends a query to the database. Health checks that arrive meanwhile wait for the
+    result of this query, at most until its time limit.
     """
 
     def __init__(self, oslo_conf: cfg.ConfigOpts, conf: dict[str, Any]) -> None:
@@ -49,9 +49,9 @@ class DatabaseHealthcheck(HealthcheckBaseExtension):
             if not self._asking and now - self._asked >= _KEPT:
                 self._asked, self._asking = now, True
                 self._answered.clear()
-                # this is a daemon thread, because a query that hangs must not keep the process from ending
+                # the thread is a daemon, so that the process can end although the query hangs
                 threading.Thread(target=self._ask_database, name="healthcheck", daemon=True).start()
-            # a later check that meets a running query waits only until the timeout of this query
+            # a check during a running query waits only for the rest of the time limit of this query
             left = self._asked + _TIMEOUT - now
         reason = self._reason if self._answered.wait(max(0.0, left)) else _SILENT
         return HealthcheckResult(available=reason == _OK, reason=reason)

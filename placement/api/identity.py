@@ -1,8 +1,8 @@
 """The middleware ``auth_token`` of keystonemiddleware, with time limits for its queries.
 
 The middleware asks the Identity service about tokens that are not in its cache. If the Identity service
-hangs, keystonemiddleware itself waits without a limit in each request. This module gives each query a time
-limit. During an outage, only one request at a time asks the Identity service again.
+hangs, each request would wait in keystonemiddleware without a limit. This module gives each query a time
+limit. During an outage, only one request at a time tries the Identity service.
 """
 
 import logging
@@ -31,15 +31,18 @@ LOG = logging.getLogger(__name__)
 
 GROUP: Final = "keystone_authtoken"
 
-# one query of the middleware may need several requests to the service
+# a query of the middleware can need several requests to the Identity service
 _TIMEOUT: Final = 10
-"""Seconds for each request to the Identity service."""
+"""Maximum seconds for each request to the Identity service."""
 _RETRIES: Final = 1
 """Number of further attempts after a failed connection."""
 
 
 def set_defaults() -> None:
-    """Give keystonemiddleware's options default time limits (entry point ``oslo.config.opts.defaults``)."""
+    """Give options of keystonemiddleware our time limits as defaults.
+
+    This function is an entry point in the group ``oslo.config.opts.defaults``.
+    """
     for _, options in auth_token.AUTH_TOKEN_OPTS:
         cfg.set_defaults(options, http_connect_timeout=_TIMEOUT, http_request_max_retries=_RETRIES)
 
@@ -49,7 +52,7 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
 
     A call raises :class:`CannotAsk` if the token is not cached and the Identity service does not answer.
 
-    :raises ValueError: the options are unusable; the constructor makes no connection.
+    :raises ValueError: the options cannot be used. The constructor does not connect to the Identity service.
     """
 
     def __init__(self, app: "WSGIApplication", conf: cfg.ConfigOpts) -> None:
@@ -63,17 +66,17 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
             LOG.error("[keystone_authtoken] auth_type is not set, so no token can be validated")
 
     def check_service(self) -> None:
-        """Test the Identity service by a question about a token that does not exist.
+        """Test the Identity service with a token that does not exist.
 
-        :raises CannotAsk: there was no answer; the message has the reason.
+        :raises CannotAsk: the Identity service did not answer. The message has the reason.
         """
-        # InvalidToken is the expected answer: Keystone has answered that this token does not exist
+        # InvalidToken is the expected result: it means that Keystone has answered
         with suppress(auth_token.InvalidToken):
             self._identity_server.verify_token("none")
 
     @cached_property
     def own_secret(self) -> bytes:
-        """Secret bytes derived from this service's credentials, for keys that are not in the database.
+        """Secret bytes that are derived from this service's credentials, and that are not in the database.
 
         All workers with the same options compute the same bytes. If the authentication plugin cannot identify
         its credentials, each worker has its own random bytes.
@@ -90,13 +93,13 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
         """
         if self._auth is None or getattr(self._auth, "auth_url", None) is None:
             raise CannotAsk(f"[{GROUP}] does not say where the Identity service is")
-        # auth_url may end with the version or not
+        # some operators write auth_url with the version at its end, and others without it
         url = self._auth.auth_url.rstrip("/").removesuffix("/v3") + "/v3"
-        how: dict[str, Any] = dict(credentials)  # the plugins check the names
+        how: dict[str, Any] = dict(credentials)  # the plugin checks the names of its arguments
         is_application = "application_credential_id" in how
         plugin = v3.ApplicationCredential(url, **how) if is_application else v3.Password(url, **how)
         access = self._identity_server.request_access(plugin, self._session)
-        # the function returns seconds instead of a time, because sessions expire by the clock of the database
+        # the result has seconds instead of a time, because sessions expire by the clock of the database
         left = (access.expires - datetime.now(UTC)).total_seconds()
         return TokenAccess(access.auth_token, left, access.username or "", access.project_name or "")
 
@@ -135,7 +138,7 @@ class _IdentityOutage(outage.PeerOutage):
 
 
 class _SignInOutage(_IdentityOutage):
-    """An outage of signing in, which anyone can cause: it does not count as an outage for valid tokens."""
+    """An outage of signing in. Strangers can cause it, so it has no effect on requests with tokens."""
 
     def log_begin(self, error: Exception) -> None:
         """Log the begin of the outage."""
@@ -183,13 +186,13 @@ class _IdentityServer:
         try:
             with self._sign_in_outage.attempt_request():
                 return plugin.get_access(session)
-        # the same error for a wrong name, secret or project, so that a stranger does not learn which of them
-        # is wrong
+        # a wrong name, a wrong secret and a wrong project lead to the same error, so that a stranger does not
+        # learn which of them is wrong
         except (ks_exceptions.Unauthorized, ks_exceptions.BadRequest, ks_exceptions.Forbidden):
             raise SignInRefused from None
         except ks_exceptions.MissingAuthMethods:
-            # the user needs more than a password, and another error would show a stranger that a guessed
-            # password is right
+            # the user needs more than a password to sign in. Another error would show a stranger that a
+            # guessed password is right.
             raise SignInRefused from None
         except Unavailable as error:
             raise CannotAsk(error.detail) from None
@@ -225,8 +228,8 @@ class _IdentityServer:
             raise CannotAsk(error.detail) from None
         except Exception as error:
             if not self._outage.is_unanswered(error):
-                # the token is not dropped after a missing answer, because signing in again would slow down a
-                # slow service even more
+                # if the Identity service did not answer, this service keeps its own token, because signing in
+                # again would slow down a slow Identity service even more
                 self.invalidate()
                 LOG.exception(
                     "A token could not be validated, because the request to the Identity service failed"
@@ -235,7 +238,7 @@ class _IdentityServer:
 
 
 def _is_about_token(cause: BaseException | None) -> bool:
-    """Return whether an answer 404 of the Identity API means that a token is unknown."""
+    """Return whether the cause of an InvalidToken is about the token, and not about a wrong address."""
     if not isinstance(cause, ks_exceptions.NotFound) or cause.response is None:
         return True
     return cause.method != "POST" and _is_of_identity(cause)
@@ -246,7 +249,7 @@ def _is_of_identity(error: ks_exceptions.NotFound) -> bool:
     try:
         body = None if error.response is None else error.response.json()
     except ValueError:
-        # another server answered instead of Keystone, such as a proxy
+        # another server, such as a proxy, has answered instead of Keystone
         return False
     return isinstance(body, dict) and isinstance(body.get("error"), dict)
 
@@ -256,8 +259,8 @@ def _has_login(conf: cfg.ConfigOpts) -> bool:
 
 
 def keystone_obstacle(conf: cfg.ConfigOpts) -> str | None:
-    """Return why ``[keystone_authtoken]`` cannot validate tokens at present; None if it can."""
-    # log messages are suppressed, because the returned text has the reason
+    """Return why tokens cannot be validated with ``[keystone_authtoken]`` at present; None if they can."""
+    # nothing is logged, because the returned text has the reason
     logging.disable()
     try:
         middleware = AuthToken(lambda environ, start_response: [], conf)
@@ -274,7 +277,7 @@ def keystone_obstacle(conf: cfg.ConfigOpts) -> str | None:
 
 
 def _check_cache(conf: cfg.ConfigOpts) -> None:
-    """Check the packages for caching tokens; without one, each request would fail, so raise ValueError."""
+    """Raise ValueError if a package for the cache of tokens is missing; each request would then fail."""
     options = conf[GROUP]
     if not options.memcached_servers:
         return

@@ -53,7 +53,7 @@ def create_inventory(call: ApiRequest, uuid: str) -> Response:
     with missing_provider_first(call, known):
         body = call.parse_body(_CREATE)
     name, values = body["resource_class"], body["values"]
-    # from microversion 1.26 on an inventory may be reserved completely
+    # from microversion 1.26 on, the whole total of an inventory can be reserved
     may_have_none = call.version >= microversion.ALL_RESERVED
     generation = call.service.write(
         lambda tx: store.add(tx, known, name, values, may_have_none=may_have_none)
@@ -115,7 +115,8 @@ def update(call: ApiRequest, uuid: str, resource_class: str) -> Response:
     known = path_uuid(uuid)
     with missing_provider_first(call, known):
         body = call.parse_body(_UPDATE)
-    # no resource class can have a name that is not storable, and some databases fail when they compare it
+    # a resource class cannot have a name that is not storable, and some databases fail when they compare such
+    # a name
     if not is_storable(resource_class):
         raise NotFound(f"No such resource class {resource_class}.")
     values = body["values"]

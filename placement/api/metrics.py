@@ -1,8 +1,8 @@
 """The metrics for Prometheus at ``/metrics``, about requests, searches and the read model.
 
-:mod:`placement.api.middleware` imports this module only if metrics are enabled, after
-:mod:`placement.api.metrics_sharing` has set the folder that processes share: prometheus_client reads the
-setting when it is imported.
+:mod:`placement.api.metrics_sharing` sets the folder that processes share. If metrics are enabled,
+:mod:`placement.api.middleware` imports this module afterwards, because prometheus_client reads the folder
+from the environment when it is imported.
 """
 
 import logging
@@ -36,20 +36,20 @@ LOG = logging.getLogger(__name__)
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Upper bounds, in seconds, of the buckets in the histogram of answer times."""
 _BOUNDS: Final = (*map(floatToGoString, _BUCKETS), "+Inf")
-"""The bounds as texts, as they stand in the label ``le``."""
+"""The same bounds as texts, as in the label ``le``."""
 _OPEN_METRICS: Final = "application/openmetrics-text"
 _NOTHING_ELSE: Final = "none of the API"
 """The value of the label ``operation`` for requests with unknown paths."""
 
 
 class RequestExemplars:
-    """For this worker, the newest traced request of each operation and each bucket of answer times.
+    """The newest traced request of this worker, for each operation and each bucket of answer times.
 
-    Only the format OpenMetrics has exemplars,
+    Only the format OpenMetrics can contain exemplars,
     https://prometheus.io/docs/specs/om/open_metrics_spec/#exemplars.
     """
 
-    # this class is needed because prometheus_client keeps no exemplars if several processes share counters
+    # prometheus_client itself keeps no exemplars if several processes share counters
 
     def __init__(self) -> None:
         self._newest: dict[tuple[str, str], Exemplar] = {}
@@ -62,7 +62,7 @@ class RequestExemplars:
     def add_to(self, families: Iterable[Metric]) -> Iterator[Metric]:
         """Yield metric families with these exemplars, and without series of creation times (``_created``)."""
         for family in families:
-            # each such time would be one more series, which the other format does not have
+            # a creation time would be one more series for each counter, which the other format does not have
             samples = [each for each in family.samples if not each.name.endswith("_created")]
             if family.name == "placement_request_seconds":
                 samples = [
@@ -77,14 +77,14 @@ class RequestExemplars:
 
 
 class ServiceMetrics:
-    """The counters of this worker. A worker answers scrapes of Prometheus for all workers."""
+    """The counters of this worker. The worker that gets a scrape of Prometheus answers it for all workers."""
 
     def __init__(
         self, service: PlacementService, max_provider_series: int, *, exemplars: bool = False
     ) -> None:
         """Create the counters.
 
-        :param exemplars: whether scrapes that accept OpenMetrics get exemplars with the ids of traces.
+        :param exemplars: whether scrapes in the format OpenMetrics get exemplars with the ids of traces.
         """
         self._service = service
         self._exemplars = RequestExemplars() if exemplars else None
@@ -96,7 +96,7 @@ class ServiceMetrics:
             registry=self._registry,
         )
         self._seconds = Histogram(
-            # this is a literal, because the reference of metrics reads the source
+            # the name is a literal, because the reference of metrics is made from this source
             "placement_request_seconds",
             "Time until the answer, in seconds.",
             ["operation"],
@@ -124,7 +124,7 @@ class ServiceMetrics:
 
     def install_counters(self, app: Flask) -> None:
         """Count all requests of the application."""
-        # the function is inserted first, because other functions may refuse the request
+        # the function is inserted first, because functions after it can refuse the request
         app.before_request_funcs.setdefault(None, []).insert(0, _note_begin)
         app.after_request(self._count_request)
 
@@ -148,7 +148,7 @@ class ServiceMetrics:
 
     def exposition_text(self) -> bytes:
         """Return all current series, as text for Prometheus."""
-        # only this process computes gauges, because they describe the database, which all workers share
+        # gauges are only from this process, because they describe the database, which all workers share
         return generate_latest(self._counter_registry()) + generate_latest(
             _OnceRegistry(self._current_gauges())
         )
@@ -156,16 +156,17 @@ class ServiceMetrics:
     def exemplar_text(self, exemplars: RequestExemplars) -> bytes:
         """Return all current series with exemplars, in the format OpenMetrics."""
         families = exemplars.add_to(chain(self._counter_registry().collect(), self._current_gauges()))
-        # the code uses one registry for all, because the format has a mark at its end
+        # all families are in one registry, because a text in this format ends with a mark and cannot be
+        # continued
         registry = _OnceRegistry(families)
-        text: bytes = openmetrics.generate_latest(registry)  # type: ignore[no-untyped-call]  # of prometheus_client
+        text: bytes = openmetrics.generate_latest(registry)  # type: ignore[no-untyped-call]  # no types there
         return text
 
     def _counter_registry(self) -> CollectorRegistry:
         if DIRECTORY not in os.environ:
             return self._registry
         registry = CollectorRegistry()
-        # reads the counters of all processes from their files in the folder
+        # this collector reads the counters of all processes from their files in the folder
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # of prometheus_client
         return registry
 
@@ -177,9 +178,9 @@ class ServiceMetrics:
             self._service.prepare_database()
             families = list(self._of_model.make_gauges())
             families += _window_gauges(self._window_usage())
-        # all other metrics are shown, and this message has the reason why gauges are missing
+        # without the database, only its gauges are missing, and the answer has all other metrics
         except Unavailable as error:
-            # the service logs no warning, because scrapes every few seconds would fill the log
+            # the message is not a warning, because scrapes every few seconds would fill the log
             LOG.debug("An answer to Prometheus lacks the metrics from the database: %s", error)
             up.add_metric([], 0)
             families = []
@@ -212,8 +213,8 @@ class ServiceMetrics:
 
 
 def _window_gauges(usage: window_usage.WindowUsage | None) -> Iterator[GaugeMetricFamily]:
-    """Yield the gauges of windows. Without sums, yield only the gauge ``placement_windows_left_out``."""
-    # always present, so that an alert can detect that the other gauges are left out
+    """Yield the gauges of windows. If ``usage`` is None, yield only ``placement_windows_left_out``."""
+    # this gauge is always present, so that an alert can detect that the other gauges are left out
     left_out = GaugeMetricFamily(
         "placement_windows_left_out",
         "1 if the gauges of windows are left out, because there are more than 10,000 amounts, or the"
@@ -250,7 +251,7 @@ class _OnceRegistry(CollectorRegistry):
         self._families = families
 
     def collect(self) -> Iterator[Metric]:
-        """Return the families; prometheus_client calls this."""
+        """Return the families. prometheus_client calls this method."""
         return self._families
 
 

@@ -14,16 +14,16 @@ from typing import Final
 from oslo_config import cfg
 
 DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"
-"""The environment variable that names the folder to prometheus_client."""
+"""The environment variable from which prometheus_client reads the path of the folder."""
 
 
 @contextmanager
 def shared_directory(conf: cfg.ConfigOpts) -> Iterator[None]:
-    """Make this process, and processes that it forks in this context, share their metrics in a folder.
+    """Return a context in which this process, and processes that it forks, share their metrics in a folder.
 
     The folder is ``[metrics] directory``, or a new folder that is removed at the end of the context.
     """
-    # share() handles a configured folder, and a folder that the environment names is used unchanged
+    # share() handles a folder from the configuration, and a folder from the environment is used unchanged
     if not conf.metrics.enabled or conf.metrics.directory or DIRECTORY in os.environ:
         yield
         return
@@ -32,8 +32,7 @@ def shared_directory(conf: cfg.ConfigOpts) -> Iterator[None]:
     try:
         yield
     finally:
-        # only the original process removes the folder, because forked processes also run this code when they
-        # end
+        # forked processes also run this code when they end, but only the original process removes the folder
         if os.getpid() == owner:
             rmtree(folder, ignore_errors=True)
             os.environ.pop(DIRECTORY, None)

@@ -1,9 +1,9 @@
 """Builds the service as one WSGI application: handlers behind the layers that each request passes.
 
-The layers are, from outside to inside:
+A request passes the layers in this order:
 
 - client addresses from a proxy's headers (if enabled), metrics (if enabled), health check;
-- request id and log, check of chunks (a malformed chunk is answered with 400), traces (if enabled);
+- request id and log, check of chunks (the answer to a malformed chunk is 400), traces (if enabled);
 - applications beside the API, such as the console, and CORS (if configured);
 - authentication, Flask.
 """
@@ -50,7 +50,7 @@ def check_chunks(app: WSGIApplication) -> WSGIApplication:
 
 
 class _FileChunks(io.RawIOBase):
-    """Reads a file, and replaces its exceptions by an error 400."""
+    """Reads the body of a request as a file, and replaces exceptions of the web server by an error 400."""
 
     def __init__(self, source: IO[bytes]) -> None:
         self._source = source
@@ -60,7 +60,10 @@ class _FileChunks(io.RawIOBase):
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Read into the buffer; return the number of bytes, 0 at the end. BadRequest: reading has failed."""
+        """Read into the buffer; return the number of bytes, or 0 at the end of the body.
+
+        :raises BadRequest: the body cannot be read.
+        """
         target = memoryview(buffer)
         try:
             piece = self._source.read(len(target))
@@ -76,7 +79,7 @@ METRICS_PATH: Final = "/metrics"
 
 ApplicationMaker = Callable[[PlacementService, "WSGIApplication"], "WSGIApplication"]
 """A function that makes an application beside the API, such as the console. Its arguments are the service,
-and those handlers that the application may call.
+and the handlers of the API, which the application can call.
 """
 
 
@@ -84,17 +87,17 @@ class SideApplication(Protocol):
     """An application beside the API, with its own path, that authenticates its callers itself."""
 
     path: str
-    """The application answers requests for this path and all its sub-paths."""
+    """The application answers requests for this path and for all paths below it."""
 
     def check_options(self, conf: cfg.ConfigOpts) -> None:
-        """Raise ValueError if the application is enabled, but a requirement is missing."""
+        """Raise ValueError if the application is enabled, but something that it needs is missing."""
 
     def find_maker(self, conf: cfg.ConfigOpts) -> ApplicationMaker | None:
         """Return the function that makes the application; None if the configuration does not enable it."""
 
 
 _handlers: Final = cache(create_app)
-"""The handlers, which all services of a process share, because making routes is slow."""
+"""A function that returns the handlers. All services of a process share them, as making routes is slow."""
 
 
 def build_application(
@@ -102,9 +105,9 @@ def build_application(
 ) -> WSGIApplication:
     """Return the whole service for a WSGI server.
 
-    :param in_background: whether a separate thread prepares the database. True is allowed only in a process
+    :param in_background: whether a separate thread prepares the database. This is allowed only in a process
         that serves requests itself, because threads do not survive a fork.
-    :param alone: whether the process runs nothing else, so that the service may schedule garbage collection.
+    :param alone: whether the process runs only this service. The service then schedules garbage collection.
     :raises ValueError: see :func:`check_requirements`.
     """
     tracing = _make_tracing(conf) if conf.tracing.enabled else None
@@ -117,7 +120,7 @@ def build_application(
         service.try_to_prepare()
     handlers, metrics = _handlers(), None
     if conf.metrics.enabled or tracing is not None:
-        # the cached handlers are not used, because metrics and spans are installed in these
+        # metrics and spans change the handlers, so they get new handlers, and not those that services share
         handlers = create_app()
     if conf.metrics.enabled:
         metrics = _make_metrics(handlers, service, conf)
@@ -139,7 +142,7 @@ def _side_applications() -> list[SideApplication]:
 
 
 def check_requirements(conf: cfg.ConfigOpts) -> None:
-    """Raise ValueError if a requirement of traces or side applications is missing."""
+    """Raise ValueError if traces or side applications are enabled, but lack something that they need."""
     if conf.tracing.enabled:
         _tracing_class()
     for each in _side_applications():
@@ -152,7 +155,7 @@ def _make_tracing(conf: cfg.ConfigOpts) -> ServiceTracing:
 
 def _tracing_class() -> type[ServiceTracing]:
     try:
-        # the module is imported only if traces are enabled, because the module needs more packages
+        # the module is imported only if traces are enabled, because it needs optional packages
         from placement.api.tracing import ServiceTracing
     except ImportError as error:
         raise missing_package("[tracing] enabled", str(error.name), "tracing") from error
@@ -177,16 +180,20 @@ def add_layers(
     beside: Mapping[str, WSGIApplication] | None = None,
     tracing: ServiceTracing | None = None,
 ) -> WSGIApplication:
-    """Return ``app`` behind all layers; ``metrics`` and ``beside`` (by path) are served beside the API."""
-    # this layer is inside of the authentication, so that its span only measures the handlers
+    """Return ``app`` behind all layers.
+
+    :param metrics: the application that answers scrapes of Prometheus, if metrics are enabled.
+    :param beside: the applications beside the API, by their paths.
+    """
+    # this layer is inside of the authentication, so that its span measures only the handlers
     if tracing is not None:
         app = tracing.trace_handlers(app, "handlers")
     app = add_authentication(app, conf)
-    # the middleware is added only if configured, because oslo.middleware parses each request with webob,
-    # which takes time
+    # CORS is added only if it is configured, because oslo.middleware parses each request with webob, which
+    # takes time
     if conf.cors.allowed_origin:
         app = CORS(app, conf)
-    # this layer is outside of the authentication, because these applications authenticate their callers
+    # applications beside the API are outside of the authentication, because they authenticate their callers
     # themselves
     for path, other in (beside or {}).items():
         traced = other if tracing is None else tracing.trace_handlers(other, path.strip("/"), path)
@@ -195,19 +202,19 @@ def add_layers(
         # this layer is outside of the authentication, so that its span includes the time of the
         # authentication
         app = tracing.trace_requests(app)
-    # this layer is outside of the authentication, so that the log has refused requests, too. It is inside of
-    # health checks and metrics, so that these do not fill the log
+    # the log is outside of the authentication, so that it also has refused requests. The log is inside of
+    # health checks and metrics, so that these do not fill it.
     app = _HealthChecked(RequestLog(check_chunks(app)), conf)
     if metrics is not None:
         app = _PathDispatch(app, METRICS_PATH, metrics)
-    # this layer is outermost, so that all other layers see the address of the client and not of the proxy
+    # this layer is the first, so that all other layers see the address of the client instead of the proxy's
     if conf.oslo_middleware.enable_proxy_headers_parsing:
         app = HTTPProxyToWSGI(app, conf)
     return app
 
 
 class _PathDispatch:
-    """Passes requests for one path to another application, without asking for a token."""
+    """Passes requests for one path to another application, which needs no token."""
 
     def __init__(self, app: WSGIApplication, path: str, other: WSGIApplication) -> None:
         self._app = app
@@ -220,7 +227,7 @@ class _PathDispatch:
 
 
 class _PrefixDispatch:
-    """Passes a path and its sub-paths to another application, which authenticates callers itself."""
+    """Passes requests for a path and its sub-paths to an application that authenticates callers itself."""
 
     def __init__(self, app: WSGIApplication, path: str, other: WSGIApplication) -> None:
         self._app = app
@@ -229,7 +236,7 @@ class _PrefixDispatch:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
-        # a path that only begins with the same letters is not a sub-path
+        # a path that only begins with the same letters, such as /consoles, is not below this path
         is_below = path.startswith(self._path) and path[len(self._path) :][:1] in ("", "/")
         return (self._other if is_below else self._app)(environ, start_response)
 
@@ -243,7 +250,7 @@ class _HealthChecked:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if not environ.get("PATH_INFO"):
-            # a service that is mounted below a prefix gets an empty path for the prefix itself
+            # if the service is mounted below a prefix, a request for the prefix itself has an empty path
             environ["PATH_INFO"] = "/"
         if environ["PATH_INFO"] == HEALTHCHECK_PATH:
             answer: Iterable[bytes] = self._check(environ, start_response)

@@ -1,4 +1,4 @@
-"""Gives each request an id, and writes one line for each request into the log."""
+"""Gives each request an id, writes one line for each request into the log, and formats the log's lines."""
 
 import logging
 import re
@@ -7,18 +7,98 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from oslo_context.context import generate_request_id
+from oslo_config import cfg
+from oslo_context.context import RequestContext, generate_request_id, get_current
+from oslo_log import log
+from oslo_log.formatters import ContextFormatter
 from oslo_middleware.request_id import ENV_REQUEST_ID, GLOBAL_REQ_ID, HTTP_RESP_HEADER_REQUEST_ID, ID_FORMAT
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-# operators of OpenStack Placement have this name in their log settings
+# this is the name in OpenStack Placement, which operators have in their log settings
 LOG = logging.getLogger("placement.requestlog")
 
 _GLOBAL_ID: Final = re.compile(ID_FORMAT)
 _UNQUOTED: Final = "!$&'()*+,/:;=?@[]~"
 """Characters of a path that stay unchanged when it is percent-encoded."""
+
+_INSTANCES: Final = ("instance", "instance_uuid")
+_EMPTY_VALUES: Final = dict.fromkeys(
+    ("instance", "color", "user_identity", "resource", "user_name", "project_name", "global_request_id"), ""
+)
+"""Values of a line that are empty if neither its record nor the caller of its request has them."""
+
+
+def set_up_logging(conf: cfg.ConfigOpts, project: str) -> None:
+    """Set up logging as the options of oslo.log say, with :class:`LineFormatter` as the formatter."""
+    log.setup(conf, project)
+    for handler in logging.getLogger().handlers:
+        # subclasses of ContextFormatter write other lines, for example lines with colors
+        if type(handler.formatter) is ContextFormatter:
+            handler.setFormatter(LineFormatter(handler.formatter, conf))
+
+
+class LineFormatter(ContextFormatter):
+    """Formats lines as oslo.log does, but computes only the values that the configured formats contain.
+
+    oslo.log also reads its options again for each line. Records of levels other than INFO, and records with
+    an exception or an instance, are left to oslo.log.
+    """
+
+    def __init__(self, formatter: ContextFormatter, conf: cfg.ConfigOpts) -> None:
+        names = {"project": formatter.project, "version": formatter.version}
+        super().__init__(datefmt=formatter.datefmt, config=conf, **names)
+        self._request_format = conf.logging_context_format_string
+        self._default_format = conf.logging_default_format_string
+        self._identity_format = conf.logging_user_identity_format
+        formats = self._request_format + self._default_format
+        self._has_plain_formats = not re.search(r"%\((isotime|error_summary)\)", formats)
+        self._names = names
+        self._time = (-1, "")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        context = record.__dict__.get("context", get_current())
+        try:
+            if self._is_plain(record, context):
+                return self._format_plain(record, context)
+        except (TypeError, ValueError, KeyError):
+            pass  # oslo.log has a line for a message that does not fit its arguments
+        return super().format(record)
+
+    def _is_plain(self, record: logging.LogRecord, context: object) -> bool:
+        return (
+            self._has_plain_formats
+            and record.levelno == logging.INFO
+            and not (record.exc_info or record.exc_text or record.stack_info)
+            and (context is None or isinstance(context, RequestContext))
+            and not any(name in record.__dict__ for name in _INSTANCES)
+            and not any(getattr(context, name, None) for name in (*_INSTANCES, "resource_uuid"))
+        )
+
+    def _format_plain(self, record: logging.LogRecord, context: RequestContext | None) -> str:
+        values = _EMPTY_VALUES | record.__dict__ | self._names
+        if context:
+            of_caller = context.get_logging_values()
+            values |= of_caller
+            values["user_identity"] = self._identity_format % _DashedValues(of_caller)
+        values["message"] = record.getMessage()
+        values["asctime"] = self._time_of(record)
+        line: str = (self._request_format if values.get("request_id") else self._default_format) % values
+        return line
+
+    def _time_of(self, record: logging.LogRecord) -> str:
+        second = int(record.created)
+        # lines of the same second have the same text, unless no format is set, which adds milliseconds
+        if self._time[0] != second or not self.datefmt:
+            self._time = second, self.formatTime(record, self.datefmt)
+        return self._time[1]
+
+
+class _DashedValues(dict[str, Any]):
+    def __getitem__(self, key: str) -> Any:
+        return self.get(key) or "-"
 
 
 class RequestLog:
@@ -37,10 +117,10 @@ class RequestLog:
         began = time.perf_counter()
         request_id = environ[ENV_REQUEST_ID] = generate_request_id()
         global_id = environ.get("HTTP_X_OPENSTACK_REQUEST_ID")
-        # a client's id of another form is ignored, because any text could get into the log
+        # an id of another form is ignored, so that clients cannot write any text into the log
         if global_id and _GLOBAL_ID.match(global_id):
             environ[GLOBAL_REQ_ID] = global_id
-        # method and path are read now, because inner layers may change the environment
+        # method and path are read here, because inner layers can change the environment
         asked = (environ["REQUEST_METHOD"], environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
 
         def start(
@@ -68,8 +148,8 @@ def _log_request(
     seconds: float,
 ) -> None:
     answered = {name.lower(): value for name, value in headers}
-    # the web server has decoded the path; it is encoded again, so that it cannot break or forge lines of the
-    # log
+    # the web server has decoded the path. The path is encoded again, so that line breaks in it cannot break
+    # or forge lines of the log.
     uri = quote_path(path)
     if query := environ.get("QUERY_STRING"):
         # the query is still encoded, so percent signs in it are not encoded again

@@ -76,10 +76,10 @@ def show_class(call: ApiRequest, name: str) -> Response:
     blueprint, "PUT", "/resource_classes/<name>", rules.UPDATE_CLASS, since=microversion.CUSTOM_CLASSES
 )
 def update(call: ApiRequest, name: str) -> Response:
-    """Rename a custom class (up to 1.6); from 1.7 on, create a class with this name unless it exists."""
+    """Rename a custom class, up to microversion 1.6; from 1.7 on, create the class unless it exists."""
     if call.version < microversion.IDEMPOTENT_CLASSES:
         return _rename_class(call, name)
-    # from microversion 1.7 on the request has no body, and the name in the path is checked
+    # from microversion 1.7 on, the request has no body, so the schema checks the name in the path
     base.load(_CLASS, {"name": name})
     is_new = call.service.database.write(lambda tx: store.create_class(tx, name))
     return call.empty_answer(201 if is_new else 204, f"/resource_classes/{name}")

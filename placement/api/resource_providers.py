@@ -29,7 +29,7 @@ from placement.store import providers
 
 blueprint = Blueprint("resource_providers", __name__)
 
-# pairs of the microversion that introduced a link, and the relation of the link
+# each link of a provider: the microversion that introduced it, and its relation
 _LINKS: Final = (
     (microversion.INITIAL, "inventories"),
     (microversion.INITIAL, "usages"),
@@ -37,9 +37,9 @@ _LINKS: Final = (
     (microversion.TRAITS, "traits"),
 )
 
-# a web server sends each piece separately
+# a web server sends each piece separately, so few pieces are joined to one
 _AS_ONE: Final = 10
-"""Maximum number of pieces of an answer that are joined and sent at once."""
+"""Maximum number of pieces of an answer that are joined to one piece."""
 
 _UUID: Final = b"{uuid}"
 """Placeholder in templates for the uuid of the provider."""
@@ -65,7 +65,10 @@ def render_providers(providers: Iterable[Provider], view: ModelView, version: Mi
 
 @dataclass(frozen=True, slots=True)
 class _ProviderTemplate:
-    """The JSON of a provider, with gaps for its values; parent and root if the microversion shows them."""
+    """The JSON of a provider, with gaps for its values.
+
+    ``nested`` is set if the microversion shows the parent and the root of a provider.
+    """
 
     text: bytes
     nested: bool
@@ -79,14 +82,14 @@ class _ProviderTemplate:
 
 
 @lru_cache(maxsize=256)
-# templates are cached by version, because the documents of all providers only differ in these gaps
+# templates are cached, because the documents of all providers in one version differ only in the gaps
 def _provider_template(prefix: str, version: Microversion) -> _ProviderTemplate:
     path = f"{prefix}/resource_providers/{_UUID.decode()}"
     links = [{"rel": "self", "href": path}]
     links += [{"rel": rel, "href": f"{path}/{rel}"} for since, rel in _LINKS if version >= since]
     if version >= microversion.ALLOCATIONS_LINK:
         links.append({"rel": "allocations", "href": f"{path}/allocations"})
-    # the text is a template for %, so percent signs in the prefix are doubled
+    # the text becomes a template for the operator %, so percent signs in the links are doubled
     shown_links = orjson.dumps(links).replace(b"%", b"%%")
     nested = (
         b',"parent_provider_uuid":%b,"root_provider_uuid":"%b"'
@@ -98,7 +101,7 @@ def _provider_template(prefix: str, version: Microversion) -> _ProviderTemplate:
 
 
 def existing_provider(snapshot: ModelSnapshot, uuid: str) -> Provider:
-    """Return the provider with the uuid in a path, or raise NotFound."""
+    """Return the provider with the uuid that a path contains, or raise NotFound."""
     provider = snapshot.get(canonical_uuid(uuid) or uuid)
     if provider is None:
         raise providers.no_provider(uuid)
@@ -106,7 +109,7 @@ def existing_provider(snapshot: ModelSnapshot, uuid: str) -> Provider:
 
 
 def path_uuid(uuid: str) -> str:
-    """Return the uuid in a path in its canonical form, as in the database, or raise NotFound."""
+    """Convert a uuid from a path to its canonical form, as in the database, or raise NotFound."""
     canonical = canonical_uuid(uuid)
     if canonical is None:
         raise providers.no_provider(uuid)
@@ -115,16 +118,16 @@ def path_uuid(uuid: str) -> str:
 
 @contextmanager
 def missing_provider_first(call: ApiRequest, uuid: str) -> Iterator[None]:
-    """Report a missing provider instead of an error in the body, which the caller parses in this context.
+    """Return a context in which the caller parses the body of a request for a provider.
 
-    :raises placement.exceptions.NotFound: the body is wrong, and the provider does not exist.
+    :raises placement.exceptions.NotFound: the body is wrong, and the provider does not exist. This error
+        replaces the error about the body.
     """
     try:
         yield
     except InvalidRequest:
         with call.service.model.fresh_view() as view:
-            # the existence of the provider is checked only after an error, so that a valid request costs no
-            # lookup
+            # the provider is looked up only after an error, so that valid requests need no lookup
             existing_provider(view.snapshot, uuid)
         raise
 
@@ -139,8 +142,7 @@ def list_all(call: ApiRequest) -> Response:
         found = filter_providers(view.snapshot, wanted, budget)
         pieces, newest = [], []
         for some in yielding_slices(found, budget):
-            # the documents are rendered in slices, so that a list of all providers does not delay other
-            # requests
+            # the documents are made in slices, so that a list of all providers does not delay other requests
             pieces += [render_providers(some, view, call.version), b","]
             newest.append(max([provider.updated_at for provider in some]))
         body = [b'{"resource_providers":[', *pieces[:-1], b"]}"]
@@ -151,7 +153,7 @@ def list_all(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "POST", "/resource_providers", rules.CREATE_PROVIDER, reads_json=True)
 def create_provider(call: ApiRequest) -> Response:
-    """Create a provider; from microversion 1.20 on, the answer shows the provider."""
+    """Create a provider. From microversion 1.20 on, the answer shows the new provider."""
     body = call.parse_body(schemas.creation_schema(call.version))
     uuid = body.get("uuid") or str(uuids.uuid4())
     name, parent = body["name"], body.get("parent_provider_uuid")
@@ -159,7 +161,7 @@ def create_provider(call: ApiRequest) -> Response:
     location = f"/resource_providers/{uuid}"
     if call.version < microversion.PROVIDER_ANSWERED:
         return call.empty_answer(201, location)
-    # the answer is made from the request, because the model has not read the new provider yet
+    # the answer is made from the request, because the read model does not contain the new provider yet
     document = _provider_template(mount_prefix(), call.version).fill_gaps(uuid, name, 0, parent, root_of_it())
     return call.add_location(call.json_answer(document, time.time()), location)
 

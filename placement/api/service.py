@@ -1,6 +1,7 @@
-"""The objects that the handlers of a worker share, and explanations of empty answers in the log.
+"""The objects that all requests of a worker share, and explanations of empty answers in the log.
 
-An explanation is computed after the answer, so that no request waits for it.
+An empty answer is a list of allocation candidates without a candidate. Its explanation is computed after the
+answer, so that no request waits for it.
 """
 
 from __future__ import annotations
@@ -43,19 +44,19 @@ Question = tuple[bytes, Microversion]
 """The query string of a request for candidates, and its microversion."""
 
 _REMEMBERED: Final = 64
-"""Maximum number of questions with a remembered explanation."""
+"""Maximum number of questions for which explanations are remembered."""
 _SHARE: Final = 20
-"""Seconds of pause after an explanation for each second of CPU time that it took."""
+"""After an explanation, there is a pause: this number of seconds for each second of CPU time that it took."""
 _PAUSE: Final = 0.001
-"""Seconds of pause between two slices of an explanation, so that requests are answered in between."""
+"""Seconds of pause between two slices of an explanation, in which the worker answers requests."""
 _SLICE: Final = 0.002
-"""Seconds of CPU time in each slice of an explanation."""
+"""Seconds of CPU time after which a slice of an explanation ends."""
 
 
 class EmptyAnswerExplainer:
     """Explains empty answers in a separate thread, one at a time, with a small share of a processor.
 
-    While the read model does not change, an equal question gets the explanation of the earlier one.
+    While the read model does not change, the same question gets the same explanation again, from a cache.
 
     :param deadline: maximum seconds of CPU time of one explanation.
     """
@@ -67,20 +68,19 @@ class EmptyAnswerExplainer:
         self._busy = False
         self._not_before = 0.0
         self._skipped = 0
-        #: for each question, the number of updates of the read model at the time of the explanation, and the
-        #: explanation
+        #: for each question, its explanation, with the number of updates of the read model at that time
         self._said: dict[Question, tuple[int, str]] = {}
 
     def explain_answer(self, question: Question, request: CandidatesRequest, caller: RequestContext) -> None:
-        """Log why this request has no candidates, now or a little later.
+        """Log why this request has no candidates, either immediately or after the explanation is computed.
 
         The record in the log has the request ids of the caller.
 
-        During another explanation, and in the pause after it, empty answers are only counted.
+        While another explanation is computed, and in the pause after it, empty answers are only counted.
         """
         with self._lock:
             refreshed, said = self._said.get(question, (-1, ""))
-            # an explanation is valid while the read model is unchanged
+            # a remembered explanation is valid as long as the read model is unchanged
             if refreshed != self._model.refreshed:
                 if self._busy or time.monotonic() < self._not_before:
                     self._skipped += 1
@@ -90,7 +90,7 @@ class EmptyAnswerExplainer:
             LOG.info("There are no allocation candidates: %s.", said)
         else:
             arguments = (question, request, caller)
-            # this is a daemon thread, so that an explanation does not keep the process from ending
+            # the thread is a daemon, so that the process can end during an explanation
             threading.Thread(target=self._run, args=arguments, name="explain", daemon=True).start()
 
     def _run(self, question: Question, request: CandidatesRequest, caller: RequestContext) -> None:
@@ -116,7 +116,7 @@ class EmptyAnswerExplainer:
 
     def _explain_request(self, question: Question, request: CandidatesRequest) -> None:
         with self._model.pinned_snapshot() as (snapshot, refreshed):
-            # pauses between short slices let requests use the interpreter
+            # the explanation pauses after each short slice, so that requests can use the interpreter
             budget = SearchBudget(self._deadline, yield_lock=lambda: time.sleep(_PAUSE), first_slice=_SLICE)
             explanation = explain_request(snapshot, request, budget)
         if explanation.fitting:
@@ -127,7 +127,7 @@ class EmptyAnswerExplainer:
             return
         said = explanation_sentence(explanation)
         with self._lock:
-            # the oldest explanation is dropped first: dictionaries keep the order of insertion
+            # the first item of a dictionary is the oldest one, so the oldest explanations are dropped
             while len(self._said) >= _REMEMBERED:
                 del self._said[next(iter(self._said))]
             self._said[question] = (refreshed, said)
@@ -138,9 +138,9 @@ class EmptyAnswerExplainer:
 
 T = TypeVar("T")
 
-# longer than preparing the database mostly takes
+# in most cases, the preparation of the database takes less time
 _LOCK_TIMEOUT: Final = 3.0
-"""Seconds that a request waits while another request prepares the database."""
+"""Maximum seconds for which a request waits while another request prepares the database."""
 
 
 @dataclass
@@ -154,16 +154,13 @@ class PlacementService:
     explainer: EmptyAnswerExplainer | None = None
     """The object that explains empty answers; None if the operator has turned explanations off."""
     request_forms: RequestForms = field(default_factory=dict)
-    """Fields of a request body, such as a flavor, that replace the query string of a request for candidates.
-    """
+    """Fields in the body of a request, such as a flavor, that replace the query string for candidates."""
     waiting: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(0))
-    """A semaphore that each request acquires while it waits for changes."""
+    """A semaphore that limits the number of requests which wait for changes."""
     summaries: ProviderSummaries = field(default_factory=ProviderSummaries)
-    """Rendered summaries of providers, which later answers about allocation candidates use again."""
+    """JSON of provider summaries, which later answers with allocation candidates use again."""
     _prepared: int | None = None
-    """The value of ``model.reread`` when the database was last prepared; None before the first
-    preparation.
-    """
+    """The value of ``model.reread`` at the last preparation of the database; None before the first one."""
     _failed: bool = False
     """Whether the last preparation of the database failed."""
     _lock: Lock = field(default_factory=Lock)
@@ -174,7 +171,7 @@ class PlacementService:
         conf: cfg.ConfigOpts,
         open_database: Callable[[str, PoolOptions], ServiceDatabase] = ServiceDatabase,
     ) -> PlacementService:
-        """Return the service for a configuration; no connection is made yet."""
+        """Return the service for a configuration, without a connection to the database yet."""
         group = conf.placement_database
         options = PoolOptions(
             max_pool_size=group.max_pool_size,
@@ -189,7 +186,7 @@ class PlacementService:
             wsrep_sync_wait=group.mysql_wsrep_sync_wait,
         )
         database = open_database(group.connection, options)
-        # ``threads`` is an option of the command line of placement-api; other servers do not have it
+        # only placement-api has the option ``threads``, on its command line; other servers do not have it
         long_requests = max(1, conf.threads // 2) if "threads" in conf else LONG_REQUESTS
         file = ModelFile(conf.placement.model_file) if conf.placement.model_file else None
         model = ReadModel(database, long_requests, due_changes.give_back_expired, file)
@@ -198,34 +195,35 @@ class PlacementService:
         )
         threads = conf.threads if "threads" in conf else 0
         asked = conf.api.waiting_requests
-        # at most a quarter of the threads may wait for changes, so that all other threads can serve short
-        # requests
+        # by default, at most a quarter of the threads can wait for changes, so that all other threads are
+        # free for short requests
         waiting = BoundedSemaphore(threads // 4 if asked is None else asked)
         return cls(conf, database, model, PolicyEnforcer(conf), explainer, request_forms(conf), waiting)
 
     @cached_property
     def window_timetable(self) -> WindowTimetable:
-        """The timed amounts (skylines) of all providers, read at the start of the worker or by a search."""
+        """The amounts of all providers over time. The start of the worker or the first search reads them."""
         return WindowTimetable(self.model, self.database)
 
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
-        """Run ``work`` in a transaction; if it fails, release expired amounts, if any, and run it again."""
+        """Run ``work`` in a transaction. If it fails, release expired amounts, if any, and run it again."""
         return due_changes.write_with_room(self.database, work)
 
     def prepare_database(self) -> None:
         """Migrate the database if the configuration asks for it, and create the standard names.
 
-        Each worker prepares the database once, and again if the database may have been replaced. After a
-        failure, later requests try again, so a worker can start before its database does. Only one request at
-        a time tries this. Other requests wait for it at most three seconds, and after a failure not at all.
+        Each worker prepares the database once, and again if the database was perhaps replaced. After a
+        failure, later requests try again, so a worker can start before its database. Only one request at a
+        time prepares the database. Other requests wait at most three seconds for it, and do not wait after a
+        failure.
 
         :raises Unavailable: the database does not answer, or does not have a usable schema.
         """
-        # the database is checked again after a full read of the model, because the database may have been
-        # replaced and lack schema or names
+        # after the read model has read everything again, the database is prepared again. Perhaps the database
+        # was replaced, and its schema or names are missing.
         if self._prepared == self.model.reread:
             return
-        # after a failure, one request at a time tries again, and all others get an error at once
+        # after a failure, one request at a time tries again, and all other requests get an error immediately
         if not self._lock.acquire(timeout=0 if self._failed else _LOCK_TIMEOUT):
             raise Unavailable("The service is waiting for its database. Please try again later.")
         try:
@@ -239,14 +237,14 @@ class PlacementService:
 
     def _prepare_once(self) -> None:
         reread = self.model.reread
-        # another request may have prepared the database while this request waited for the lock
+        # perhaps another request has prepared the database while this request waited for the lock
         if self._prepared != reread:
             url = self.conf.placement_database.connection
             if self.conf.placement_database.sync_on_startup:
                 sync(self.conf)
             present = migration.require_schema(url)
-            # usable even if a newer release has migrated it, so that two releases of the service can share a
-            # database
+            # a database that a newer release has migrated can be used, so that two releases of the service
+            # can share a database during an upgrade
             if present != schema_revisions.newest_revision():
                 LOG.warning(
                     "The database is at revision %s, which a later version of this service made; upgrade"
@@ -260,7 +258,7 @@ class PlacementService:
 
     def _warn_of_limits(self) -> None:
         limited = limited_classes(self.conf)
-        # most configurations have no limits
+        # most configurations have no limits, and then the database is not read
         if not limited:
             return
         with self.database.read() as conn:
@@ -273,7 +271,7 @@ class PlacementService:
             )
 
     def prepare_in_background(self) -> None:
-        """Prepare the database and read windows in a thread; other requests are answered meanwhile."""
+        """Prepare the database and read windows in a separate thread, while the worker answers requests."""
 
         def prepare_all() -> None:
             self.try_to_prepare()
@@ -283,7 +281,7 @@ class PlacementService:
         Thread(target=prepare_all, name="prepare", daemon=True).start()
 
     def try_to_prepare(self) -> None:
-        """Prepare the database; if that fails, log the error, and let later requests report it."""
+        """Prepare the database; if this fails, log the error. Later requests try again and report it."""
         try:
             self.prepare_database()
         except Unavailable as error:

@@ -5,7 +5,7 @@ packages of OpenTelemetry. No request waits for the collector, because a separat
 from a bounded queue.
 
 A span contains the method, path, route, status and ids of a request. A span does not contain the query, the
-body, headers, or the text of an error, because these may contain names or SQL values.
+body, headers, or the text of an error, because these can contain names or SQL values.
 """
 
 import atexit
@@ -46,11 +46,11 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", 
 _OTHER_METHOD: Final = "_OTHER"
 
 _MAX_QUEUE: Final = 2048
-# attributes are limited, because clients choose paths, and many spans may be in the queue
+# the length of attributes is limited, because clients choose paths, and the queue can contain many spans
 _MAX_TEXT: Final = 1024
 """Maximum number of characters in an attribute of a span."""
 _EXPORT_TIMEOUT: Final = 5.0
-"""Maximum seconds for sending a batch of spans, including repeated attempts."""
+"""Maximum seconds in which a batch of spans is sent, including repeated attempts."""
 _FLUSH_TIMEOUT: Final = 2.0
 """Maximum seconds for which an ending process waits until its last spans are sent."""
 
@@ -60,7 +60,7 @@ class ServiceTracing:
 
     def __init__(self, processor: SpanProcessor, sample_ratio: float) -> None:
         resource = Resource.create({"service.name": "placement"})
-        # ParentBased: for a request that continues a trace, the client has decided whether it is sampled
+        # with ParentBased, the client decides whether a request that continues its trace is sampled
         sampler = ParentBased(TraceIdRatioBased(sample_ratio))
         # the library's own exit handler is turned off, because it would wait for a collector that hangs
         limits = SpanLimits(max_span_attribute_length=_MAX_TEXT)
@@ -71,7 +71,7 @@ class ServiceTracing:
 
     @classmethod
     def from_options(cls, conf: cfg.ConfigOpts) -> "ServiceTracing":
-        """Return the tracing that the options ask for, which sends the remaining spans at exit."""
+        """Return the object for the options. It sends the remaining spans when the process ends."""
         exporter = OTLPSpanExporter(conf.tracing.endpoint, timeout=_EXPORT_TIMEOUT)
         tracing = cls(BatchSpanProcessor(exporter, max_queue_size=_MAX_QUEUE), conf.tracing.sample_ratio)
         atexit.register(tracing.send_rest)
@@ -84,7 +84,7 @@ class ServiceTracing:
         last.join(_FLUSH_TIMEOUT)
 
     def open_database(self, url: str, options: PoolOptions) -> ServiceDatabase:
-        """Return a database that makes a span for each call within a request."""
+        """Return a database that makes a span for each of its calls within a request."""
         return _TracedDatabase(self._tracer, url, options)
 
     def install_routes(self, app: Flask) -> None:
@@ -92,7 +92,7 @@ class ServiceTracing:
         app.after_request(_name)
 
     def trace_requests(self, app: "WSGIApplication") -> "WSGIApplication":
-        """Return ``app`` wrapped so that each request has a span."""
+        """Return an application that calls ``app`` and makes a span for each request."""
 
         def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
             environ[_REQUEST] = request = _RequestSpan(self._tracer, environ)
@@ -114,12 +114,12 @@ class ServiceTracing:
     def trace_handlers(
         self, app: "WSGIApplication", name: str, route: str | None = None
     ) -> "WSGIApplication":
-        """Return ``app`` wrapped so that each request has a span for the time spent in ``app``.
+        """Return an application that calls ``app`` and makes a span for the time that ``app`` takes.
 
-        Authentication takes place before this span begins.
+        Requests are authenticated before this span begins.
 
-        :param route: the route of all requests to the application. None means that :meth:`install_routes`
-            names the spans.
+        :param route: the route of all requests to ``app``. If it is None, :meth:`install_routes` names the
+            spans.
         """
 
         def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
@@ -143,9 +143,9 @@ class _RequestSpan:
     The span is created when the trace of the request is known. The start time of the span is the
     arrival of the request.
 
-    Only an authenticated request continues the trace that its client names. Otherwise a client without a
-    token could make the service trace all its requests. Unauthenticated requests are sampled like requests
-    without a trace.
+    Only an authenticated request continues the trace in its headers. Otherwise a client without a token could
+    make the service record traces of all its requests. Unauthenticated requests are sampled like requests
+    without a trace in their headers.
     """
 
     def __init__(self, tracer: Tracer, environ: "WSGIEnvironment") -> None:
@@ -156,7 +156,7 @@ class _RequestSpan:
 
     @cached_property
     def own_span(self) -> Span:
-        """The span of the request; the first access creates it as a child of the currently known parent."""
+        """The span of the request. The first access creates it, as a child of ``parent``."""
         method = self._environ["REQUEST_METHOD"]
         known = method if method in _METHODS else _OTHER_METHOD
         return self._tracer.start_span(
@@ -170,7 +170,10 @@ class _RequestSpan:
 
 @contextmanager
 def _within_span(span: Span) -> Iterator[None]:
-    """Make ``span`` the parent of spans in this context, then end it; record only the type of an error."""
+    """Make ``span`` the parent of spans in this context, and end it with the context.
+
+    If an error occurs, only the type of the error is recorded.
+    """
     token = context.attach(trace.set_span_in_context(span))
     try:
         yield
@@ -207,7 +210,7 @@ def _note_answer(span: Span, status: int) -> None:
 
 
 def _name(response: Response) -> Response:
-    """Name the span of a request after its route. The console's calls within the process have no span."""
+    """Name the span of a request after its route. Requests of the console within the process have no span."""
     told, rule = request.environ.get(_REQUEST), request.url_rule
     if told is not None and rule is not None:
         _name_route(told.own_span, request.method, rule.rule)
@@ -230,7 +233,7 @@ class _TracedDatabase(ServiceDatabase):
             with _within_span(self._tracer.start_span(name)):
                 yield
         else:
-            yield  # no span outside of a request, such as for background work
+            yield  # background work is not part of a request, so it has no span
 
     def position(self) -> DatabaseVersion:
         with self._span_of_call("database position"):

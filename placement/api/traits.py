@@ -37,7 +37,7 @@ def list_all(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", "/traits/<name>", rules.SHOW_TRAIT, since=microversion.TRAITS)
 def show_trait(call: ApiRequest, name: str) -> Response:
-    """Answer 204 if the trait exists, otherwise 404."""
+    """Answer with the status 204 if the trait exists, and otherwise with 404."""
     with call.service.model.fresh_view() as view:
         if name not in view.names.traits:
             raise NotFound(f"No such trait(s): {name}.")
@@ -46,10 +46,10 @@ def show_trait(call: ApiRequest, name: str) -> Response:
 
 @api_operation(blueprint, "PUT", "/traits/<name>", rules.UPDATE_TRAIT, since=microversion.TRAITS)
 def create_trait(call: ApiRequest, name: str) -> Response:
-    """Create a custom trait; answer 201 if it is new, 204 if it existed."""
+    """Create a custom trait. The status is 201 if the trait is new, and 204 if it already existed."""
     try:
         base.load(_CUSTOM_TRAIT, {"name": name})
-    # the error message of OpenStack Placement instead of the schema's message
+    # the message of OpenStack Placement replaces the message of the schema
     except InvalidRequest:
         raise InvalidRequest(
             "The trait is invalid. A valid trait must be no longer than 255 characters, start with "
@@ -62,7 +62,7 @@ def create_trait(call: ApiRequest, name: str) -> Response:
 @api_operation(blueprint, "DELETE", "/traits/<name>", rules.DELETE_TRAIT, since=microversion.TRAITS)
 def delete(call: ApiRequest, name: str) -> Response:
     """Delete a custom trait that no provider has."""
-    # no trait can have a name that is not storable, and some databases fail when they compare it
+    # a trait cannot have a name that is not storable, and some databases fail when they compare such a name
     if not base.is_storable(name):
         raise NotFound(f"No such trait(s): {name}.")
     call.service.database.write(lambda tx: store.delete(tx, name))
@@ -93,7 +93,7 @@ def replace_of_provider(call: ApiRequest, uuid: str) -> Response:
     generation = call.service.database.write(
         lambda tx: store.replace(tx, known, body["resource_provider_generation"], body["traits"])
     )
-    # a client may list a trait twice
+    # a set is needed, because clients can send a trait twice
     return _traits_answer(call, in_order(set(body["traits"])), generation, time.time())
 
 

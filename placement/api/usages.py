@@ -33,11 +33,12 @@ def of_provider(call: ApiRequest, uuid: str) -> Response:
 
 @api_operation(blueprint, "GET", "/usages", None, since=microversion.PROJECT_USAGES, writes_json=True)
 def of_project(call: ApiRequest) -> Response:
-    """Show the usages of a project, from microversion 1.38 on by consumer type."""
+    """Show the usages of a project. From microversion 1.38 on, they are grouped by consumer type."""
     wanted = parse_usages(call.query_parameters, call.version)
     call.authorize(rules.TOTAL_USAGES, {"project_id": wanted.project_id})
     with call.service.database.read() as conn:
-        # usages and numbers of consumers are read in one snapshot of the database, so that they match
+        # usages and numbers of consumers are read in one snapshot of the database, so that they belong
+        # together
         usage = project_usages.read_usage(conn, wanted.project_id, wanted.user_id)
     usages, counts = usage.amounts, usage.consumer_counts
     if call.version < microversion.CONSUMER_TYPES:

@@ -1,7 +1,7 @@
 """The version document at ``/``, and the microversion of requests and answers.
 
-The rules come from "API Versions" in the OpenStack Placement API reference. The header with the microversion
-is ``OpenStack-API-Version: placement 1.39``. Without this header the version is 1.0.
+The rules come from "API Versions" in the OpenStack Placement API reference. A request states its microversion
+in a header: ``OpenStack-API-Version: placement 1.39``. Without this header, the version is 1.0.
 """
 
 import time
@@ -49,11 +49,11 @@ def parse(header: str | None) -> Microversion:
 
 
 def _of_placement(header: str) -> str | None:
-    """Return the last version for this service in a header: 1.30 in ``compute 2.1, placement 1.30``."""
+    """Return the last version for Placement in a header: 1.30 in ``compute 2.1, placement 1.30``."""
     asked = None
     for part in header.split(","):
         service, *version = part.split(maxsplit=1)[:2] or [""]
-        # the loop continues, because the last version of the service counts
+        # the loop continues after a version, because the last version for Placement counts
         if service.lower() == _SERVICE and version:
             asked = version[0].strip()
     return asked
@@ -67,7 +67,7 @@ def _add_version(response: Response) -> Response:
     # if the version of the request is not supported, the answer shows no version
     if "version" in g:
         response.headers[_HEADER] = f"{_SERVICE} {microversion.text(g.version)}"
-    # the attribute ``response.vary`` would take twenty times as long
+    # the header is set directly, because the attribute ``response.vary`` would take twenty times as long
     if response.headers.get("Vary") is None:
         response.headers["Vary"] = _HEADER.lower()
     else:
@@ -77,7 +77,7 @@ def _add_version(response: Response) -> Response:
 
 @blueprint.get("/", provide_automatic_options=False)
 def show_versions() -> Response:
-    """Show the version document, which is the only operation of OpenStack Placement without a token."""
+    """Show the version document. Of OpenStack Placement's operations, only this one needs no token."""
     document = {
         "id": "v1.0",
         "max_version": microversion.text(microversion.MAX),

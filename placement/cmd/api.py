@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from oslo_config import cfg
-from oslo_log import log
 
 from placement.api import auth, metrics_sharing, middleware
+from placement.api.request_log import set_up_logging
 from placement.cmd.common import check_bind
 from placement.conf import PROJECT, new_config
 from placement.conf.unknown import unknown_options
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
-    cfg.StrOpt("bind", default="127.0.0.1:8778", help="ADDRESS:PORT or unix:PATH to listen on."),
+    cfg.StrOpt("bind", default="127.0.0.1:8778", help="ADDRESS:PORT or unix:PATH at which clients connect."),
     cfg.IntOpt("workers", default=2, min=1, help="Number of processes that answer requests."),
     cfg.IntOpt(
         "threads",
         default=4,
         min=1,
         help=(
-            "Number of requests that each process serves at the same time. The requests of a process"
-            " take turns on one CPU: one computes while others wait for answers of the database. At most half"
-            " of these requests may be long searches for allocation candidates."
+            "Number of requests that each process serves at the same time. All requests of a process share"
+            " one CPU: one request computes while others wait for answers of the database. At most half of"
+            " these requests can be long searches for allocation candidates."
         ),
     ),
 )
 
 # agents keep their connections open between reports
 _MAX_CONNECTIONS: Final = 10_000
-"""Maximum number of connections of one worker, if the limit of open files allows as many."""
+"""Maximum number of connections of one worker, if the limit of open files allows this number."""
 _SECONDS_TO_STOP: Final = 15
 """Maximum seconds for which a stopping worker continues to answer its current requests."""
-# only owner and group may use a UNIX socket
+# with this mask, only owner and group have permissions for a UNIX socket
 _UMASK: Final = 0o117
 
 
@@ -54,10 +54,10 @@ def main(args: Sequence[str] | None = None) -> int:
     except (cfg.Error, ValueError) as error:
         print(f"placement-api: {error}", file=sys.stderr)
         return 1
-    log.setup(conf, PROJECT)
+    set_up_logging(conf, PROJECT)
     try:
-        # the options are checked in the parent process, so that a wrong option causes one message and not one
-        # for each worker
+        # the options are checked in the parent process, so that a wrong option causes only one message, and
+        # not one message for each worker
         auth.check_options(conf)
         middleware.check_requirements(conf)
         engine.check_url(conf.placement_database.connection)
@@ -66,7 +66,7 @@ def main(args: Sequence[str] | None = None) -> int:
         return 1
     for warning in unknown_options(conf):
         LOG.warning("A part of the configuration has no effect: %s", warning)
-    # the function is called before the fork, so that all workers share the folder
+    # the folder is made before the server forks its workers, so that all workers share it
     with metrics_sharing.shared_directory(conf):
         ApiServer(conf).run()
     return 0
@@ -80,7 +80,7 @@ class ApiServer(BundledServer):
         super().__init__()
 
     def settings(self) -> Mapping[str, Any]:
-        """Return the settings of gunicorn that follow from the options."""
+        """Return the settings of gunicorn, from the options of the service."""
         return {
             "bind": self._conf.bind,
             "workers": self._conf.workers,
@@ -93,14 +93,15 @@ class ApiServer(BundledServer):
         }
 
     def share_with_workers(self, count: int) -> AbstractContextManager[None]:
-        """Return a context in which several workers start with one read model, if it has a file."""
+        """Return a context in which several workers start with one read model, if model_file is set."""
         path = self._conf.placement.model_file
-        # a single worker reads the file itself, so that the server goes on watching the other workers
+        # if only one worker starts, it reads the file itself, so that the server can watch the other workers
+        # meanwhile
         return preloaded_model(path) if path and count > 1 else nullcontext()
 
     def load(self) -> "WSGIApplication":
         """Return the application, which gunicorn loads in each worker."""
-        # the database is prepared in the background, because the server can answer 503 while the database is
+        # the database is prepared in the background, so that the worker can answer 503 while the database is
         # unreachable
         return middleware.build_application(self._conf, in_background=True, alone=True)
 

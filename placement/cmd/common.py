@@ -25,15 +25,15 @@ from placement.db.database import ServiceDatabase
 from placement.maintenance import sync
 
 _HANDED_OVER: Final = ("GUNICORN_FD", "LISTEN_FDS")
-"""Environment variables which tell a server that it inherits sockets, from its predecessor or from
+"""Environment variables. If one of them is set, a server inherits sockets, from its predecessor or from
 systemd.
 """
 
 
 def check_bind(bind: str) -> None:
-    """Raise ValueError if the server cannot listen at an address, with the option and the remedy."""
+    """Raise ValueError if the server cannot listen at this address. The message has the remedy."""
     if any(name in os.environ for name in _HANDED_OVER):
-        # the server inherits its sockets, so nothing has to be bound
+        # the server inherits its sockets, and does not use the address
         return
     try:
         # without a port, gunicorn would listen at its default port 8000
@@ -43,7 +43,7 @@ def check_bind(bind: str) -> None:
             f"--bind {bind}: {error} Give ADDRESS:PORT, such as 127.0.0.1:8778, or unix:PATH."
         ) from error
     try:
-        # otherwise the address is the number of an open descriptor, which needs no check
+        # an address of any other type is the number of an open descriptor, which needs no check
         if isinstance(address, str):
             _check_path(Path(address))
         elif isinstance(address, tuple):
@@ -54,20 +54,20 @@ def check_bind(bind: str) -> None:
 
 
 def _check_port(address: tuple[str, int]) -> None:
-    """Bind the address for a moment, to test whether the server can bind the address."""
+    """Bind a socket to the address for a moment, to test whether the server can do so."""
     family = socket.AF_INET6 if is_ipv6(address[0]) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # the server uses this option, too, so that closed connections of its predecessor do not prevent
-        # binding
+        # the server also uses this option, so that closed connections of its predecessor do not prevent its
+        # start
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(address)
 
 
 def _check_path(path: Path) -> None:
-    """Check that the server may create its socket at a path, where it replaces a socket but no other file."""
+    """Check that the server can create its socket at a path, where it replaces only a socket."""
     if not path.parent.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, f"{path.parent} is not a folder")
-    # the server creates the socket and removes it later, which needs both permissions for the folder
+    # both permissions for the folder are needed to create the socket, and to remove it later
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, f"user {os.geteuid()} cannot write to {path.parent}")
     if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
@@ -89,23 +89,23 @@ _PASSWORDS: Final = frozenset({"password", "passwd"})
 
 
 def open_database(conf: cfg.ConfigOpts) -> AbstractContextManager[ServiceDatabase]:
-    """Return the configured database, or raise Unavailable for a schema of another version."""
+    """Return the configured database, or raise Unavailable if this version cannot work with its schema."""
     return sync.open_database(conf.placement_database.connection)
 
 
 def warn_of_password(program: str, argument: str, url: str, instead: str) -> None:
-    """Print a warning if an argument holds a database's password; ``instead`` is a safe way."""
+    """Print a warning if the URL in an argument has a password; ``instead`` is a safe way to pass the URL."""
     try:
         parsed = make_url(url)
     except (exc.ArgumentError, ValueError):
-        # an invalid URL is refused where it is used
+        # the code that uses the URL refuses an invalid one
         return
     if parsed.password is not None or not _PASSWORDS.isdisjoint(parsed.query):
         warn_of_secret(program, argument, "a password", instead)
 
 
 def warn_of_secret(program: str, argument: str, secret: str, instead: str) -> None:
-    """Print a warning that users of the host can read a secret; ``instead`` is a safe way to pass it."""
+    """Print a warning that all users of the host can read a secret; ``instead`` is a safe way to pass it."""
     print(
         f"{program}: warning: {argument} holds {secret}, which the list of processes shows"
         f" to every user of this host: {instead}",
@@ -123,9 +123,9 @@ def _no_arguments(parser: ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ManageCommand:
-    """A command of ``placement-manage``, with the docstring of ``run`` as its help.
+    """A command of ``placement-manage``. The docstring of ``run`` is the help of the command.
 
-    :param words: the name of the command, which is one word or two words (``db sync``).
+    :param words: the name of the command: one word, or two words such as ``db sync``.
     :param add_arguments: a function that adds the arguments of the command to a parser.
     """
 

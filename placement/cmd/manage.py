@@ -24,7 +24,7 @@ from placement.maintenance.heal import heal_database
 from placement.maintenance.sync import incomplete_owner, sync
 
 FINDINGS: Final = 3
-"""The exit status of a command that has found contradictions in the database."""
+"""The exit status if a command has found contradictions in the database that remain."""
 
 
 def add_audit_arguments(parser: ArgumentParser) -> None:
@@ -34,18 +34,18 @@ def add_audit_arguments(parser: ArgumentParser) -> None:
         "--format",
         choices=("table", "json"),
         default="table",
-        help="format of the output: a table for readers, or a format for programs",
+        help="format of the output: a table for people, or JSON for programs",
     )
 
 
 def add_heal_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of ``heal``."""
     add_audit_arguments(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show the repairs, and write nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show the repairs, but write nothing")
 
 
 def audit_database(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """List the contradictions in the database; the exit status is 3 if any exist."""
+    """List contradictions between the rows of the database; the exit status is 3 if there are any."""
     with open_database(conf) as database, database.read() as conn:
         findings = find_contradictions(conn)
     if arguments.format == "json":
@@ -56,7 +56,10 @@ def audit_database(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 
 
 def repair_database(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Repair contradictions without losing an allocation; the exit status is 3 if any remain."""
+    """Repair contradictions between the rows of the database; the exit status is 3 if any remain.
+
+    No repair deletes an allocation.
+    """
     with open_database(conf) as database:
         healed = heal_database(database, incomplete_owner(conf), dry_run=arguments.dry_run)
     if arguments.format == "json":
@@ -97,19 +100,19 @@ def _print_findings(nothing: str, findings: Sequence[DatabaseFinding]) -> None:
     )
 
 
-# OpenStack documents this exit status for the command
+# OpenStack documents this exit status for db online_data_migrations
 _INVALID_COUNT: Final = 127
 """The exit status for an invalid ``--max-count``."""
 
 
 def db_sync(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Migrate the schema of the database to a revision; without one, to the newest."""
+    """Migrate the schema of the database to a revision, or to the newest revision if none is given."""
     before = migration.version(conf.placement_database.connection)
     for said in sync(conf, arguments.version or "head"):
         print(said)
     after = migration.version(conf.placement_database.connection)
     print(f"The database is at revision {after}.")
-    # releases with these revisions accept exactly their own revision
+    # a release with one of these revisions accepts only its own revision
     if before in migration.EXACT and after != before:
         print(
             f"Releases with revision {before} accept no other revision, and answer requests with 503. Before"
@@ -136,7 +139,7 @@ def db_stamp(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 
 
 def db_online_data_migrations(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Rewrite data for a newer release while the service runs; this release has nothing to rewrite."""
+    """Rewrite data for a newer release, while the service runs. This release has no data to rewrite."""
     if arguments.max_count is not None and arguments.max_count < 1:
         print("placement-manage: --max-count must be at least 1", file=sys.stderr)
         return _INVALID_COUNT
@@ -146,7 +149,7 @@ def db_online_data_migrations(conf: cfg.ConfigOpts, arguments: Namespace) -> int
 
 
 def db_renew_epoch(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Make every running worker read the database again, which is necessary after a restore or manual SQL."""
+    """Make every running worker read the whole database again, as needed after a restore or manual SQL."""
     with open_database(conf) as database:
         database.write(lambda tx: tx.renew_epoch())
     print("Every worker reads everything again before its next answer.")
@@ -155,12 +158,12 @@ def db_renew_epoch(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 
 def _add_sync_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "version", nargs="?", help="last revision of the schema to apply; the default is the newest"
+        "version", nargs="?", help="revision to which the schema is migrated; the default is the newest"
     )
 
 
 def _add_stamp_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("version", help="revision of the schema, or head for the newest")
+    parser.add_argument("version", help="revision to record, or the word head for the newest revision")
 
 
 def _add_migration_arguments(parser: ArgumentParser) -> None:
@@ -184,13 +187,13 @@ _GROUPS: Final = {
     "db": "schema and data of the database",
     "windows": "starts and ends of reservations, and ends of claims",
 }
-"""Help texts for the first words of commands with two words, such as ``db``."""
+"""The first words of commands with two words, such as ``db``, each with its help."""
 
 
 def build_parser() -> ArgumentParser:
-    """Return the parser of the command line; registered commands come after those of the core."""
+    """Return the parser of the command line. Commands of extensions come after those of the core."""
     top = ArgumentParser(prog="placement-manage", description="Maintenance of the service's database.")
-    top.add_argument("--config-file", action="append", help="configuration file; may be given several times")
+    top.add_argument("--config-file", action="append", help="configuration file; the option can be repeated")
     top.add_argument("--version", action="version", version=installed_version())
     groups = top.add_subparsers(required=True, metavar="COMMAND")
     by_word = {
@@ -199,7 +202,7 @@ def build_parser() -> ArgumentParser:
     }
     for each in chain(COMMANDS, *extensions.registered_objects("commands").values()):
         *in_group, name = each.words.split()
-        # the docstring also serves as the help of the command
+        # the docstring of the function is also the help of the command
         summary = each.run.__doc__
         added = (by_word[in_group[0]] if in_group else groups).add_parser(
             name, help=summary, description=summary
@@ -212,8 +215,8 @@ def build_parser() -> ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 0 after success, 1 after an error, 2 for a wrong command line.
 
-    ``audit`` and ``heal`` return 3 if there are contradictions in the database, or if some remain. A command
-    of an extension, and ``db online_data_migrations``, may return another number.
+    The status of ``audit`` is 3 if the database has contradictions. The status of ``heal`` is 3 if some
+    contradictions remain. Commands of extensions, and ``db online_data_migrations``, can have another status.
     """
     arguments = build_parser().parse_args(argv)
     try:
@@ -224,7 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return command(conf, arguments)
     except (ServiceError, cfg.Error, ValueError) as error:
         print(f"placement-manage: {error}", file=sys.stderr)
-    # the text is no URL, or names a driver that is not installed
+    # the text of the option is no URL, or its driver is not installed
     except (exc.ArgumentError, ImportError) as error:
         print(f"placement-manage: [placement_database] connection cannot be used: {error}", file=sys.stderr)
     except exc.SQLAlchemyError as error:

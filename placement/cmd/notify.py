@@ -22,22 +22,21 @@ _ONCE_ATTEMPTS: Final = 5
 
 def add_notify_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of ``windows notify``."""
-    parser.add_argument("--url", required=True, help="http or https URL that gets each event as JSON by POST")
+    parser.add_argument("--url", required=True, help="http or https URL to which each event is sent by POST")
     parser.add_argument(
         "--state",
         required=True,
         type=Path,
         metavar="FILE",
-        help="file that records up to which event all are delivered; with a new file, delivery begins with"
-        " the events from now on",
+        help="file that records the last delivered event; if the file does not exist, only events from now on"
+        " are delivered",
     )
     parser.add_argument(
         "--notice",
         type=int,
         default=DEFAULT_NOTICE,
         metavar="SECONDS",
-        help="seconds between the announcement of a start or an end and the start or end itself (default:"
-        " %(default)s)",
+        help="seconds by which the announcement of a start or an end precedes it (default: %(default)s)",
     )
     parser.add_argument(
         "--once",
@@ -48,7 +47,7 @@ def add_notify_arguments(parser: ArgumentParser) -> None:
 
 
 def notify_webhook(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Send starts and ends of windows, and ends of claims, to a webhook, each at least once and in order.
+    """Send starts and ends of windows, and ends of claims, to a webhook: in order, and each at least once.
 
     A window is a reservation with a start. Claims without an action at their end (on_end) are left out.
     """
@@ -67,7 +66,7 @@ def notify_webhook(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
         )
         if arguments.once:
             return _run_once(notifier)
-        # an end at any moment loses nothing
+        # the command can be stopped at any moment, because no event is lost
         with suppress(KeyboardInterrupt):
             _run_forever(notifier)
     return 0

@@ -1,8 +1,8 @@
-"""``placement-manage report``: writes an archive with the state of a service, for the report of a defect.
+"""The command ``placement-manage report``: writes an archive with the state of a service, to report a defect.
 
-Operators make reports of broken systems, so a part that cannot be read contains the reason instead. In all
-parts, also in the log, ``***`` replaces texts that look like passwords or tokens.
-``compute_agent.cmd.report`` has the same functions, because neither program may import the other.
+Operators make such archives on broken systems. If a part cannot be read, the archive has the reason instead.
+In all parts, and also in the log, ``***`` replaces texts that look like passwords or tokens.
+``compute_agent.cmd.report`` has the same functions, because the two programs must not import each other.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from placement.db import migration, tables
 _SECONDS: Final = 60
 """Maximum seconds for reading one part of the archive."""
 _MAX_BYTES: Final = 4 << 20
-"""Maximum number of bytes of a part from a program, a file or the service. A log keeps its last bytes, any
-other part its first bytes.
+"""Maximum size, in bytes, of a part that comes from a program, a file or the service. A longer log is cut at
+its beginning, and any other part at its end.
 """
 _HIDDEN: Final = "***"
 _SECRETS: Final = (
     (re.compile(r"(?<=://)([^/\s:@]*):\S+@"), r"\1:***@"),
-    # the pattern takes the rest of the line, because a password may have any character
+    # this pattern matches up to the end of the line, because a password can have any characters
     (
         re.compile(
             r"(?i)((?:password|passwd|secret|token|authorization)[\w-]*[\"']?[ |,]*[=:|,])[ \"']*[^ |,\"'].*"
@@ -46,7 +46,7 @@ _SECRETS: Final = (
         r"\1 ***",
     ),
     (re.compile(r"(-u|--user)[ =]\S+:\S+"), r"\1 ***"),
-    # Fernet tokens of Keystone
+    # this pattern matches Fernet tokens of Keystone
     (re.compile(r"\bgAAAA[\w-]{20,}"), "***"),
 )
 """Patterns of texts that look like secrets, each with the text that replaces a match."""
@@ -58,17 +58,17 @@ def add_report_arguments(parser: ArgumentParser) -> None:
         "--output",
         type=Path,
         default=Path(time.strftime("placement-report-%Y%m%d-%H%M%S.tar.gz", time.gmtime())),
-        help="file to write; it must not exist",
+        help="archive to write; a file with this name must not exist",
     )
     parser.add_argument(
         "--url",
         metavar="URL",
-        help="address of a running service; the report then has the version and the metrics of this service",
+        help="address of a running service; the archive then also has its version and its metrics",
     )
 
 
 def make_report(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Write an archive with the state of this service, without secrets, for the report of a defect."""
+    """Write an archive with the state of this service, without secrets, to report a defect."""
     try:
         write_archive(arguments.output, _read_parts(conf, arguments))
     except OSError as error:
@@ -79,7 +79,7 @@ def make_report(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 
 def _read_parts(conf: cfg.ConfigOpts, arguments: Namespace) -> Iterator[tuple[str, str]]:
     files = [word for file in arguments.config_file or () for word in ("--config-file", file)]
-    # -P: root runs no module of the current folder, which may be /tmp
+    # with -P, Python does not import modules from the current folder, which can belong to another user
     program = (sys.executable, "-P", "-m")
     yield "versions.txt", list_versions()
     yield "options.txt", _text_of(lambda: "\n".join(changed_options(conf)))
@@ -120,10 +120,10 @@ def _describe_database(conf: cfg.ConfigOpts) -> Iterator[str]:
 
 
 def _text_of(read: Callable[[], str]) -> str:
-    """Return the text, or the reason why the text cannot be read."""
+    """Return the text that ``read`` returns; if ``read`` fails, return the reason."""
     try:
         return read()
-    except Exception as error:  # the report is about a failure of any kind
+    except Exception as error:  # on a broken system, errors of all kinds can occur here
         return f"Not available: {type(error).__name__}: {error}"
 
 
@@ -139,12 +139,12 @@ def list_versions() -> str:
 
 
 def fetch_text(url: str) -> str:
-    """Return the text at an address, without a proxy.
+    """Return the text at an address. The request is sent directly, without a proxy.
 
-    :raises requests.RequestException: the service gives no answer, or an error.
+    :raises requests.RequestException: the service does not answer, or answers with an error.
     :raises TimeoutError: the answer takes too long.
     """
-    # the import takes longer than most other commands of the program
+    # this import takes longer than most other commands of the program, so it is only here
     import requests
 
     deadline = time.monotonic() + _SECONDS
@@ -163,12 +163,12 @@ def fetch_text(url: str) -> str:
 
 
 def run_program(command: Sequence[str], *, keeps_end: bool = False) -> str:
-    """The output of a program with its errors, and after a failure the exit status or the error.
+    """Return the output and the errors of a program; after a failure, also the exit status or the reason.
 
-    :param keeps_end: whether to return the end of a long output instead of its beginning.
+    :param keeps_end: whether the end of a long output is returned instead of its beginning.
     """
     end = ""
-    # this is a file, because the output has no limit
+    # the output goes into a file, because it can have any size
     with tempfile.TemporaryFile() as output:
         try:
             done = subprocess.run(
@@ -185,11 +185,11 @@ def run_program(command: Sequence[str], *, keeps_end: bool = False) -> str:
 
 
 def read_log(conf: cfg.ConfigOpts, unit: str) -> str:
-    """Return the end of the log file that the options name, or else of the unit's journal."""
+    """Return the end of the log file from the options; without a log file, the end of the unit's journal."""
     if conf.log_file is None and conf.log_dir is None:
         journal = ("journalctl", "--unit", unit, "--lines", "5000", "--no-pager", "--quiet")
         return run_program(journal, keeps_end=True)
-    # oslo.log names the file like the program
+    # if only the folder is configured, oslo.log names the file after the program
     path = Path(conf.log_dir or "", conf.log_file or f"{unit}.log")
     with path.open("rb") as log:
         return read_end(log)
@@ -200,7 +200,7 @@ def read_end(file: BinaryIO) -> str:
     start = max(0, os.fstat(file.fileno()).st_size - _MAX_BYTES)
     file.seek(start)
     if start:
-        # the first line is cut, and may be a secret without the name that marks it
+        # the first line is incomplete. Without its beginning, a secret in it perhaps cannot be recognised.
         file.readline()
     return file.read(_MAX_BYTES).decode(errors="replace")
 
@@ -215,9 +215,9 @@ def without_secrets(text: str) -> str:
 def write_archive(path: Path, parts: Iterable[tuple[str, str]]) -> None:
     """Write a new archive that only its owner can read.
 
-    :param parts: the name of each file in the archive, with the file's text. The function reads the iterable
-        while it writes the archive.
-    :raises OSError: the file exists already, or cannot be written. An incomplete archive is removed.
+    :param parts: the name and the text of each file in the archive. Each part is read just before it is
+        written.
+    :raises OSError: the archive already exists, or cannot be written. An incomplete archive is removed.
     """
     folder = path.name.removesuffix(".tar.gz")
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

@@ -23,8 +23,8 @@ from placement.store import classes
 # oslo.upgradecheck documents this number
 _UNEXPECTED: Final = 255
 """The exit status after an unexpected error."""
-# errors for an unreachable database or old schema, for an invalid URL or foreign tables, and for a missing
-# driver
+# these errors are raised for an unreachable database or an old schema, for an invalid URL or tables of
+# another program, and for a missing driver
 _UNUSABLE: Final = (Unavailable, sa.exc.SQLAlchemyError, ImportError)
 _AUDIT: Final = "'placement-manage audit' names them;"
 
@@ -35,9 +35,9 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__()
         self._conf = conf
-        #: the errors that earlier checks have shown already
+        #: the errors that earlier checks have already shown
         self._told: set[str] = set()
-        # checks that OpenStack Placement also has keep their names
+        # checks that OpenStack Placement also has have the same names here
         self._upgrade_checks = (
             ("Configuration", UpgradeChecks._check_options),
             ("Database", UpgradeChecks._check_database),
@@ -64,7 +64,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         user = sqlite_file.SystemUser.find_user(sqlite_file.SERVICE_USER)
         if result.code is not Code.SUCCESS or os.geteuid() != 0 or user is None:
             return result
-        # permissions of root would prove nothing about the user of the service
+        # root can read each file, so the permissions of the service's user are checked separately
         reason = sqlite_file.file_obstacle(self._conf.placement_database.connection, user)
         return (
             result
@@ -76,7 +76,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         return self._try_action(migration.require_schema)
 
     def _try_action(self, action: Callable[[str], object]) -> Result:
-        """Call the action with the URL of the database; return a failure if the database is unusable."""
+        """Call the action with the URL of the database; return a failure if the database cannot be used."""
         try:
             self._require_file()
             action(self._conf.placement_database.connection)
@@ -87,7 +87,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
 
     def _require_file(self) -> None:
         """Raise Unavailable if the database is a file that does not exist."""
-        # a connection to SQLite would create the file
+        # this is checked before a connection is made, because SQLite would create a missing file
         if (reason := sqlite_file.missing_file(self._conf.placement_database.connection)) is not None:
             raise Unavailable(sqlite_file.file_obstacle(self._conf.placement_database.connection) or reason)
 
@@ -148,15 +148,16 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         )
 
     def _check_keystone(self) -> Result:
-        # this is a warning instead of a failure, because Keystone may be unreachable at the time or place of
-        # the check
+        # this problem is only a warning, because perhaps only the machine of this check cannot reach
+        # Keystone, or only at this time
         try:
             strategy = self._conf.api.auth_strategy
         except (cfg.Error, ValueError):
             return Result(Code.SUCCESS)  # another check reports this error
         if strategy != "keystone":
             return Result(Code.SUCCESS)
-        # without Keystone, its libraries would take a third of the time of the command
+        # the libraries for Keystone are imported only here, because their import takes a third of the time of
+        # the command
         from placement.api.identity import keystone_obstacle
 
         reason = keystone_obstacle(self._conf)
@@ -170,13 +171,13 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         advice: str = "",
         code: Code = Code.FAILURE,
     ) -> Result:
-        """Return success if ``find`` returns None; otherwise return ``code``, its text and the advice."""
+        """Return success if ``find`` returns None; otherwise return ``code`` with its text and the advice."""
         try:
             self._require_file()
             with open_database(self._conf) as database, database.read() as conn:
                 wrong = find(conn)
         except _UNUSABLE as error:
-            # an error is only shown once, because each check of the database would repeat it
+            # each check of the database would find the same error, so an error is shown only once
             see_above = "the database cannot be used yet: correct the problem above, and run the check again."
             reason = see_above if str(error) in self._told else str(error)
             return Result(Code.FAILURE, f"Not checked: {reason}")
@@ -184,10 +185,10 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a table (``--json``: a document) of all checks; return the exit status.
+    """Print a table of all checks, or a document with ``--json``; return the exit status.
 
-    0 stands for success, 1 for a warning, 2 for a failure or a wrong command line, 255 for an unexpected
-    error.
+    The status is 0 for success, 1 for a warning, 2 for a failure or a wrong command line, and 255 for an
+    unexpected error.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     # oslo.upgradecheck does not have this argument
@@ -195,7 +196,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(installed_version())
         return 0
     conf = new_config(config_files=[])
-    # options stay registered; the library reads the files that the command line names
+    # the values are dropped, and the options stay registered. The library then reads the files from the
+    # command line.
     conf.clear()
     try:
         return upgradecheck.main(

@@ -6,17 +6,18 @@ functions that need it.
 Modules
     - Each of the modules ``api``, ``metrics``, ``placement``, ``placement_database``, ``reservations`` and
       ``tracing`` has the options of the section with the same name.
-    - ``opts`` gathers these sections and the sections of extensions, for the service and for the sample
+    - ``opts`` collects these sections and the sections of extensions, for the service and for the sample
       in ``etc``.
-    - ``unknown`` finds options in files that the service does not have.
+    - ``unknown`` finds options in configuration files that the service does not have.
 
 The order of calls
-    A command calls :func:`new_config`. The call registers the options of ``opts``, reads the environment and
-    the files, and checks every value (:func:`~placement.conf.opts.check_values`). The command then logs the
-    warnings of ``unknown``. No module reads a configuration file later, apart from policy files.
+    A command calls :func:`new_config`. This function registers the options of ``opts``, reads the environment
+    and the files, and checks every value (:func:`~placement.conf.opts.check_values`). The command then logs
+    the warnings of ``unknown``. Later, only policy files are read again.
 
 Imports
-    Every package of the service may import this package. This package itself imports only ``extensions``.
+    All packages of the service are allowed to import this package. This package itself imports only
+    ``extensions``.
 """
 
 import os
@@ -35,7 +36,7 @@ from placement.conf import opts
 PROJECT: Final = "placement"
 """The name under which oslo.config searches for configuration files."""
 CONFIG_FILE: Final = "placement.conf"
-"""Name of the configuration file in the folder that the environment names."""
+"""Name of the configuration file, if the environment has only its folder."""
 
 
 def installed_version() -> str:
@@ -43,7 +44,7 @@ def installed_version() -> str:
     try:
         return version("placement-compute")
     except PackageNotFoundError:
-        # the program runs from its source, which was not installed
+        # the program runs from its source code, without an installation
         return "not installed"
 
 
@@ -54,27 +55,28 @@ def new_config(
 ) -> cfg.ConfigOpts:
     """Return a new configuration with all options of the service registered.
 
-    The first of these sources that has a value for an option sets the option:
+    If several of these sources have a value for an option, the first one decides:
 
     - ``args``, such as ``--config-file``, ``--config-dir`` and ``--debug``;
     - environment variables (``OS_PLACEMENT_DATABASE__CONNECTION`` sets ``[placement_database] connection``);
     - configuration files;
     - defaults.
 
-    :param config_files: read exactly these files. If the argument is None, the environment names the file
-        (:func:`files_from_environment`). If the environment names no file, oslo.config looks for
+    :param config_files: the configuration files. If this is None, the file from the environment is read
+        (:func:`files_from_environment`). If the environment has no file, oslo.config searches for
         ``placement.conf`` and ``placement.conf.d`` in its usual folders, such as ``~/.placement`` and
         ``/etc/placement``.
-    :param cli_opts: additional options, which only one command has.
-    :raises oslo_config.cfg.ConfigFilesNotFoundError: a named file is absent.
-    :raises oslo_config.cfg.ConfigFileValueError: a value is not of its option's type.
+    :param cli_opts: additional options, which only the calling command has.
+    :raises oslo_config.cfg.ConfigFilesNotFoundError: one of the files does not exist.
+    :raises oslo_config.cfg.ConfigFileValueError: a value does not have the type of its option.
     """
     conf = cfg.ConfigOpts()
     log.register_options(conf)
     conf.register_cli_opts(cli_opts)
     opts.register_opts(conf)
     opts.set_library_defaults()
-    # libraries register their options when they are used, which would be too late for a check of values
+    # libraries register their options only when they are used, and the values are checked before, so the
+    # options are registered here
     policy_opts.set_defaults(conf)
     conf.register_opts(cors.CORS_OPTS, group="cors")
     conf.register_opts(http_proxy_to_wsgi.OPTS, group="oslo_middleware")
@@ -85,20 +87,19 @@ def new_config(
         project=PROJECT,
         version=installed_version(),
         default_config_files=files,
-        # a named file is the whole configuration, so no usual folder is read in addition
+        # if files are given, they are the whole configuration, and the usual folders are not read
         default_config_dirs=None if files is None else [],
     )
-    # the values are checked at the start, so that a wrong value stops the command instead of failing a later
-    # request
+    # all values are checked here. Otherwise a wrong value would only lead to the failure of a later request.
     opts.check_values(conf)
     return conf
 
 
 def files_from_environment(environ: Mapping[str, str]) -> list[str] | None:
-    """Return the configuration file that environment variables name; None if they name no file.
+    """Return the configuration file from environment variables; None if they are not set.
 
-    ``OS_PLACEMENT_CONFIG_DIR`` is the folder, and ``OS_PLACEMENT_CONFIG`` the file. If both variables are
-    set, the file may be a path relative to the folder.
+    ``OS_PLACEMENT_CONFIG_DIR`` is the folder, and ``OS_PLACEMENT_CONFIG`` is the file. If both variables are
+    set, the file can be a path relative to the folder.
     """
     # OpenStack Placement reads the folder from the same variable
     folder = environ.get("OS_PLACEMENT_CONFIG_DIR", "").strip()

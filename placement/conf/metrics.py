@@ -1,4 +1,4 @@
-"""The options in ``[metrics]``: the series that ``/metrics`` shows to Prometheus."""
+"""The options in ``[metrics]``, about the metrics that ``/metrics`` shows to Prometheus."""
 
 from typing import Final
 
@@ -21,10 +21,10 @@ front of the service so that only Prometheus can request this path.
         "directory",
         help="""
 Folder in which the worker processes of this service on this machine share
-their numbers, so that each worker can answer with the metrics of all
-workers. The folder has to be empty when the service starts. No other service
-may use the folder. placement-api creates such a folder itself, so only other
-web servers with several processes need this option.
+their counters, so that each worker can answer with the metrics of all
+workers. The folder has to be empty when the service starts, and no other
+service is allowed to use it. placement-api creates such a folder itself. So
+set this option only under another web server with several processes.
 
 """,
     ),
@@ -34,12 +34,12 @@ web servers with several processes need this option.
         default=20_000,
         min=0,
         help="""
-Maximum number of series of resource providers, four for each inventory
-(openstack_placement_resource_total, _reserved, _allocation_ratio and
-_usage). If the service has more of these series, /metrics shows none of
-them. The metric placement_provider_series_left_out then has the number of
-missing series. At each scrape a worker needs about 7 microseconds for each
-series, and serves no other request during this time.
+Maximum number of series about resource providers. Each inventory has four
+such series: openstack_placement_resource_total, _reserved, _allocation_ratio
+and _usage. If there are more series, /metrics shows none of them, and the
+metric placement_provider_series_left_out has the number of missing series. At
+each scrape a worker needs about 7 microseconds for each series, and serves no
+other request during this time.
 
 """,
     ),

@@ -1,7 +1,7 @@
-"""Every option of the service, by group; the entry point of the sample generator.
+"""All options of the service, by group. The generator of the sample configuration reads them here, too.
 
-Each section is a module with its ``GROUP`` and its ``OPTIONS``. Only this module registers them; extensions
-have sections of their own.
+Each section is a module with its ``GROUP`` and its ``OPTIONS``. Only this module registers these options.
+Extensions have their own sections.
 """
 
 import re
@@ -23,20 +23,23 @@ def _all_sections() -> list[ModuleType]:
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the service's own options."""
-    # groups are registered by name, because two configurations with a common group object would share its
+    """Register the options of the service and its extensions."""
+    # groups are registered by name, because two configurations with the same group object would share its
     # values
     for module in _all_sections():
         conf.register_opts(module.OPTIONS, group=module.GROUP.name)
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
-    """Return all options by group, for ``oslo-config-generator`` (``oslo.config.opts``)."""
+    """Return all options by group (an entry point of ``oslo.config.opts``, for ``oslo-config-generator``)."""
     return [(module.GROUP, module.OPTIONS) for module in _all_sections()]
 
 
 def set_library_defaults() -> None:
-    """Set the defaults of libraries' options to those of this service (``oslo.config.opts.defaults``)."""
+    """Change the defaults of libraries' options for this service.
+
+    This function is an entry point in the group ``oslo.config.opts.defaults``.
+    """
     cors.set_defaults(
         allow_headers=["X-Auth-Token", "X-Openstack-Request-Id", "OpenStack-API-Version"],
         expose_headers=["X-Openstack-Request-Id", "OpenStack-API-Version"],
@@ -47,8 +50,8 @@ def set_library_defaults() -> None:
 def check_values(conf: cfg.ConfigOpts) -> None:
     """Read every option once, so that wrong values are found at the start.
 
-    :raises oslo_config.cfg.ConfigFileValueError: a value in a file is wrong; the message has the option, the
-        value and the error.
+    :raises oslo_config.cfg.ConfigFileValueError: a value in a file is wrong. The message has the option, the
+        value and the reason.
     :raises ValueError: a value from the environment or the command line is wrong.
     """
     # oslo.config parses a value only when it is read, so a wrong value would fail in the middle of a request
@@ -61,7 +64,10 @@ def check_values(conf: cfg.ConfigOpts) -> None:
 
 
 def _value_error(group: str, option: str, text: str) -> cfg.ConfigFileValueError:
-    """Return oslo.config's error with the section, and advice if the value seems to end with a comment."""
+    """Return oslo.config's error with the section added.
+
+    If the value seems to end with a comment, the error also has advice.
+    """
     where, _, reason = text.rpartition(" is not valid: ")
     if file := re.search(r"detail='(.*)'\)", where):
         reason += f" (in {file[1]})"

@@ -9,7 +9,7 @@ GROUP: Final = cfg.OptGroup(
 )
 
 MISSING_CONSUMER: Final = "00000000-0000-0000-0000-000000000000"
-"""The project and the user of consumers that have none; the ids are those of OpenStack Placement."""
+"""The id of the project and of the user for consumers without them, as in OpenStack Placement."""
 
 OPTIONS: list[cfg.Opt] = [
     cfg.BoolOpt(
@@ -17,10 +17,10 @@ OPTIONS: list[cfg.Opt] = [
         default=False,
         help="""
 Whether a limited list of allocation candidates is a random sample of all
-candidates. If false, equal requests get equal candidates in the same
-order while the cloud does not change, unless a search reaches
-[api] candidates_deadline. With a small limit, this order
-packs instances onto few hosts.
+candidates. If false, equal requests get equal candidates in the same order as
+long as the cloud does not change and no search reaches [api]
+candidates_deadline. If requests have a small limit, this order packs instances
+onto few hosts.
 
 """,
     ),
@@ -29,7 +29,7 @@ packs instances onto few hosts.
         default=MISSING_CONSUMER,
         help="""
 The project of consumers that are created with a microversion before 1.8.
-Requests of these microversions do not name a project.
+Requests with these microversions contain no project.
 
 """,
     ),
@@ -38,7 +38,7 @@ Requests of these microversions do not name a project.
         default=MISSING_CONSUMER,
         help="""
 The user of consumers that are created with a microversion before 1.8.
-Requests of these microversions do not name a user.
+Requests with these microversions contain no user.
 
 """,
     ),
@@ -48,9 +48,9 @@ Requests of these microversions do not name a user.
         default=10,
         min=0,
         help="""
-Number of times that the service retries a write of allocations after another
-client has changed the same resource provider. If all attempts fail, the
-client gets the answer 409 (conflict).
+Maximum number of times that the service tries a write of allocations again,
+if it fails because another client has changed the same resource provider. If
+all attempts fail, the client gets the answer 409 (conflict).
 
 """,
     ),
@@ -61,9 +61,9 @@ client gets the answer 409 (conflict).
         min=-1,
         help="""
 Maximum number of allocation candidates that the service generates for one
-request; -1 for no maximum. If the request has a lower limit, that limit
-applies. With randomize_allocation_candidates, the service draws a random
-sample of this size from all candidates.
+request; -1 for no maximum. If the request has a lower limit, the limit of the
+request applies. With randomize_allocation_candidates, the candidates are a
+random sample of this size from all candidates.
 
 """,
     ),
@@ -77,11 +77,11 @@ sample of this size from all candidates.
         help="""
 Order in which candidates are generated. The order matters if
 max_allocation_candidates or the limit of the request cuts the list. Some
-candidates of a root are equivalent: they differ only by an exchange of equal
-providers, or of equal groups of the request. If a root has 17 or more
-candidates, the service first generates only one of several equivalent
-candidates. The equivalent candidates that it left out come last, after the
-candidates of all roots.
+candidates of a root provider are equivalent: they differ only by an exchange
+of equal providers, or of equal groups of the request. If a root provider has
+17 or more candidates, the service first generates only one of several
+equivalent candidates. The other equivalent candidates come last, after the
+candidates of all root providers.
 
 """,
     ),
@@ -102,8 +102,9 @@ candidates of all roots.
         help="""
 Order of the allocation candidates of one root provider. Nova chooses a host,
 and then takes the first candidate of this host. The option does not change
-the order of roots, and removes no candidates. With
-randomize_allocation_candidates all candidates are in random order.
+the order of root providers, and removes no candidates. With
+randomize_allocation_candidates, all candidates are in random order, and this
+option has no effect.
 
 """,
     ),
@@ -117,27 +118,27 @@ Resource classes that the service has in addition to the standard classes of
 OpenStack. LLC is last-level cache, and MBA is memory bandwidth. If you remove
 a class from the list, a worker deletes the class at its next start, unless
 an inventory or an allocation uses it. Names have capital letters, digits and
-underscores, and begin with a letter. Names do not begin with CUSTOM_, the
-prefix of classes that clients create.
+underscores, and begin with a letter. Names must not begin with CUSTOM_, which
+is the prefix of classes that clients create.
 
 """,
     ),
     cfg.StrOpt(
         "model_file",
         help="""
-Experimental. File with a copy of the resource providers that a worker has in
-memory. A worker reads this file when it starts, and then reads only the
-later changes from the database. With a million resource providers, the start
-takes seconds instead of half a minute. All workers of a machine use one
-file. The folder of the file has to be writable for the service alone, such
-as /var/lib/placement/model. One of the workers writes the file every five
-minutes if there were changes. Workers that placement-api starts at the same
-time share the memory of what the file contains, as long as it does not
-change.
+Experimental. Path of a file with a copy of the resource providers that workers
+have in memory, such as /var/lib/placement/model. A worker reads this file when
+it starts, and then reads only the later changes from the database. With a
+million resource providers, the start takes seconds instead of half a minute.
+All workers of a machine use the same file. Only the user of the service must
+be able to write in the folder of the file. Every five minutes, one of the
+workers writes the file if there were changes. Workers that placement-api
+starts at the same time share the memory for the content of the file, except
+the parts that change later.
 
 A worker compares the file with the database before it uses the file. If the
 file is damaged, belongs to another database, or was written before a restore
-of the database, the worker removes the file and logs a line. An operator may
+of the database, the worker removes the file and logs a line. An operator can
 remove the file at any time. Without this option no file is written.
 
 """,

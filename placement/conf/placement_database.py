@@ -10,7 +10,7 @@ OPTIONS: list[cfg.Opt] = [
     cfg.StrOpt(
         "connection",
         default="sqlite:////var/lib/placement/placement.sqlite",
-        # the URL may contain a password, which oslo.config then hides in logs
+        # the URL can contain a password; because of this argument, oslo.config hides the URL in logs
         secret=True,
         help="""
 SQLAlchemy URL of the database, for instance
@@ -23,27 +23,28 @@ mysql+pymysql://placement:secret@db/placement?charset=utf8mb4.
         "sync_on_startup",
         default=False,
         help="""
-Whether the service updates the schema when it starts, as 'placement-manage
-db sync' does. Several workers may start at the same time.
+Whether the service updates the schema of the database when it starts, as
+'placement-manage db sync' does. Several workers can start at the same time.
 
 """,
     ),
     cfg.IntOpt(
         "max_pool_size",
-        # this number and the next one are defaults of oslo.db, which operators know
+        # this default and the next one are the defaults of oslo.db, which operators know
         default=5,
         min=1,
         help="""
-Number of unused connections that each of a worker's three pools keeps open at
-most. The pools are for writes, for reads, and for the query for changes
-before an answer. A thread uses at most one connection of each pool.
+Maximum number of unused connections that each pool of a worker keeps open. A
+worker has three pools: for writes, for reads, and for the query whether the
+database has changed, which precedes each answer. A thread uses at most one
+connection of each pool.
 """,
     ),
     cfg.IntOpt(
         "max_overflow",
         default=50,
         min=-1,
-        help="Number of connections that each pool may open in addition to max_pool_size; -1 for any number.",
+        help="Maximum number of connections of each pool in addition to max_pool_size; -1 for no maximum.",
     ),
     cfg.IntOpt(
         "pool_timeout",
@@ -55,7 +56,7 @@ before an answer. A thread uses at most one connection of each pool.
         "connection_recycle_time",
         default=3600,
         min=-1,
-        help="Age, in seconds, from which a worker replaces a connection at its next use; -1 for never.",
+        help="Seconds after which a worker replaces a connection when it next uses it; -1 for never.",
     ),
     cfg.FloatOpt(
         "lock_timeout",
@@ -63,8 +64,8 @@ before an answer. A thread uses at most one connection of each pool.
         min=1.0,
         help="""
 Seconds that a request waits for a lock of another transaction before the
-client gets the answer 503. Keep this value below the timeout of the web
-server's workers.
+client gets the answer 503. Keep this value below the timeout after which the
+web server stops a worker.
 
 """,
     ),
@@ -74,11 +75,11 @@ server's workers.
         # libpq waits at least two seconds
         min=2,
         help="""
-Maximum time, in seconds, in which the database accepts a connection. The
-same limit applies to the query for changes that a worker sends before it
-answers from its memory. A connection to PostgreSQL also counts as broken if
-the machine of the database sends nothing for this time. While the database
-does not answer, requests get the answer 503, and one request at a time tests
+Maximum time, in seconds, until the database accepts a connection. The same
+limit applies to the query with which a worker asks the database for changes
+before each answer. A connection to PostgreSQL also counts as broken if the
+machine of the database sends nothing for this time. While the database does
+not answer, requests get the answer 503, and one request at a time tests
 whether the database answers again.
 
 """,
@@ -88,12 +89,12 @@ whether the database answers again.
         default=20.0,
         min=1.0,
         help="""
-Maximum time, in seconds, that the database may take for a statement. The
-time does not include waits for locks; lock_timeout limits these waits. After
-this time PostgreSQL and MariaDB end the statement. If the worker has no
-answer one second later, it closes the connection. The longest statements
-read all resource providers when a worker starts. For 10,000 hosts these
-statements take a fraction of a second.
+Maximum time, in seconds, that the database takes for a statement. The time
+does not include waits for locks, which lock_timeout limits. After this time
+PostgreSQL and MariaDB end the statement. If the worker has no answer one
+second later, it closes the connection. The longest statements read all
+resource providers when a worker starts. For 10,000 hosts these statements
+take a fraction of a second.
 
 """,
     ),
@@ -103,9 +104,10 @@ statements take a fraction of a second.
         min=1.0,
         help="""
 Seconds without a statement after which PostgreSQL or MariaDB ends a
-transaction that holds locks. So a worker that is frozen, or runs on a failed
-host, blocks other workers for at most this time. A worker that was only slow
-starts the transaction again. Keep this value below lock_timeout.
+transaction of a write, which holds locks. So a worker that is frozen, or that
+runs on a failed host, blocks other workers for at most this time. If a worker
+was only slow, it starts the transaction again. Keep this value below
+lock_timeout.
 
 """,
     ),
@@ -113,15 +115,16 @@ starts the transaction again. Keep this value below lock_timeout.
         "mysql_wsrep_sync_wait",
         default=7,
         min=0,
-        # these are bits of MariaDB; the bit 8 is for SHOW, which the service does not use
+        # the value consists of bits of MariaDB's variable; the bit 8 is for SHOW, which the service does not
+        # use
         max=15,
         help="""
 Kinds of statements before which a node of a Galera cluster waits until it
 has applied the commits of the other nodes. The value is a sum of 1 (SELECT),
-2 (UPDATE and DELETE) and 4 (INSERT). With 7, each answer contains all writes
-that any node has confirmed, even if the workers are connected to different
-nodes. Use a smaller sum only if all workers always use the same node. Other
-databases ignore the option.
+2 (UPDATE and DELETE) and 4 (INSERT). With 7, each answer takes into account
+all writes that any node has confirmed, even if the workers are connected to
+different nodes. Use a smaller sum only if all workers always use the same
+node. Other databases ignore this option.
 
 """,
     ),

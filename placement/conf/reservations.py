@@ -7,7 +7,7 @@ from oslo_config import cfg, types
 GROUP: Final = cfg.OptGroup(
     "reservations",
     title="Reservations",
-    help="Limits on reservations of projects. By default no limit applies.",
+    help="Limits on the reservations of projects. By default there are no limits.",
 )
 
 _AMOUNTS: Final = types.Dict(value_type=types.Integer(min=0))
@@ -19,8 +19,8 @@ OPTIONS: list[cfg.Opt] = [
         min=-1,
         help="""
 Experimental. Maximum number of seconds from the start of a reservation to its
-end; -1 for no maximum. A reservation without a start begins when it is made
-or extended.
+end; -1 for no maximum. For a reservation without a start, the seconds count
+from the time at which it is made or extended.
 
 """,
     ),
@@ -29,8 +29,8 @@ or extended.
         default=-1,
         min=-1,
         help="""
-Experimental. Maximum number of seconds from now to the start of a
-reservation; -1 for no maximum other than 366 days.
+Experimental. Maximum number of seconds from the request for a reservation to
+the start of the reservation; -1 for the general maximum of 366 days.
 
 """,
     ),
@@ -40,8 +40,9 @@ reservation; -1 for no maximum other than 366 days.
         min=-1,
         help="""
 Experimental. Maximum number of pending and active reservations of a project;
--1 for no maximum. Many short reservations of one project can use up the
-1000 windows that a provider can have of a resource class.
+-1 for no maximum. A resource provider can have at most 1000 windows of a
+resource class. Without this maximum, many short reservations of one project
+can use up these windows.
 
 """,
     ),
@@ -50,11 +51,12 @@ Experimental. Maximum number of pending and active reservations of a project;
         default={},
         type=_AMOUNTS,
         help="""
-Experimental. Maximum amount of each resource class, such as PGPU:8,VCPU:256,
-that a project may hold at any instant in reservations and in claims with an end
-time (ends_at). A key CLASS applies to each project. A key PROJECT/CLASS, such
-as 5f2c/PGPU:16, applies only to this project, and replaces the key CLASS there.
-A resource class without a key has no maximum.
+Experimental. Maximum amounts of resource classes that a project can hold at the
+same time, in reservations and in claims with an end time (ends_at). The value
+is a list of maxima, such as PGPU:8,VCPU:256, which apply to each project. A
+maximum for one project begins with the id of the project, such as
+5f2c/PGPU:16. It replaces the general maximum of this class for the project. A
+resource class that is not in the list has no maximum.
 
 """,
     ),
@@ -63,10 +65,10 @@ A resource class without a key has no maximum.
         default={},
         type=_AMOUNTS,
         help="""
-Experimental. Maximum number of resource hours (amount multiplied by hours) that
-a project may reserve of each resource class within any period of hours_period
-seconds. Claims with an end time (ends_at) count as reservations. Keys have the
-format of max_project_amounts. Hours in the past do not count.
+Experimental. Maximum numbers of resource hours (amount multiplied by hours) of
+resource classes that a project can reserve within any period of hours_period
+seconds. Claims with an end time (ends_at) count as reservations. The value has
+the same format as max_project_amounts. Hours in the past do not count.
 
 """,
     ),
@@ -75,8 +77,8 @@ format of max_project_amounts. Hours in the past do not count.
         default=30 * 86_400,
         min=1,
         help="""
-Experimental. Length of each period to which max_project_hours applies, in
-seconds.
+Experimental. Length, in seconds, of the periods to which max_project_hours
+applies.
 
 """,
     ),
@@ -84,8 +86,8 @@ seconds.
 
 
 def limited_classes(conf: cfg.ConfigOpts) -> set[str]:
-    """Return the resource classes with limits, except additional classes, which the service creates."""
+    """Return the resource classes with limits, without the additional classes, which the service creates."""
     group = conf.reservations
     keys = (*group.max_project_amounts, *group.max_project_hours)
-    # a key is a class, or a project and a class
+    # a key has the form CLASS or PROJECT/CLASS
     return {key.rpartition("/")[2] for key in keys}.difference(conf.placement.additional_resource_classes)

@@ -14,10 +14,11 @@ OPTIONS: list[cfg.Opt] = [
         default=False,
         help="""
 Whether the service traces requests. Each request is a span, with one span
-for its handler and one for each transaction in the database. If an authenticated
-client sends the header traceparent, the request continues the trace of the
-client. Spans contain no query, body, token or name of a user. The option
-needs Python packages: install the wheel with the extra "tracing".
+for its handler and one for each transaction in the database. If an
+authenticated client sends the header "traceparent", the request continues the
+trace of the client. Spans contain no query, body, token or name of a user. The
+option needs more Python packages. For these packages, add [tracing] to the
+path of the wheel in the command of pip.
 """,
     ),
     cfg.URIOpt(
@@ -27,8 +28,8 @@ needs Python packages: install the wheel with the extra "tracing".
         help="""
 Complete URL at which a collector receives OTLP over HTTP. Requests do not
 wait for the collector. While the collector does not answer, each worker
-keeps the newest 2048 spans, and logs that older spans were dropped. The
-other settings of the collector come from environment variables:
+keeps the newest 2048 spans, and logs that older spans were dropped. Other
+settings for the collector come from environment variables:
 OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_CERTIFICATE,
 OTEL_RESOURCE_ATTRIBUTES.
 
@@ -40,10 +41,9 @@ OTEL_RESOURCE_ATTRIBUTES.
         min=0.0,
         max=1.0,
         help="""
-Share of the requests that the service traces, from 0 to 1. The option
-applies to requests without the header traceparent, or without an
-authenticated client. If an authenticated client sends the header, the header
-decides whether the service traces the request.
+Share of the requests that the service traces, from 0 to 1. If an authenticated
+client sends the header "traceparent", this header decides whether the service
+traces the request. The option applies to all other requests.
 
 """,
     ),

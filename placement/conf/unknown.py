@@ -1,4 +1,7 @@
-"""Finds unknown options in configuration files: misspelt options, and options of OpenStack Placement."""
+"""Finds options in configuration files that the service does not have.
+
+Such options are misspelt, or are options of OpenStack Placement.
+"""
 
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -9,7 +12,7 @@ from oslo_config import cfg
 from placement.conf import opts
 
 _OTHERS: Final = frozenset({"keystone_authtoken", "healthcheck", "oslo_policy", "cors", "oslo_middleware"})
-"""Sections with options that libraries register later, so that this module does not check them."""
+"""Sections with options of libraries. They are not checked, because libraries register them later."""
 
 _ONE_DATABASE: Final = "each answer is read from one database, so that none is older than the last write"
 _REQUESTS_WAIT: Final = (
@@ -43,7 +46,7 @@ STOCK: Final[dict[str, dict[str, str]]] = {
         "use_db_reconnect": "the service always reconnects",
     },
 }
-"""Options of OpenStack Placement that this service does not have, each with the reason or a substitute."""
+"""Options of OpenStack Placement that this service does not have, each with a reason or a replacement."""
 
 STOCK_SECTIONS: Final = {
     "cache": "tokens are cached by [keystone_authtoken] memcached_servers",
@@ -52,7 +55,7 @@ STOCK_SECTIONS: Final = {
     "profiler": "osprofiler is not supported",
     "workarounds": "there are no workarounds",
 }
-"""Sections that deployment tools write for OpenStack Placement and that the service does not read."""
+"""Sections that deployment tools write for OpenStack Placement, but that this service does not read."""
 
 _SECTIONS: Final = tuple(group.name for group, _ in opts.list_opts())
 """The sections of the service and of registered extensions."""
@@ -61,7 +64,7 @@ _SECTIONS: Final = tuple(group.name for group, _ in opts.list_opts())
 def unknown_options(conf: cfg.ConfigOpts) -> Iterator[str]:
     """Yield a sentence for each option or section in configuration files that the service does not have.
 
-    In ``[DEFAULT]`` and in sections of libraries, only options of OpenStack Placement are recognised.
+    In ``[DEFAULT]`` and in sections of libraries, only options of OpenStack Placement are found.
     """
     for file, section, options in _file_sections(conf):
         yield from _stock_options(conf, file, section, options)
@@ -69,7 +72,7 @@ def unknown_options(conf: cfg.ConfigOpts) -> Iterator[str]:
 
 
 def misspelt_options(conf: cfg.ConfigOpts) -> Iterator[str]:
-    """Yield those sentences of :func:`unknown_options` that are not about options of OpenStack Placement."""
+    """Yield the sentences of :func:`unknown_options`, but none about options of OpenStack Placement."""
     for file, section, options in _file_sections(conf):
         yield from _wrong_names(conf, file, section, options)
 
@@ -96,12 +99,12 @@ def _stock_options(conf: cfg.ConfigOpts, file: str, section: str, options: list[
 
 
 def _wrong_names(conf: cfg.ConfigOpts, file: str, section: str, options: list[str]) -> Iterator[str]:
-    # _stock_options() has one sentence about the whole section
+    # _stock_options() yields one sentence about the whole section
     if section in STOCK_SECTIONS:
         return
     known = _known_options(conf, section)
     for option in options:
-        # oslo.config accepts both spellings in a file
+        # in a file, oslo.config accepts names with "-" and with "_"
         name = option.replace("-", "_")
         if section in _SECTIONS and name not in known and name not in STOCK.get(section, {}):
             yield f"{file}: [{section}] {option}: there is no such option{_like_name(option, known, '{}')}"

@@ -1,1 +1,1 @@
-"""Access to the database: tables, connections, transactions that repeat after conflicts, migrations."""
+"""Access to the database: tables, connections, transactions that run again after conflicts, migrations."""

@@ -1,4 +1,4 @@
-"""The row in a database that records its takeover from OpenStack Placement, or its return."""
+"""The row in a database that records its takeover from OpenStack Placement, or its return to it."""
 
 import re
 import time
@@ -12,33 +12,33 @@ REVISIONS: Final = ("b4ed3a175331", "611cd6dffd7b", "b5c396305c25", "422ece57136
 """The revisions of OpenStack Placement's own schema, from Stein (1.0.0) to 2026.1 (16.0.0)."""
 
 KEPT: Final = "stock_"
-"""The prefix that a takeover puts before the names of OpenStack Placement's tables."""
+"""The prefix that OpenStack Placement's tables get when a takeover renames them."""
 
 
 CARRIED: Final = "carried"
-"""The value of ``way`` for a return to OpenStack Placement that has already copied all data, and can only be
-completed.
+"""The value of ``way`` for a return to OpenStack Placement that has already copied all data. Such a return
+can only be completed, and not be undone.
 """
 
 
 class AdoptionStage(StrEnum):
-    """The progress of a takeover from OpenStack Placement, or of the return.
+    """The progress of a takeover from OpenStack Placement, or of the return to it.
 
-    MySQL cannot change tables in a transaction, so a failure may interrupt a takeover between two stages.
+    MySQL cannot rename tables in a transaction, so a failure can interrupt a takeover between two stages.
     """
 
     ADOPTING = "adopting"
     ADOPTED = "adopted"
     ABANDONING = "abandoning"
     DROPPING = "dropping"
-    """The takeover is complete, and the old tables are being removed, so that some of them may be missing."""
+    """The takeover is complete, and the old tables are being removed. Perhaps some are already missing."""
 
 
 _record: Final = sa.Table(
     f"{KEPT}adoption",
     sa.MetaData(),
     sa.Column("stage", sa.String(32), nullable=False),
-    # the methods with which a return treats changes since the takeover
+    # the way in which a return treats changes since the takeover
     sa.Column("way", sa.String(32), nullable=False),
     sa.Column("revision", sa.String(32), nullable=False),
     sa.Column("changed_at", sa.Double, nullable=False),
@@ -49,9 +49,9 @@ _record: Final = sa.Table(
 
 @dataclass(frozen=True, slots=True)
 class AdoptionRecord:
-    """The single row about a takeover from OpenStack Placement; it exists while the old tables are kept.
+    """The only row about a takeover from OpenStack Placement. It exists as long as the old tables are kept.
 
-    :param way: the method of the return to OpenStack Placement; empty if no return has begun.
+    :param way: the way in which a return treats changes since the takeover; empty if no return has begun.
     :param revision: the schema revision of the old tables.
     """
 
@@ -77,7 +77,7 @@ def write(conn: sa.Connection, record: AdoptionRecord) -> None:
         "revision": record.revision,
         "changed_at": time.time(),
     }
-    # the table has at most one row, so the update needs no condition
+    # the table has at most one row, so the update has no condition
     if not conn.execute(sa.update(_record).values(values)).rowcount:
         conn.execute(sa.insert(_record).values(values))
 
@@ -88,7 +88,7 @@ def remove(conn: sa.Connection) -> None:
 
 
 def explain_adoption(present: str | None, record: AdoptionRecord | None) -> str | None:
-    """Return why this service cannot use the database, with the remedy; None if it can."""
+    """Return the reason, with the remedy, why this service cannot use the database; None if it can."""
     if record is not None and record.stage is AdoptionStage.ADOPTING:
         return (
             "The adoption of this database from OpenStack Placement is not complete: 'placement-manage db"

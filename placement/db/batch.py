@@ -1,9 +1,9 @@
 """Statements that are compiled once and sent together, if possible in a single round trip.
 
-For most of our statements, SQLAlchemy needs more time for an execution than the database does. A wait for the
-answer to each statement also takes longer than the statement itself. Therefore frequent statements are
-:class:`PreparedStatement` objects. A transaction collects statements in a :class:`StatementBatch`, which
-calls the driver (PEP 249) directly. On PostgreSQL the batch sends all its statements together
+To execute most of our statements, SQLAlchemy needs more time than the database. The wait for the answer to a
+statement also takes longer than the statement itself. So frequent statements are :class:`PreparedStatement`
+objects, which are compiled once. A transaction collects statements in a :class:`StatementBatch`, which calls
+the driver (PEP 249) directly. On PostgreSQL the batch sends all its statements together
 (:mod:`placement.db.pipeline`).
 """
 
@@ -24,10 +24,10 @@ Statement = sa.Select[Any] | sa.sql.dml.UpdateBase
 
 # a statement is compiled once for each number of values, and requests have only a few different numbers
 KEPT_SIZES: Final = 64
-"""Maximum number of compiled statements of each kind that a cache keeps."""
+"""Maximum number of compiled statements in the cache for each kind of statement."""
 
 _MAX_KEPT_VALUES: Final = 4096
-"""Maximum number of values with which a :class:`StatementFamily` keeps a statement; a power of two."""
+"""A :class:`StatementFamily` caches statements with up to this number of values, which is a power of two."""
 # SQLite allows 32,766 values in a statement
 MAX_ROWS: Final = 500
 """Maximum number of rows that one statement inserts."""
@@ -37,7 +37,7 @@ _MAX_PARAMETERS: Final = 65_000
 
 
 class PreparedStatement:
-    """A statement with its compiled text for each kind of database; no parameter may be ``expanding``."""
+    """A statement with its compiled text for each kind of database. No parameter is ``expanding``."""
 
     def __init__(self, statement: Statement) -> None:
         self._statement = statement
@@ -46,12 +46,12 @@ class PreparedStatement:
 
     def text_and_values(self, dialect: sa.Dialect, values: Values) -> tuple[str, Any]:
         """Return the text and the values for the driver: a list, or a dict if the driver uses names."""
-        # the key has the driver, because two drivers of PostgreSQL write parameters differently
+        # the key contains the driver, because drivers of PostgreSQL need parameters in different forms
         kind = f"{dialect.name}+{dialect.driver}"
         compiled = self._compiled.get(kind)
         if compiled is None:
             compiled = self._compiled[kind] = _CompiledStatement.compile(self._statement, dialect)
-        # adds the values of literals in the statement, which SQLAlchemy also turns into parameters
+        # the constants are the values of literals in the statement, which SQLAlchemy makes parameters, too
         every = {**compiled.constants, **values}
         return compiled.text, every if compiled.order is None else [every[name] for name in compiled.order]
 
@@ -66,11 +66,11 @@ class _CompiledStatement(NamedTuple):
     @classmethod
     def compile(cls, statement: Statement, dialect: sa.Dialect) -> "_CompiledStatement":
         if _supports_pipelines(dialect):
-            # libpq needs numbered parameters ($1, $2 and so on), while the engine's dialect writes psycopg's
-            # format. The type of dialects lacks this argument, which every dialect accepts
+            # libpq needs numbered parameters ($1, $2 and so on), but the engine's dialect writes them in the
+            # format of psycopg. The type of dialects does not have this argument, but all dialects accept it
             dialect = type(dialect)(paramstyle="numeric_dollar")  # type: ignore[call-arg]
         compiled = statement.compile(dialect=dialect)
-        # The attribute is None for statements with named parameters, which lack this attribute
+        # the compiled statement has this attribute only if its parameters are positional
         return cls(str(compiled), compiled.params, getattr(compiled, "positiontup", None))
 
 
@@ -78,7 +78,7 @@ def _supports_pipelines(dialect: sa.Dialect) -> bool:
     return dialect.driver == "psycopg" and _pipeline_is_supported()
 
 
-# the answer is cached, because each batch needs it, and it does not change while a process runs
+# the result is cached, because each batch needs it, and because it does not change while a process runs
 @cache
 def _pipeline_is_supported() -> bool:
     # the module is imported here because it needs psycopg, which is installed only for PostgreSQL
@@ -88,7 +88,7 @@ def _pipeline_is_supported() -> bool:
 
 
 class StatementAnswer:
-    """The answer to a statement of a batch, which may not have been sent yet."""
+    """The answer to a statement of a batch. Perhaps the statement was not sent yet."""
 
     def __init__(self, batch: "StatementBatch", statement: PreparedStatement, values: Values) -> None:
         self.statement = statement
@@ -101,7 +101,7 @@ class StatementAnswer:
         """The rows of the answer; the first access sends all queued statements of the batch."""
         if self.received is None:
             self._batch.send()
-        # this line is for the type checker: send() has received it, or raised an error
+        # the type checker does not know that send() has received the rows, or has raised an error
         assert self.received is not None
         return self.received
 
@@ -126,7 +126,7 @@ class StatementBatch:
 
     @property
     def carries_commit(self) -> bool:
-        """Return whether :meth:`send` with ``commit`` also ends the transaction."""
+        """Whether :meth:`send` with ``commit`` also commits the transaction."""
         return bool(self.waiting) and self.sends_at_once
 
     @property
@@ -135,9 +135,9 @@ class StatementBatch:
         return _supports_pipelines(self._conn.dialect)
 
     def send(self, *, commit: bool = False) -> None:
-        """Execute the queued statements; with ``commit``, also commit if that saves a round trip.
+        """Execute the queued statements. If ``commit`` is set, also commit if this saves a round trip.
 
-        :raises sqlalchemy.exc.DBAPIError: a statement failed; no later statement was executed.
+        :raises sqlalchemy.exc.DBAPIError: a statement failed, and no later statement was executed.
         """
         # the list is emptied first, so that no statement is sent twice after a failure
         waiting, self.waiting = self.waiting, []
@@ -153,8 +153,8 @@ class StatementBatch:
         except dialect.loaded_dbapi.Error as error:
             known = errors.of_driver(dialect, error, connection)
             if known.connection_invalidated:
-                # the connection is dropped, because a rollback on a lost connection would fail and hide this
-                # error
+                # a lost connection is dropped here, because a rollback on it would fail, and its error would
+                # hide this one
                 self._conn.invalidate(error)
             raise known from error
 
@@ -175,9 +175,9 @@ class StatementBatch:
     def _execute(self, waiting: Sequence[StatementAnswer]) -> None:
         connection: Any = self._conn.connection.driver_connection
         for answer in waiting:
-            # The cursor is closed here even after an error. Otherwise a garbage collection in any other
-            # thread would close it, and wait for the thread that uses the connection. That thread may wait
-            # for a lock of the other one: a deadlock.
+            # The cursor is also closed after an error. Otherwise a garbage collection in another thread would
+            # close it later, and wait for the thread that then uses the connection. If this thread waited for
+            # a lock of the other thread, the two would wait for ever.
             with closing(connection.cursor()) as cursor:
                 cursor.execute(*answer.statement.text_and_values(self._conn.dialect, answer.values))
                 answer.received = cursor.fetchall() if answer.statement.returns_rows else ()
@@ -186,12 +186,12 @@ class StatementBatch:
 def bind_parameters(name: str, count: int, type_: Any = sa.String) -> list[sa.BindParameter[Any]]:
     """Return ``count`` bind parameters of one type. The function :func:`bind_values` returns their values.
 
-    :raises InvalidRequest: a request needs more values than a database accepts.
+    :raises InvalidRequest: ``count`` is larger than the number of parameters that a database accepts.
     """
     if count > _MAX_PARAMETERS:
         raise InvalidRequest("The request names more objects than can be handled at once.")
-    # the code uses one parameter for each value, because SQLAlchemy makes the text of a statement with an
-    # expanding parameter again for each execution
+    # each value has a parameter of its own. With one expanding parameter for all values, SQLAlchemy would
+    # make the text of the statement again for each execution.
     return [sa.bindparam(f"{name}_{index}", type_=type_) for index in range(count)]
 
 
@@ -201,7 +201,7 @@ def bind_values(name: str, values: Iterable[Any]) -> dict[str, Any]:
 
 
 def pad_values(values: Sequence[T]) -> list[T]:
-    """Repeat the first value until the number of values is a power of two, so that few statements differ."""
+    """Repeat the first value until the number is a power of two, so that few statements differ."""
     missing = (1 << (len(values) - 1).bit_length()) - len(values)
     return [*values, *list(values[:1]) * missing]
 
@@ -211,7 +211,7 @@ class StatementFamily:
 
     Values are repeated until their number is a power of two, so that few statements are compiled.
 
-    :param complete: a function that returns the statement with the condition, such as ``select(...).where``.
+    :param complete: a function that returns the statement for a condition, such as ``select(...).where``.
     """
 
     def __init__(
@@ -222,10 +222,10 @@ class StatementFamily:
         self._kept: dict[int, PreparedStatement] = {}
 
     def bind_list(self, values: Iterable[Any], **others: Any) -> tuple[PreparedStatement, Values]:
-        """Return the statement for these values, of which there is at least one, and all its parameters.
+        """Return the statement for these values (at least one), and the values of all its parameters.
 
-        :param others: further parameters of the statement.
-        :raises InvalidRequest: a request needs more values than a database accepts.
+        :param others: the values of further parameters of the statement.
+        :raises InvalidRequest: there are more values than a database accepts.
         """
         chosen = list(values)
         is_kept = len(chosen) <= _MAX_KEPT_VALUES
@@ -242,7 +242,7 @@ class StatementFamily:
 def insertion_statements(
     table: sa.Table, rows: Sequence[Values]
 ) -> Iterator[tuple[PreparedStatement, Values]]:
-    """Yield statements with their values, which together insert the rows; all rows need the same columns."""
+    """Yield statements with their values that together insert the rows. All rows have the same columns."""
     for chunk in split_rows(rows):
         yield _insertion_statement(table, tuple(chunk[0]), len(chunk)), bind_rows(chunk)
 
@@ -253,7 +253,7 @@ def split_rows(rows: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def bind_rows(rows: Iterable[Values]) -> dict[str, Any]:
-    """Return the values of rows for bind parameters: ``used_0`` is ``used`` in the first row, and so on."""
+    """Return the values of rows for bind parameters: ``used_0`` is the value ``used`` of the first row."""
     return {f"{name}_{index}": value for index, row in enumerate(rows) for name, value in row.items()}
 
 

@@ -1,4 +1,4 @@
-"""The clock of the database, which all workers use, because their own clocks may differ by hours."""
+"""The clock of the database. All workers use this clock, because their own clocks can differ by hours."""
 
 from typing import Any, Final
 
@@ -23,14 +23,14 @@ def _sqlite_now(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
 
 @compiles(ServerNow, "postgresql")
 def _postgresql_now(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
-    # a subquery is executed once in a statement, so that comparisons with its result can use an index
+    # PostgreSQL executes this subquery once for each statement, so that comparisons with it can use an index
     return "(SELECT CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION))"
 
 
 @compiles(ServerNow, "mysql")
 @compiles(ServerNow, "mariadb")
 def _mysql_now(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
-    # the time is in UTC, because a difference of local times would jump with daylight saving time
+    # the time is in UTC, because the local time jumps at changes to and from daylight saving time
     return "(timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6)) / 1000000e0)"
 
 

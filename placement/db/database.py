@@ -1,8 +1,8 @@
 """Transactions on the database: consistent snapshots for reading, and writes that run again after conflicts.
 
 During an outage of the database, each worker lets one request at a time try to reach the database, and
-refuses all other requests at once. Each function that asks a database, here and elsewhere, raises
-:class:`~placement.exceptions.Unavailable` if it does not answer.
+refuses all other requests immediately. Each function that uses a database, here and elsewhere, raises
+:class:`~placement.exceptions.Unavailable` if the database does not answer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOG = logging.getLogger(__name__)
 
 
 class DatabaseOutage(outage.PeerOutage):
-    """Keeps requests from waiting for a database that accepts connections but does not answer."""
+    """Prevents requests from waiting for a database that accepts connections but does not answer."""
 
     refusal = "The database does not answer. Please try again later."
 
@@ -65,10 +65,10 @@ class WriteTransaction:
     """One write transaction with its statements, locks and changed providers.
 
     :meth:`queue` queues statements. The queued statements are sent when an answer is read, when ``conn`` is
-    used, or at the end. ``now`` is the time of the changes, in seconds since 1970. In an ``optimistic``
-    transaction, the function ``work`` of :meth:`ServiceDatabase.write` may insert rows without checking first
-    whether they exist. If the database refuses a row, ``work`` runs again in a transaction that is not
-    optimistic.
+    used, or at the end of the transaction. ``now`` is the time of the changes, in seconds since 1970. In an
+    ``optimistic`` transaction, the function ``work`` of :meth:`ServiceDatabase.write` can insert rows without
+    a check whether the rows exist. If the database refuses such a row, ``work`` runs again in a transaction
+    that is not optimistic.
     """
 
     def __init__(self, conn: sa.Connection, *, optimistic: bool) -> None:
@@ -78,22 +78,22 @@ class WriteTransaction:
         # all rows of a transaction get the same time
         self.now = time.time()
         self._changed: dict[int, _ProviderChange] = {}
-        #: whether the database may have received the commit
+        #: whether the database has perhaps received the commit
         self.committing = False
 
     @property
     def conn(self) -> sa.Connection:
-        """The connection, for rare statements; access to it first sends the queued statements."""
+        """The connection, for rare statements. Access to this property first sends the queued statements."""
         self._batch.send()
         return self._conn
 
     @property
     def sends_at_once(self) -> bool:
-        """Whether queued statements are sent together, so that reading an answer early costs a round trip."""
+        """Whether queued statements are sent together. An early read of an answer then costs a round trip."""
         return self._batch.sends_at_once
 
     def queue(self, statement: PreparedStatement, values: Values) -> StatementAnswer:
-        """Queue a statement, which is executed at the latest when a caller reads its answer."""
+        """Queue a statement. It is executed at the latest when the caller reads its answer."""
         return self._batch.add(statement, values)
 
     def insert(self, table: sa.Table, rows: Sequence[Values]) -> None:
@@ -102,11 +102,13 @@ class WriteTransaction:
             self.queue(statement, values)
 
     def lock(self, uuids: Iterable[str], more: Iterable[int] = ()) -> None:
-        """Lock providers by uuid, so that no other transaction writes to them after the next answer is read.
+        """Lock providers, given by their uuids, against writes of other transactions.
 
-        ``more`` has further buckets, which are locked in the same statement as the buckets of the providers.
-        A second call in the same transaction may deadlock with another transaction. In that case the database
-        ends one of the two transactions, and :meth:`ServiceDatabase.write` repeats it.
+        The lock is effective as soon as the next answer is read. ``more`` has further buckets, which the same
+        statement locks.
+
+        After a second call in the same transaction, this transaction and another one can wait for each other.
+        In that case the database ends one of the two, and :meth:`ServiceDatabase.write` runs it again.
         """
         self.lock_buckets({*(buckets.bucket_of(uuid) for uuid in uuids), *more})
 
@@ -115,16 +117,16 @@ class WriteTransaction:
         self.lock_buckets((buckets.NAMES,))
 
     def lock_trees(self) -> None:
-        """Keep other transactions from moving providers in their trees until the end of this transaction."""
+        """Prevent other transactions from changing parents of providers until the end of this transaction."""
         self.lock_buckets((buckets.TREES,))
 
     def renew_epoch(self) -> None:
-        """Make every worker read all content again, as needed after changes that increment no counter."""
+        """Make every worker read all content again, as is needed after changes that increment no counter."""
         buckets.renew_epoch(self._batch)
 
     def lock_buckets(self, bucket_ids: Iterable[int]) -> None:
-        """Lock these buckets with all their providers or other objects, like :meth:`lock`."""
-        # in_order is False for SQLite: a writer locks the whole file, so locks cannot deadlock
+        """Lock these buckets with all their providers or other objects, as :meth:`lock` does."""
+        # on SQLite, the order does not matter, because a writer locks the whole file
         buckets.lock(self._batch, bucket_ids, in_order=self._conn.dialect.name != "sqlite")
 
     def has_row(self, condition: sa.ColumnElement[bool]) -> bool:
@@ -136,14 +138,14 @@ class WriteTransaction:
     ) -> None:
         """Note that these locked providers have changed.
 
-        With ``generation``, also increase their generations.
+        If ``generation`` is set, also increase their generations.
 
-        ``usage_only`` means that nothing but the usage of the providers changes, so that readers need to read
+        ``usage_only`` means that only the usage of the providers has changed, so that readers have to read
         less.
         """
         for provider_id in provider_ids:
             before = self._changed.get(provider_id, _NO_CHANGE)
-            # the change is recorded now and written once at the end, because an operation may change a
+            # the change is only recorded here, and written once at the end, because an operation can change a
             # provider several times
             self._changed[provider_id] = _ProviderChange(
                 before.bumps + generation, before.usage_only and usage_only
@@ -154,14 +156,14 @@ class WriteTransaction:
         buckets.count_deletion(self._batch, buckets.bucket_of(uuid))
 
     def send_rest(self) -> None:
-        """Send the queued statements and the stamps of changed providers, as the last before the commit."""
-        # one statement for all providers with the same kind of change
+        """Send the queued statements, and then the stamps of changed providers. Only the commit follows."""
+        # one statement writes the stamps of all providers with the same kind of change
         for change in sorted(set(self._changed.values())):
             ids = sorted(provider_id for provider_id, each in self._changed.items() if each == change)
             stamp = _STAMP if change.usage_only else _DESCRIBED_STAMP
             self.queue(*stamp.bind_list(ids, now=self.now, by=change.bumps))
-        # the attribute is set before sending, because after an error it is unknown whether the database
-        # received the commit
+        # the attribute is set before the commit is sent. After an error it is unknown whether the database
+        # has received the commit.
         self.committing = self._batch.carries_commit
         self._batch.send(commit=True)
         self.committing = True
@@ -201,22 +203,23 @@ class ServiceDatabase:
         self._lock_timeout = options.lock_timeout
         self._attempts = 1 + options.retries
         self._outage = DatabaseOutage()
-        # the server ends a statement at this limit, which includes the time that it waits for locks
+        # the limit of the server includes waits for locks, so lock_timeout is added to it
         max_seconds = options.statement_timeout and options.statement_timeout + options.lock_timeout
         writer = engine.create_engine(url, "READ COMMITTED", replace(options, statement_timeout=max_seconds))
         self._writer = writer.execution_options(**{engine.WRITES: True})
-        # readers may pause between two statements, because no transaction waits for a reader
+        # the time between two statements of a reader is not limited, because no transaction waits for a
+        # reader
         self._reader = engine.create_engine(
             url, "REPEATABLE READ", replace(options, idle_timeout=0), ping=True
         )
-        # this time limit is for the query of the version before each answer: a server that does not answer
-        # the query in time counts as unreachable
+        # this limit is for the query of the version, which precedes each answer. A server that does not
+        # answer this query in time counts as unreachable.
         brief = replace(options, statement_timeout=options.connect_timeout)
         self._autocommitting = engine.create_engine(url, "AUTOCOMMIT", brief)
         self._change_probe = ChangeProbe(self._autocommitting)
         self._history: str | None = None
-        self._is_elsewhere = False  # whether the log already has the message that this is the wrong server
-        self._is_not_ours = False  # whether the log already says that another program owns the database
+        self._is_elsewhere = False  # whether the log already has the message about the wrong server
+        self._is_not_ours = False  # whether the log already has the message about an unusable database
 
     def close(self) -> None:
         """Close all connections."""
@@ -225,17 +228,17 @@ class ServiceDatabase:
             each.dispose()
 
     def position(self) -> DatabaseVersion:
-        """Return the version of the database; an unchanged version means that nothing has changed.
+        """Return the version of the database. If the version is unchanged, the content is unchanged.
 
-        :raises sqlalchemy.exc.SQLAlchemyError: the database refuses the statement, which means a defect of
-            this service.
+        :raises sqlalchemy.exc.SQLAlchemyError: the database refuses the statement because of a defect of this
+            service.
         """
         with self._asking_database():
             position = self._change_probe.position()
             self._is_elsewhere = self._is_not_ours = False
             if position.history != self._history:
                 known, self._history = self._history, position.history
-                # the log has a line only if a history replaces another history, not for the first history
+                # the first history since the start of the process causes no line in the log
                 if known is not None:
                     LOG.info(
                         "the database has another history than before, so the worker reads all of it again:"
@@ -248,7 +251,7 @@ class ServiceDatabase:
 
     @contextmanager
     def _asking_database(self) -> Iterator[None]:
-        """Raise Unavailable or InvalidRequest for errors of the database in this context."""
+        """Return a context in which errors of the database become Unavailable or InvalidRequest."""
         try:
             with self._outage.attempt_request():
                 yield
@@ -259,12 +262,12 @@ class ServiceDatabase:
             raise
 
     def _require_schema(self, error: exc.SQLAlchemyError) -> None:
-        """Check the schema if the error reports a missing table or a missing value.
+        """Check the schema if the error is about a missing table or a missing value.
 
-        :raises Unavailable: the database belongs to another program now, for instance after its return to
-            OpenStack Placement. The database may also lack rows that each write needs, or may not answer.
+        :raises Unavailable: this service cannot use the database. For example, the database was given back to
+            OpenStack Placement, or it lacks rows that each write needs, or it does not answer.
         """
-        # NULL in a stamp means that a row of change_buckets was deleted
+        # if a row of change_buckets was deleted, a stamp would be NULL, which the database refuses
         is_own_fault = isinstance(error, exc.IntegrityError) and not errors.is_conflict(error)
         if not (errors.is_missing_table(error) or is_own_fault):
             return
@@ -277,7 +280,7 @@ class ServiceDatabase:
             raise
 
     def _look_elsewhere(self, error: exc.SQLAlchemyError) -> None:
-        """Replace all connections if the error means that they may lead to the wrong server."""
+        """Replace all connections if the error means that they perhaps lead to the wrong server."""
         if errors.is_elsewhere(error.orig if isinstance(error, exc.DBAPIError) else error):
             if not self._is_elsewhere:
                 self._is_elsewhere = True
@@ -289,7 +292,7 @@ class ServiceDatabase:
             self._renew_connections()
 
     def _renew_connections(self) -> None:
-        """Replace all connections; a connection that is in use is closed after its use."""
+        """Replace all connections. A connection that is in use is closed after its use."""
         self._change_probe.give_up()
         for each in (self._writer, self._reader, self._autocommitting):
             each.dispose()
@@ -298,43 +301,45 @@ class ServiceDatabase:
     def read(self) -> Iterator[sa.Connection]:
         """Yield a connection for reading, on which all queries see one snapshot of the database.
 
-        :raises InvalidRequest: the database cannot process a value, or not this number of values.
-        :raises sqlalchemy.exc.SQLAlchemyError: a query is wrong, which means a defect of this service.
+        :raises InvalidRequest: a value, or the number of values, is too large for the database.
+        :raises sqlalchemy.exc.SQLAlchemyError: a query is wrong because of a defect of this service.
         """
         with self._asking_database(), self._reader.connect() as conn, conn.begin():
             yield conn
 
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
-        """Run ``work`` in a transaction of its own, and commit.
+        """Run ``work`` in a new transaction, and commit it.
 
-        If the attempt fails because of another transaction (by a deadlock, or because both insert the same
-        row), it is rolled back, and ``work`` runs again from its beginning. A commit with an unknown outcome
-        is never repeated.
+        An attempt can fail because of another transaction. For example, the two transactions wait for each
+        other, or insert the same row. Then the attempt is rolled back, and ``work`` runs again from its
+        beginning. A commit with an unknown outcome is never repeated.
 
         :raises Unavailable: the database does not answer, or each attempt conflicts with other transactions.
-        :raises InvalidRequest: the database cannot store a value, or not this number of values.
-        :raises sqlalchemy.exc.SQLAlchemyError: a statement is wrong, which means a defect of this service.
+        :raises InvalidRequest: the database cannot store a value, or there are too many values.
+        :raises sqlalchemy.exc.SQLAlchemyError: a statement is wrong because of a defect of this service.
         """
         deadline = time.monotonic() + self._lock_timeout
         for attempt in range(1, self._attempts + 1):
             tx = None
             try:
                 with self._outage.attempt_request(), self._writer.connect() as conn, conn.begin() as begun:
-                    # optimistic only if a second attempt is allowed, which reads first
+                    # the first attempt is optimistic only if a second attempt is allowed, which checks for
+                    # rows
                     tx = WriteTransaction(conn, optimistic=attempt == 1 and self._attempts > 1)
                     result = work(tx)
                     tx.send_rest()
-                    # if the batch has already committed, this only ends the transaction object of SQLAlchemy
+                    # if the batch has already committed, this call only ends SQLAlchemy's transaction object
                     begun.commit()
                     return result
-            # No exception is kept after its block: its traceback refers to this frame, and this reference
-            # cycle would keep all objects of the transaction until a garbage collection.
+            # the exception must not be kept after this block. Its traceback refers to this frame, and this
+            # reference cycle would keep all objects of the transaction until a garbage collection.
             except exc.SQLAlchemyError as error:
                 self._look_elsewhere(error)
                 self._require_schema(error)
                 committing = tx is not None and tx.committing
                 again = errors.is_conflict(error) or (errors.is_unavailable(error) and not committing)
-                # a failed optimistic attempt does not count, however long it has waited for locks
+                # after a failed optimistic attempt, another one is made even if this one has waited long for
+                # locks
                 refuted = tx is not None and tx.optimistic and isinstance(error, exc.IntegrityError)
                 late = time.monotonic() > deadline and not refuted
                 if not again or attempt == self._attempts or late:
@@ -343,17 +348,17 @@ class ServiceDatabase:
                 LOG.debug(
                     "attempt %d of a transaction failed, and the transaction begins again: %s", attempt, error
                 )
-            # this is a random pause, so that two transactions in conflict do not meet again
+            # the pause is random, so that two transactions in conflict do not meet again
             time.sleep(random.uniform(0, 0.002 * 2**attempt))
         raise AssertionError("not reached")
 
 
 def _refuse_unless_defect(error: exc.SQLAlchemyError) -> None:
-    """Raise an error for the client, unless the error of the database means a defect of this service.
+    """Raise an error for the client, unless the error of the database is caused by a defect of this service.
 
     :raises InvalidRequest: the request can never succeed.
-    :raises Unavailable: the database does not answer, or rolled the transaction back too often in favour of
-        others.
+    :raises Unavailable: the database does not answer, or the transaction failed too often because of other
+        transactions.
     """
     if isinstance(error, exc.DataError):
         raise InvalidRequest("The request contains a value that the database cannot store.") from error

@@ -1,6 +1,6 @@
-"""Makes SQLAlchemy engines that behave in the same way for all kinds of database.
+"""Makes SQLAlchemy engines that behave in the same way for all kinds of databases.
 
-A driver is imported when its database is connected, so drivers of other databases need not be installed.
+Only the driver for the kind of database in the URL is imported, so other drivers need not be installed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from placement.db import errors, position
 
 
 def find_connector(driver: str) -> Callable[..., Any] | None:
-    """Return a function that connects to a database; its first argument is the timeout for answers.
+    """Return a function that connects to a database. Its first argument is the timeout for answers.
 
-    For drivers that we do not test, the result is None, and only the timeouts of the server and of the
-    operating system apply.
+    For a driver that we do not test, return None. Only the timeouts of the server and of the operating system
+    then apply.
 
     :raises ImportError: the driver is not installed.
     """
@@ -39,14 +39,16 @@ def find_connector(driver: str) -> Callable[..., Any] | None:
 
 
 WRITES: Final = "placement_writes"
-"""Execution option of connections: transactions take SQLite's write lock at their beginning."""
+"""Execution option of connections with which a transaction takes SQLite's write lock when it begins."""
 
 _RETURNED: Final = "placement.returned"
-# below the time that a restart of a server takes, so the server cannot have restarted since the last use
+# a restart of a server takes longer, so the server cannot have restarted in this time
 _TRUSTED_SECONDS: Final = 0.1
-"""Number of seconds after its last use for which a connection is used without a test."""
+"""Seconds after its last use in which a connection is used again without a test."""
 _GRACE: Final = 1.0
-"""Additional seconds to wait for an answer, in which a server can report that a statement took too long."""
+"""Seconds by which the wait for an answer is longer than the server's limit for a statement. In this time,
+the server can report that the statement took too long.
+"""
 _KEEPALIVES: Final = 3
 """Number of unanswered TCP keepalives after which a connection counts as lost."""
 _SECONDS_BETWEEN_TRIES: Final = 0.01
@@ -57,12 +59,12 @@ class PoolOptions:
     """Sizes and times (in seconds) of connection pools, and limits for statements and locks.
 
     - ``lock_timeout`` limits how long a statement waits for a lock.
-    - ``retries`` is the maximum number of times that a transaction runs again after conflicts with others.
+    - ``retries`` is the maximum number of times that a transaction runs again after conflicts.
     - ``connect_timeout`` limits the time to connect.
-    - ``statement_timeout`` limits each statement, and ``idle_timeout`` the time between two statements of a
-      transaction. The server ends a statement or transaction that takes longer. Zero means no limit.
-    - ``wsrep_sync_wait`` is the MariaDB variable for the kinds of statements before which a node of a Galera
-      cluster applies all commits of other nodes.
+    - ``statement_timeout`` limits each statement, and ``idle_timeout`` limits the time between two statements
+      of a transaction. The server ends a statement or transaction that takes longer. Zero means no limit.
+    - ``wsrep_sync_wait`` is a variable of MariaDB. It has the kinds of statements before which a node of a
+      Galera cluster applies all commits of other nodes.
     """
 
     max_pool_size: int = 5
@@ -89,16 +91,18 @@ def create_engine(
     """Return an engine with this isolation level for all its transactions.
 
     On SQLite, each transaction is a snapshot, so only the level ``AUTOCOMMIT`` has an effect. With the
-    execution option :data:`WRITES`, transactions take the write lock at their beginning, so that they never
-    fail half way. A broken connection of the pool is replaced before use. With ``ping``, a connection is
-    tested before each use. Without ``ping``, a connection is tested only if it was unused for a moment.
+    execution option :data:`WRITES`, a transaction takes the write lock of SQLite when it begins, so that it
+    does not fail later because of another writer.
 
-    A server may disappear silently, for instance if the network drops all packets. On PostgreSQL the
+    A broken connection of the pool is replaced before it is used. If ``ping`` is set, a connection is tested
+    before each use. Otherwise a connection is tested only if it was unused for a moment.
+
+    A server can disappear silently, for example if the network drops all packets. On PostgreSQL, the
     operating system detects the loss of the connection. On other databases, the wait for an answer ends one
-    second after the server's own limit for the statement. A test of a connection waits for its answer for at
-    most ``connect_timeout``.
+    second after the server's own limit for the statement. A test of a connection waits at most
+    ``connect_timeout``.
 
-    :raises ImportError: the driver of the URL is not installed; the message has the remedy.
+    :raises ImportError: the driver of the URL is not installed. The message has the remedy.
     """
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
@@ -113,7 +117,7 @@ def create_engine(
             pool_recycle=options.connection_recycle_time,
             connect_args=_limit_arguments(parsed, options),
         )
-        # the driver is read from the dialect, because the URL may not name the driver
+        # the driver is read from the dialect, because not each URL contains the driver
         connect = find_connector(made.dialect.driver)
     except ImportError as error:
         raise ImportError(errors.missing_driver(parsed, error)) from error
@@ -122,7 +126,7 @@ def create_engine(
 
     @sa.event.listens_for(made, "do_connect")
     def _connect(dialect: object, record: object, cargs: Sequence[Any], cparams: Mapping[str, Any]) -> Any:
-        # a result of None makes SQLAlchemy connect in its usual way
+        # if the result is None, SQLAlchemy connects in its usual way
         return connect(answer_timeout, *cargs, **cparams, **session) if connect else None
 
     @sa.event.listens_for(made, "connect")
@@ -132,8 +136,7 @@ def create_engine(
     @sa.event.listens_for(made, "handle_error")
     def _mark_disconnect(context: sa.engine.ExceptionContext) -> None:
         if errors.is_elsewhere(context.original_exception):
-            # makes SQLAlchemy drop the connection, which would otherwise still lead to a standby or a
-            # read-only server
+            # with this flag, SQLAlchemy drops the connection, which leads to a standby or a read-only server
             context.is_disconnect = True
 
     _test_unused(made, 0.0 if ping else _TRUSTED_SECONDS, options.connect_timeout if connect else None)
@@ -143,8 +146,7 @@ def create_engine(
 def check_url(url: str) -> None:
     """Check that engines for a URL can be created, without connecting to a server.
 
-    :raises ValueError: the URL is invalid, or its database or driver is not installed; the text names the
-        option.
+    :raises ValueError: the URL is invalid, or its driver is not installed. The message has the option.
     """
     try:
         create_engine(url, "AUTOCOMMIT", PoolOptions()).dispose()
@@ -153,7 +155,7 @@ def check_url(url: str) -> None:
 
 
 def _session_arguments(url: URL, options: PoolOptions) -> dict[str, Any]:
-    """Return those arguments of our connection classes that the driver itself does not have."""
+    """Return arguments of our connection classes that the driver itself does not have."""
     return {} if url.get_backend_name() == "postgresql" else {"wsrep_sync_wait": options.wsrep_sync_wait}
 
 
@@ -166,37 +168,41 @@ def _limit_arguments(url: URL, options: PoolOptions) -> dict[str, Any]:
     )
     chosen = {name: value for name, value in ours.items() if name not in url.query}
     if "options" in ours and "options" in url.query:
-        # options of the URL come last, because the last of several values counts
+        # the options in the URL come last, because the last of several values counts
         chosen["options"] = f"{ours['options']} {url.query['options']}"
     return chosen
 
 
 def _postgresql_arguments(options: PoolOptions) -> dict[str, Any]:
-    """Return parameters of libpq ("Connection Strings" in its documentation), with server ``options``."""
+    """Return the limits as parameters of libpq ("Connection Strings" in its documentation)."""
     settings = {
         "lock_timeout": options.lock_timeout,
         "statement_timeout": options.statement_timeout,
         "idle_in_transaction_session_timeout": options.idle_timeout,
     }
     return {
-        # the server enforces these limits, so that locks are freed even if the worker hangs
+        # the server applies these limits, so that locks are freed even if the worker hangs
         "options": " ".join(f"-c {name}={int(seconds * 1000)}" for name, seconds in settings.items()),
         "connect_timeout": options.connect_timeout,
-        # the operating system ends the connection to a silent server when data or keepalives are not
-        # acknowledged
+        # with these parameters, the operating system ends a connection if the server does not acknowledge
+        # data or keepalives in time
         "tcp_user_timeout": options.connect_timeout * 1000,
         "keepalives_idle": options.connect_timeout,
         "keepalives_interval": max(1, options.connect_timeout // _KEEPALIVES),
         "keepalives_count": _KEEPALIVES,
-        # uses the primary if the URL names several hosts, and refuses a single standby
+        # with this parameter, libpq chooses the primary server if the URL has several hosts, and does not
+        # accept a standby
         "target_session_attrs": "read-write",
     }
 
 
 def _mysql_arguments(options: PoolOptions) -> dict[str, Any]:
-    """Return parameters of PyMySQL; only MariaDB executes the part of ``init_command`` in a comment."""
+    """Return the limits as parameters of PyMySQL.
+
+    A part of ``init_command`` is in a comment that only MariaDB executes.
+    """
     ours = {
-        # the variable of MariaDB allows fractions of seconds, the variable of MySQL does not
+        # this variable allows fractions of seconds
         "max_statement_time": f"{options.statement_timeout:g}",
         "idle_transaction_timeout": round(options.idle_timeout),
     }
@@ -210,22 +216,26 @@ def _mysql_arguments(options: PoolOptions) -> dict[str, Any]:
 
 
 def _test_unused(engine: sa.Engine, trusted: float, timeout: float | None) -> None:
-    """Make the pool test connections unused for ``trusted`` seconds (``timeout``: if the class has one)."""
+    """Make the pool test each connection that was unused for ``trusted`` seconds.
+
+    :param timeout: maximum seconds of a test; None if the class of connections has no timeout for answers.
+    """
 
     @sa.event.listens_for(engine, "checkin")
     def _note_return(connection: Any, record: Any) -> None:
         record.info[_RETURNED] = time.monotonic()
 
-    # On a lost connection the outcome of a commit is unknown, and the last batch of a transaction includes
-    # its commit. So unused connections are tested. A test before each transaction would cost a round trip.
+    # If a connection is lost during a commit, the outcome of the commit is unknown. The last batch of a
+    # transaction includes its commit, so a lost connection must be detected before. Only unused connections
+    # are tested, because a test before each transaction would cost a round trip.
     @sa.event.listens_for(engine, "checkout")
     def _test_connection(connection: Any, record: Any, proxy: object) -> None:
-        # A value of None means a new connection, on which the server has just answered
+        # the value is None for a new connection, on which the server has just answered
         returned = record.info.get(_RETURNED)
         if returned is None or time.monotonic() - returned < trusted:
             return
         dbapi = engine.dialect.dbapi
-        # this line is for the type checker: an engine with a connection has loaded its driver
+        # the type checker does not know that an engine with a connection has loaded its driver
         assert dbapi is not None
         try:
             with nullcontext() if timeout is None else _brief_timeout(connection, timeout):
@@ -251,8 +261,8 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
         pool_size=options.max_pool_size,
         max_overflow=options.max_overflow,
         pool_timeout=options.pool_timeout,
-        # otherwise sqlite3 would refuse the connection in a second thread; the pool gives it to one thread at
-        # a time
+        # without check_same_thread=False, sqlite3 would refuse the use of a connection in a second thread.
+        # This use is safe, because the pool gives a connection to one thread at a time.
         connect_args={"timeout": options.lock_timeout, "check_same_thread": False},
     )
 
@@ -263,12 +273,13 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
     @sa.event.listens_for(engine, "connect")
     def _connect(connection: sqlite3.Connection, record: Any) -> None:
         record.info[position.HISTORY] = position.of_file(url.database)
-        connection.isolation_level = None  # stops the driver from beginning transactions by itself
+        connection.isolation_level = None  # with None, the driver does not begin transactions itself
         try:
             _write_ahead(connection, options.lock_timeout)
-            # with NORMAL, the default of some builds in WAL mode, a power failure may lose the last commits
+            # with NORMAL, which some builds have by default in WAL mode, a power failure can lose the last
+            # commits
             connection.execute("PRAGMA synchronous = FULL")
-            # SQLite checks foreign keys only if asked to, and optimistic writes rely on them
+            # by default, SQLite does not check foreign keys, but optimistic writes need these checks
             # (doc/developer/decisions/foreign-keys.md)
             connection.execute("PRAGMA foreign_keys = ON")
         except sqlite3.Error:
@@ -287,15 +298,15 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
         @sa.event.listens_for(engine, "begin")
         def _begin_transaction(connection: sa.Connection) -> None:
             writes = connection.get_execution_options().get(WRITES, False)
-            # this statement takes the write lock at the beginning: otherwise SQLite refuses the first write
-            # if another transaction has written meanwhile
+            # IMMEDIATE takes the write lock here. Otherwise SQLite refuses the first write of the transaction
+            # if another transaction has written meanwhile.
             connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
 
 
 def _write_ahead(connection: sqlite3.Connection, timeout: float) -> None:
-    """Switch the SQLite file to the write-ahead log, which SQLite refuses while another connection writes."""
+    """Switch the SQLite file to the write-ahead log. SQLite refuses this while another connection writes."""
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -309,10 +320,10 @@ def _write_ahead(connection: sqlite3.Connection, timeout: float) -> None:
 
 
 def _make_private(path: str) -> None:
-    """Create the missing file of a database, which only its owner and group can read."""
+    """Create the file of a database if it is missing, so that only its owner and group can read it."""
     if path == ":memory:" or path.startswith("file:"):
         return
-    # the file may exist already; SQLite will report other errors
+    # errors are ignored: the file perhaps exists already, and SQLite reports all other errors itself
     with suppress(OSError):
         # SQLite gives the same mode to the other files of the database
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o640))

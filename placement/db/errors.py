@@ -1,10 +1,10 @@
 """Classifies errors of databases, and explains them to operators.
 
-A transaction that another transaction has made fail (:func:`is_conflict`) may succeed when it runs again. If
-the database is unavailable (:func:`is_unavailable`), the same request may succeed later. A request may need
-too many parameters (:func:`is_too_much`), or have a value that no column can store (``DataError``). Every
-other error is caused by a wrong statement, which is a defect of this service. The function
-:func:`explain_error` returns the error message of the database with a remedy.
+If a transaction fails because of another transaction (:func:`is_conflict`), it can succeed when it runs
+again. If the database is unavailable (:func:`is_unavailable`), the same request can succeed later. Two kinds
+of errors are caused by the request: too many parameters (:func:`is_too_much`), and a value that no column can
+store (``DataError``). Every other error is caused by a wrong statement, which is a defect of this service.
+The function :func:`explain_error` returns the error message of the database with a remedy.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from sqlalchemy.engine import URL
 
 from placement.optional_packages import how_to_install
 
-# serialisation, deadlock, lock not available, prepared statement is gone, too long idle in a transaction
+# SQLSTATEs of PostgreSQL for: serialisation failure, deadlock, lock not available, missing prepared
+# statement, transaction idle for too long
 _SQLSTATES: Final = {"40001", "40P01", "55P03", "26000", "25P03"}
 _MYSQL_CODES: Final = {1020, 1205, 1213}  # error numbers for: record changed, lock wait timeout, deadlock
 
-_READ_ONLY: Final = "25006"  # the server is a standby, or read-only
-_MYSQL_ELSEWHERE: Final = {1047, 1290, 1836}  # the node is outside of its cluster; the server is read-only
-_LIMITS_OF_STATEMENTS: Final = "54"  # class of sqlstates: too complex, too many columns
+_READ_ONLY: Final = "25006"  # SQLSTATE of a server that is a standby, or read-only
+_MYSQL_ELSEWHERE: Final = {1047, 1290, 1836}  # the node is outside of its cluster, or the server is read-only
+_LIMITS_OF_STATEMENTS: Final = "54"  # class of SQLSTATEs, such as: too complex, too many columns
 
 _OWN_FAULT: Final = {"23502", "23514", 1048, 3819, "SQLITE_CONSTRAINT_NOTNULL", "SQLITE_CONSTRAINT_CHECK"}
 """Integrity errors that no other transaction can cause: a missing value, or a value that a check refuses."""
@@ -31,12 +32,12 @@ _OWN_FAULT: Final = {"23502", "23514", 1048, 3819, "SQLITE_CONSTRAINT_NOTNULL", 
 _NO_TABLE: Final = "42P01"
 _MYSQL_NO_TABLE: Final = 1146
 
-_SQLITE_ERROR: Final = 1  # "SQL error or missing database": the statement is wrong
-_SQLITE_PRIMARY: Final = 0xFF  # the mask selects the bits of the primary code in an extended result code
+_SQLITE_ERROR: Final = 1  # result code "SQL error or missing database": the statement is wrong
+_SQLITE_PRIMARY: Final = 0xFF  # this mask selects the bits of the primary code in an extended result code
 
-_MYSQL_CLIENT: Final = range(2000, 3000)  # the connection cannot be made, or broke
+_MYSQL_CLIENT: Final = range(2000, 3000)  # errors of a connection that cannot be made, or that broke
 _MYSQL_UNABLE: Final = {
-    # the user may not connect, or there are too many connections
+    # the user is not allowed to connect, or there are too many connections
     *(1040, 1042, 1043, 1044, 1045, 1049, 1129, 1130, 1203, 1226),
     # the server shuts down, or a node of a cluster is not ready
     *(1047, 1053, 1077, 1078, 1079, 1080),
@@ -51,30 +52,30 @@ _MYSQL_UNABLE: Final = {
     # a node of a cluster refuses the commit
     *(3100, 3101),
 }
-"""Errors of MySQL and MariaDB which mean that the server cannot work at the moment. The driver reports wrong
-statements as operational errors, too, and does not report the SQLSTATE.
+"""Error numbers of MySQL and MariaDB which mean that the server cannot work at the moment. The numbers are
+needed, because the driver also reports wrong statements as operational errors, and reports no SQLSTATE.
 """
 
 
 class WrongServer(exc.DisconnectionError):
-    """The server that answers does not accept writes, because it is a standby or no longer the primary."""
+    """The server that answers does not accept writes: it is a standby, or is read-only."""
 
 
 def of_driver(dialect: sa.Dialect, error: Any, connection: Any) -> exc.DBAPIError:
-    """Convert a driver's error, in a statement that SQLAlchemy did not execute, to SQLAlchemy's exception.
+    """Convert an error of the driver to SQLAlchemy's exception, for statements not executed by SQLAlchemy.
 
-    :param connection: the driver's connection, which is tested for a loss; None if there is no connection.
+    :param connection: the driver's connection, to find out whether it is lost; None without a connection.
     """
     base = dialect.loaded_dbapi.Error
     lost = is_elsewhere(error) or dialect.is_disconnect(error, connection, None)
     made = exc.DBAPIError.instance(None, None, error, base, dialect=dialect, connection_invalidated=lost)
-    # this line is for the type checker: instance() wraps all errors of the driver
+    # the type checker does not know that instance() wraps all errors of the driver
     assert isinstance(made, exc.DBAPIError)
     return made
 
 
 def is_elsewhere(original: BaseException | None) -> bool:
-    """Return whether an error means the wrong server, on a connection that works and would be kept."""
+    """Return whether an error means that a connection, which works and would be kept, has a wrong server."""
     if isinstance(original, WrongServer):
         return True
     return getattr(original, "sqlstate", None) == _READ_ONLY or mysql_code(original) in _MYSQL_ELSEWHERE
@@ -91,7 +92,7 @@ def is_missing_table(error: BaseException) -> bool:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Return whether another transaction caused the failure, so that another attempt may succeed."""
+    """Return whether another transaction has caused the failure, so that another attempt can succeed."""
     if not isinstance(error, exc.DBAPIError):
         return False
     original: Any = error.orig
@@ -105,16 +106,16 @@ def is_too_much(error: BaseException) -> bool:
     """Return whether a statement had more parameters than the database allows."""
     return isinstance(error, exc.DBAPIError) and any(
         words in str(error.orig)
-        # SQLite and psycopg have no code for this error, only these texts
+        # SQLite and psycopg report this error only with these texts, and not with a code
         for words in ("too many SQL variables", "number of parameters must be between")
     )
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Return whether the error is a timeout, which means that the database neither answered nor refused."""
+    """Return whether the error is a timeout: the database has neither answered nor refused the connection."""
     original = error.orig if isinstance(error, exc.DBAPIError) else error
-    # __context__ for PyMySQL, which raises its error while it handles the TimeoutError; __cause__ for our own
-    # code
+    # our own code sets __cause__. PyMySQL raises its error while it handles the TimeoutError, which is then
+    # the __context__.
     return original is not None and isinstance(original.__cause__ or original.__context__, TimeoutError)
 
 
@@ -122,8 +123,8 @@ def is_unavailable(error: BaseException) -> bool:
     """Return whether the connection is lost, or the database cannot execute any statement at the moment."""
     if isinstance(error, exc.DBAPIError):
         return error.connection_invalidated or _is_unable(error)
-    # These errors mean that the pool had no free connection in time, that each new connection was broken, or
-    # that the connection of the transaction was lost before.
+    # these errors mean that the pool had no free connection in time, that each new connection was broken, or
+    # that the connection of the transaction was lost earlier
     return isinstance(error, exc.TimeoutError | exc.DisconnectionError | exc.PendingRollbackError) or (
         isinstance(error, exc.InvalidRequestError) and "connection is closed" in str(error).lower()
     )
@@ -140,37 +141,38 @@ def _is_unable(error: exc.DBAPIError) -> bool:
         return False
     if (code := mysql_code(original)) is not None:
         return code in _MYSQL_UNABLE or code in _MYSQL_CLIENT
-    # MySQL's errors were handled before; internal errors of PostgreSQL and SQLite are defects, such as a
-    # statement in a failed transaction
+    # errors of MySQL do not come here. Internal errors of PostgreSQL and SQLite are defects of this service,
+    # such as a statement in a failed transaction.
     if isinstance(error, exc.InternalError):
         return False
     if (sqlite_code := getattr(original, "sqlite_errorcode", None)) is not None:
         return bool(sqlite_code & _SQLITE_PRIMARY != _SQLITE_ERROR)
-    # operational errors of psycopg concern the connection or the server, except limits of statements
+    # operational errors of psycopg are about the connection or the server, except errors about limits of
+    # statements
     return not (sqlstate or "").startswith(_LIMITS_OF_STATEMENTS)
 
 
 def mysql_code(original: Any) -> int | None:
     """Return the number of an error from MySQL, MariaDB or their driver; None for other errors."""
     arguments = getattr(original, "args", ())
-    # type() instead of isinstance(), because a bool is an int
+    # type() is used instead of isinstance(), because a bool is also an int
     return arguments[0] if arguments and type(arguments[0]) is int else None
 
 
 _FORBIDDEN: Final = {"42501", 1044, 1142, 1143, 1227, 1370, "SQLITE_READONLY"}
 _FULL: Final = {"53100", 1021, 1114, "SQLITE_FULL"}
 _FULL_WORDS: Final = ("no space left", "no more room", "errno: 28")
-"""Parts of error messages of MySQL and MariaDB that mean a full disk, for which there are several error
-numbers.
+"""Parts of error messages of MySQL and MariaDB about a full disk. The texts are needed, because several error
+numbers are used for a full disk.
 """
 _SQLITE_IO: Final = "SQLITE_IOERR"
 
 _DRIVERS: Final = {"postgresql": ("psycopg", "postgresql"), "mysql": ("pymysql", "mysql")}
-"""For each kind of database, the tested driver and the extra of this package that installs the driver."""
+"""For each kind of database, the tested driver, and the extra of the distribution that installs it."""
 
 
 def explain_error(error: exc.SQLAlchemyError) -> str:
-    """Return the error message of the database with the remedy, in one line, without statement and values."""
+    """Return the error message of the database and a remedy, in one line, without statement and values."""
     return f"{database_words(error)}. {_remedy_for(error)}"
 
 
@@ -206,13 +208,13 @@ def _remedy_for(error: exc.SQLAlchemyError) -> str:
 
 
 def _sqlite_name(original: Any) -> str | None:
-    """Return the name of SQLite's result code without its extension, as in ``SQLITE_IOERR_SHMSIZE``."""
+    """Return the name of SQLite's primary result code: ``SQLITE_IOERR`` for ``SQLITE_IOERR_SHMSIZE``."""
     name = getattr(original, "sqlite_errorname", None)
     return None if name is None else "_".join(str(name).split("_")[:2])
 
 
 def missing_driver(url: URL, error: ImportError) -> str:
-    """Return why the driver of a URL cannot be imported, and the remedy."""
+    """Return the reason why the driver of a URL cannot be imported, with the remedy."""
     backend, driver = url.get_backend_name(), url.get_driver_name()
     known = _DRIVERS.get(backend)
     if known is None:

@@ -1,6 +1,6 @@
 """Migrates the schema to the newest revision.
 
-If several migrations are started, they run one after the other.
+If several migrations are started at the same time, they run one after the other.
 """
 
 import logging
@@ -22,16 +22,16 @@ from placement.exceptions import Unavailable
 LOG = logging.getLogger(__name__)
 
 _LOCKING: Final = ("postgresql", "sqlite")
-"""Kinds of databases in which a transaction can exclude other migrations.
+"""Kinds of databases in which the transaction of a migration can lock out other migrations.
 
-PostgreSQL has an advisory lock, SQLite a write lock.
+PostgreSQL has an advisory lock for this, and SQLite a write lock.
 """
 _LOCK_ID: Final = 0x706C6163  # of PostgreSQL's advisory lock
-# another process may be migrating a large database
+# perhaps another process is migrating a large database
 _LOCK_TIMEOUT: Final = 600
 
 EXACT: Final = frozenset({"0001", "0002"})
-"""Revisions of releases that cannot work with any later revision."""
+"""Revisions of old releases. These releases cannot work with any later revision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class FoundDatabase:
 
     :param revision: the revision of the database's schema; None if the database was never migrated.
     :param record: the record of a takeover from OpenStack Placement, if there was one.
-    :param branches: the revisions of the tables of each extension; None for tables that do not exist.
+    :param branches: for each extension, the revision of its tables; None if they do not exist.
     """
 
     revision: str | None
@@ -74,13 +74,13 @@ def version(url: str) -> str | None:
 
 
 def find_obstacle(found: FoundDatabase) -> str | None:
-    """Return why this version cannot work with a database, with the remedy; None if it can work.
+    """Return the reason, with the remedy, why this version cannot work with a database; None if it can.
 
-    Revisions are numbers of four digits. While the first digit stays the same, migrations only add to the
-    schema, and each version except those of :data:`EXACT` works with the additions of later versions. So
-    services of two versions may share one database, and an operator may go back to the older version. A
-    migration that removes something increments the first digit. The same rules apply to the revisions of each
-    extension's tables.
+    Revisions are numbers of four digits. As long as the first digit stays the same, migrations only add to
+    the schema. Each version, except those with a revision in :data:`EXACT`, works with the additions of later
+    versions. So services of two versions can share one database, and an operator can go back to the older
+    version. A migration that removes something from the schema increments the first digit. The same rules
+    apply to the revisions of each extension's tables.
     """
     reasons = (_branch_obstacle(branch, present) for branch, present in found.branches.items())
     return _core_obstacle(found) or next(filter(None, reasons), None)
@@ -135,7 +135,8 @@ def require_schema(url: str) -> str | None:
         found = state_of(conn)
         reason = find_obstacle(found)
         if reason is None and sa.inspect(conn).has_table(change_buckets.name):
-            # missing rows stop a worker here, because each of its writes would fail with a stamp of NULL
+            # a worker stops here if rows are missing, because each of its writes would fail with a stamp of
+            # NULL
             reason = buckets.explain_missing(_listed_buckets(conn))
     if reason is not None:
         raise Unavailable(reason)
@@ -143,7 +144,7 @@ def require_schema(url: str) -> str | None:
 
 
 def upgrade_schema(url: str, revision: str = "head") -> None:
-    """Migrate the database to a revision. Only one process migrates at a time; other processes wait.
+    """Migrate the database to a revision. While one process migrates, other processes wait.
 
     A database that a later version has migrated stays unchanged.
 
@@ -157,9 +158,9 @@ def upgrade_schema(url: str, revision: str = "head") -> None:
 
 
 def bring_up(conn: sa.Connection, revision: str = "head") -> None:
-    """Migrate the database of a connection of :func:`exclusive_connection`, as :func:`upgrade_schema` does.
+    """Migrate a database as :func:`upgrade_schema` does, on a connection of :func:`exclusive_connection`.
 
-    If the revision is the newest, the tables of extensions are migrated to their newest revisions, too.
+    If ``revision`` is "head", the tables of extensions are also migrated to their newest revisions.
     """
     present = state_of(conn)
     _bring_up_core(conn, revision, present)
@@ -194,7 +195,7 @@ def _bring_up_core(conn: sa.Connection, revision: str, present: FoundDatabase) -
     missing = buckets.missing_buckets(_listed_buckets(conn))
     if missing:
         _add_buckets(conn, missing)
-    # revisions may change rows without incrementing a counter, so workers have to read everything again
+    # migrations can change rows without incrementing a counter, so workers have to read everything again
     if missing or state_of(conn).revision != before:
         batch = StatementBatch(conn)
         buckets.renew_epoch(batch)
@@ -206,11 +207,10 @@ def _listed_buckets(conn: sa.Connection) -> set[int]:
 
 
 def _add_buckets(conn: sa.Connection, missing: Sequence[int]) -> None:
-    """Add missing rows of buckets. Their counters begin at the highest stamp of their providers."""
+    """Insert missing rows of buckets. Their counters begin at the highest stamp of their providers."""
     p = resource_providers.c
     stamps = sa.select(p.bucket, sa.func.max(p.change_seq)).group_by(p.bucket)
-    # the new numbers continue from the stamps, because workers would take changes with smaller stamps for old
-    # ones
+    # the counters continue from the highest stamps, because workers ignore changes with smaller stamps
     last: dict[int, int] = {bucket: stamp for bucket, stamp in conn.execute(stamps)}  # noqa: C416  # no pairs
     conn.execute(
         sa.insert(change_buckets),
@@ -219,9 +219,9 @@ def _add_buckets(conn: sa.Connection, missing: Sequence[int]) -> None:
 
 
 def stamp_revision(url: str, revision: str) -> None:
-    """Record this revision for the database without migrating it.
+    """Record that the database has this revision, without migrating it.
 
-    :raises Unavailable: the database has a revision of OpenStack Placement, or does not answer.
+    :raises Unavailable: the database belongs to OpenStack Placement, or does not answer.
     """
     with exclusive_connection(url) as conn:
         present = state_of(conn)
@@ -234,8 +234,8 @@ def stamp_revision(url: str, revision: str) -> None:
 
 @contextmanager
 def exclusive_connection(url: str) -> Iterator[sa.Connection]:
-    """Open the transaction of a migration; only one process of the deployment has such a transaction."""
-    # the statements have no time limit, because a migration may rewrite large tables
+    """Open the transaction of a migration. Only one process at a time has such a transaction."""
+    # statements have no time limit here, because a migration can rewrite large tables
     options = replace(WHOLE_DATABASE, lock_timeout=_LOCK_TIMEOUT)
     with _own_connection(url, "READ COMMITTED", options) as connection:
         conn = connection.execution_options(**{engine.WRITES: True})
@@ -251,9 +251,9 @@ def exclusive_connection(url: str) -> Iterator[sa.Connection]:
 
 @contextmanager
 def _own_connection(url: str, isolation_level: str, options: PoolOptions) -> Iterator[sa.Connection]:
-    """Open a connection outside of any pool; raise Unavailable if it fails, or waits too long for locks."""
+    """Open a connection for one operation; errors about an unavailable database become Unavailable."""
     source = engine.create_engine(url, isolation_level, options)
-    # SQLite itself reports "unable to open database file", without the file, the folder or the reason
+    # the error of SQLite itself ("unable to open database file") shows neither the file nor the reason
     if (reason := sqlite_file.file_obstacle(url)) is not None:
         raise Unavailable(f"The database is not available: {reason}")
     try:

@@ -2,13 +2,14 @@
 
 The lock also works if several nodes of a cluster accept writes.
 
-PostgreSQL and SQLite do not need it, because their locks end with the process that holds them. A lock of
-MySQL's ``GET_LOCK`` exists on one node only, and so does a lock of a transaction. A row, however, is copied
-to all nodes, and the cluster accepts only one of two simultaneous writes. So the lock is a row with the name
-of its owner. While the owner runs, it increments a number in the row (the *beat*). A waiting process takes
-over the lock if the beat has not changed for :data:`LEASE` seconds. So the lock does not depend on the clocks
-of different machines. On the same server, a migration takes over the lock at once if the connection of the
-owner is gone. The table of the lock exists while a process holds the lock.
+PostgreSQL and SQLite do not need this lock, because their own locks end with the process that holds them. A
+lock of MySQL's ``GET_LOCK`` exists only on one node, and so does a lock of a transaction. But a row is copied
+to all nodes, and the cluster accepts only one of two simultaneous writes to it. So the lock is a row with the
+name of its owner. While the owner runs, it increments a number in the row (the *beat*). If the beat has not
+changed for :data:`LEASE` seconds, a waiting process takes over the lock. So the lock does not depend on the
+clocks of different machines. If the owner was connected to the same server and its connection is gone, the
+waiting process takes over the lock immediately. The table of the lock exists as long as a process holds the
+lock.
 """
 
 import logging
@@ -31,16 +32,16 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LEASE: Final = 15.0
-"""Seconds without a new beat after which another process takes over the lock."""
+"""Seconds without an increment of the beat after which another process takes over the lock."""
 _BEAT: Final = 2.0
 """Seconds between two increments of the beat."""
 _LOOK: Final = 0.2
 """Seconds between two checks of a lock that another process holds."""
 _ATTEMPTS: Final = 10
-"""Number of attempts for a statement that conflicts with another one."""
-# a backup may be reading the table at that time
+"""Maximum number of attempts for a statement that conflicts with another one."""
+# the table is locked, for example, while a backup reads it
 _WAIT: Final = 30
-"""Seconds to wait for the metadata lock of the lock's table."""
+"""Maximum seconds to wait until statements can use the lock's table (MySQL's metadata lock)."""
 _NO_SUCH_TABLE: Final = 1146
 
 _NAME: Final = "placement_migration_lock"
@@ -72,15 +73,15 @@ class _LockRow(NamedTuple):
 def hold_lock(source: sa.Engine, conn: sa.Connection, timeout: float) -> Iterator[None]:
     """Hold the lock in this context, so that no other process migrates.
 
-    :param source: a function that makes the connection which writes the row of the lock.
+    :param source: the engine for a further connection, which writes the row of the lock.
     :param conn: the connection of the migration, which executes statements only while the lock is held.
     :raises Unavailable: another process held the lock for ``timeout`` seconds, or took it over.
     """
     with source.execution_options(isolation_level="AUTOCOMMIT").connect() as own:
         own.exec_driver_sql(f"SET SESSION lock_wait_timeout = {_WAIT}")
         in_cluster = getattr(own.connection.driver_connection, "in_cluster", False)
-        # the row names the connection of the migration: if its client dies, the connection exists until the
-        # server has finished the current statement
+        # the row has the id of the migration's connection. If the migrating process dies, this connection
+        # exists until the server has finished the current statement.
         lock = _ProcessLock(
             own, conn.execute(sa.select(sa.func.connection_id())).scalar_one(), in_cluster=in_cluster
         )
@@ -103,13 +104,13 @@ def hold_lock(source: sa.Engine, conn: sa.Connection, timeout: float) -> Iterato
 
 
 class _ProcessLock:
-    """The lock for migrations of one process; two threads use its connection, one at a time."""
+    """The lock for migrations, as one process uses it. Two threads use its connection, one at a time."""
 
     def __init__(self, conn: sa.Connection, migrating: int, *, in_cluster: bool) -> None:
         self._conn = conn
         self._migrating = migrating
         self._in_cluster = in_cluster
-        # this is a random part, because containers often have the same host name and process id
+        # the name has a random part, because containers often have equal host names and process ids
         self._me = f"{socket.gethostname()}:{os.getpid()}:{token_hex(8)}"
         self._using = threading.Lock()
         self._confirmed = 0.0
@@ -140,22 +141,22 @@ class _ProcessLock:
                     f"The migration of the database by {owner} has not ended within {timeout:g} seconds."
                 )
             time.sleep(_LOOK)
-            # each check adds at most a second, because a process that was stopped has not watched the row
-            # meanwhile
+            # each check adds at most one second. If this process was stopped for longer, it has not watched
+            # the row meanwhile.
             stood_still += min(time.monotonic() - began, 1.0)
 
     def _read_row(self) -> _LockRow:
-        """Return the row of the lock; make the row if it is missing."""
+        """Return the row of the lock; create the row if it is missing."""
         self._conn.exec_driver_sql(_CREATION)
         self._conn.exec_driver_sql(_FREE_ROW)
         return _LockRow(*self._conn.execute(_LOOK_AT).one())
 
     def _is_gone(self, row: _LockRow) -> bool:
-        """Return whether the owner's connection is gone; those of other cluster nodes are not visible."""
+        """Return whether the owner's connection is gone. In a cluster this is unknown, so return False."""
         if self._in_cluster:
             return False
-        # the condition is False for connections of other users, because the process list shows them only to
-        # privileged users
+        # the condition requires the same user, because the process list shows connections of other users only
+        # to privileged users
         values = {"user": row.user, "connection": row.connection}
         return bool(self._conn.execute(_GONE, values).scalar_one())
 
@@ -166,28 +167,28 @@ class _ProcessLock:
             "owner": row.owner,
             "beat": row.beat,
         }
-        # the lease counts from the time before the statement, because other processes may count the lease
-        # from that moment
+        # the time is read before the statement, because other processes can count the lease from the
+        # statement on
         self._confirmed = time.monotonic()
         return bool(self._retry_step(lambda: self._conn.execute(_TAKE, values).rowcount))
 
     def _retry_step(self, step: Callable[[], T]) -> T | None:
-        """Run a step, and repeat it after conflicts; return its result, or None if the table is missing."""
+        """Run a step, again after a conflict. Return its result, or None if the lock's table is missing."""
         for attempt in range(_ATTEMPTS):
             try:
                 return step()
             except exc.DBAPIError as error:
                 if _is_no_table(error):
                     return None
-                # a cluster reports a deadlock to the loser of two simultaneous writes, and the step may
-                # succeed again
+                # of two simultaneous writes, a cluster refuses one with a deadlock error; this step can then
+                # succeed in another attempt
                 if attempt == _ATTEMPTS - 1 or error.connection_invalidated or not errors.is_conflict(error):
                     raise
             time.sleep(_LOOK)
         raise AssertionError("not reached")
 
     def confirm_lock(self) -> None:
-        """Raise Unavailable if this process has lost the lock; a check counts for 2 seconds."""
+        """Raise Unavailable if this process has lost the lock. A check is made at most every 2 seconds."""
         if time.monotonic() - self._confirmed > _BEAT and not self._count_up():
             raise Unavailable(
                 "Another process took over this migration, because this one showed no sign of life"
@@ -203,15 +204,15 @@ class _ProcessLock:
             return True
 
     def keep_beating(self) -> None:
-        """Increment the beat until the lock is released; :meth:`confirm_lock` notices a failure here."""
+        """Increment the beat until the lock is released. If this fails, :meth:`confirm_lock` notices it."""
         while not self.ended.wait(_BEAT):
             with suppress(exc.SQLAlchemyError):
                 self._count_up()
 
     def release(self) -> None:
-        """Release the lock; if that fails, another process takes over the lock after the lease."""
+        """Release the lock. If this fails, another process can take over the lock after the lease."""
         with suppress(exc.SQLAlchemyError):
-            # only the owner removes the table, because another process may have taken over the lock
+            # the table is removed only if this process still owns the lock
             if self._count_up():
                 self._conn.exec_driver_sql(f"DROP TABLE {_NAME}")
 

@@ -10,8 +10,8 @@ _NODE_NOT_READY: Final = 1047
 _OF_SERVER: Final = (
     "SHOW VARIABLES WHERE variable_name IN ('wsrep_on', 'server_uid', 'server_uuid', 'hostname', 'port')"
 )
-"""The variable that identifies the server: "server_uid" of MariaDB or "server_uuid" of MySQL; old versions
-have neither.
+"""The statement that reads which variables identify the server: "server_uid" of MariaDB, or "server_uuid" of
+MySQL. Old versions have neither variable, so host name and port are read, too.
 """
 _OF_CLUSTER: Final = "SHOW STATUS WHERE variable_name IN ('wsrep_ready', 'wsrep_cluster_state_uuid')"
 
@@ -19,7 +19,8 @@ _OF_CLUSTER: Final = "SHOW STATUS WHERE variable_name IN ('wsrep_ready', 'wsrep_
 class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has no types
     """A connection that fails and closes if the server sends nothing in time.
 
-    ``history`` identifies the server (:mod:`placement.db.position`), which may be a node ``in_cluster``.
+    ``history`` identifies the server or its cluster (:mod:`placement.db.position`). ``in_cluster`` is set if
+    the server is a node of a cluster.
     """
 
     history = ""
@@ -33,14 +34,14 @@ class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has n
 
     @answer_timeout.setter
     def answer_timeout(self, seconds: float | None) -> None:
-        # PyMySQL checks these two attributes before each read and write
+        # PyMySQL reads these two attributes before each read and write
         self._read_timeout = seconds
         self._write_timeout = seconds
 
     def note_history(self, wsrep_sync_wait: int) -> None:
         """Read the id of the server, or of its cluster, and store it as the history.
 
-        The query also makes a node of a cluster apply the commits of other nodes before it answers.
+        If the server is a node of a cluster, also set the variable ``wsrep_sync_wait``.
 
         :raises pymysql.err.OperationalError: the server is outside of its cluster.
         """
@@ -52,7 +53,7 @@ class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has n
             return
         cluster = _shown_values(self, _OF_CLUSTER)
         if cluster.get("wsrep_ready") != "ON":
-            # the server itself uses this code, so the error has the same effect: another node is tried
+            # MySQL servers use this error code for such a node, so here too another node is tried
             raise OperationalError(_NODE_NOT_READY, "the node has not joined its cluster, or has lost it")
         self.history = cluster.get("wsrep_cluster_state_uuid", "")
         with self.cursor() as cursor:
@@ -60,17 +61,17 @@ class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has n
 
 
 def connect(answer_timeout: float | None, *args: Any, wsrep_sync_wait: int, **kwargs: Any) -> MysqlConnection:
-    """Connect with this timeout for answers; all other arguments are passed to :func:`pymysql.connect`.
+    """Connect with this timeout for answers. All other arguments are passed to :func:`pymysql.connect`.
 
-    The greeting of the server has to arrive within ``connect_timeout``, too.
+    Until the connection is ready, ``connect_timeout`` also limits the wait for each answer of the server.
 
     :raises pymysql.err.OperationalError: no connection is possible, or the node is outside of its cluster.
     """
     brief = kwargs.get("connect_timeout")
     connection = MysqlConnection(*args, **{**kwargs, "read_timeout": brief, "write_timeout": brief})
     try:
-        # at first the timeout for connecting applies, so that a server that hangs after its greeting is
-        # noticed
+        # until here, connect_timeout limits the wait for answers, so that a server which hangs after its
+        # greeting is noticed
         connection.note_history(wsrep_sync_wait)
     except BaseException:
         connection.close()

@@ -1,7 +1,7 @@
-"""Executes several statements in one round trip to a PostgreSQL server, through psycopg's wrapper of libpq.
+"""Executes several statements in one round trip to a PostgreSQL server, with psycopg's wrapper of libpq.
 
-psycopg's own pipeline mode makes a system call for each statement, which takes longer than the statement
-itself. This module first sends all statements, and then reads all answers. See "Pipeline Mode" in the
+psycopg's own pipeline mode makes a system call for each statement, and this call takes longer than the
+statement. This module first sends all statements, and then reads all answers. See "Pipeline Mode" in the
 documentation of libpq.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _BEGIN: Final = {level: f"BEGIN ISOLATION LEVEL {level.name.replace('_', ' ')}" for level in IsolationLevel}
 _COMMIT: Final = "COMMIT"
 _NAMES: Final = "placement.prepared"
-# statements with more parameters rarely occur in two requests
+# statements with more parameters rarely occur twice, so they are not prepared
 _PREPARED_UP_TO: Final = 64
 """Maximum number of parameters of a statement that is prepared."""
 _Names = dict[str, bytes]
@@ -53,42 +53,43 @@ def exchange_statements(
 ) -> list[list[tuple[Any, ...]]]:
     """Execute statements in a transaction, and return the rows of each statement.
 
-    Begin the transaction if needed.
+    If no transaction has begun on the connection, begin one. If ``commit`` is set, commit it.
 
-    :param notes: a dict for data that belong to the connection until it is closed.
+    :param notes: a dict in which data about the connection are stored until it is closed.
     :raises psycopg.Error: a statement failed, and no later statement was executed; or the connection is lost,
         or was closed after a timeout.
     """
-    # psycopg would send BEGIN separately and wait for its answer; here BEGIN is sent with the statements
+    # BEGIN is sent together with the statements; psycopg itself would send it separately and wait for its
+    # answer
     level = connection.isolation_level or IsolationLevel.READ_COMMITTED
     begin = [PipelineStep(_BEGIN[level], ())] * (connection.info.transaction_status == TransactionStatus.IDLE)
     end = [PipelineStep(_COMMIT, ())] * commit
     names: _Names | None = notes.get(_NAMES)
     if names is None:
         names = notes[_NAMES] = {}
-        # psycopg's own prepared statements are turned off, because it makes the server forget all prepared
-        # statements at each rollback
+        # psycopg's own prepared statements are turned off. With them, psycopg would deallocate all prepared
+        # statements on the server at each rollback.
         connection.prepare_threshold = None
     exchanging = _PipelineExchange(connection, names)
-    # values are encoded before anything is sent, so that an error of encoding does not interrupt an exchange
+    # values are encoded before the exchange, so that a value that cannot be encoded does not interrupt it
     encoded = [_encode_step(step) for step in (*begin, *steps, *end)]
     try:
         with connection.closed_on_timeout():
             exchanging.run(encoded)
     except BaseException:
-        # after an interrupted exchange the connection cannot be used any more, so it is closed
+        # after an interrupted exchange, the connection cannot be used any more
         connection.close()
         raise
     if exchanging.failure is not None:
         error = errors.error_from_result(exchanging.failure, connection.info.encoding)
         if isinstance(error, errors.InvalidSqlStatementName):
-            names.clear()  # the session was reset, perhaps by a pooler
+            names.clear()  # a prepared statement is missing; perhaps a pooler has reset the session
         raise error
     transformer = Transformer(connection)
     received = []
     # the answers to BEGIN and COMMIT, at both ends, have no rows
     for result in exchanging.results[len(begin) : len(begin) + len(steps)]:
-        # most statements of a write return no rows, and the loaders of rows take longer than the look here
+        # most statements of a write return no rows, so the slow functions that load rows are often not needed
         if result.ntuples:
             transformer.set_pgresult(result)
             received.append(transformer.load_rows(0, result.ntuples, tuple))
@@ -99,9 +100,9 @@ def exchange_statements(
 
 def _encode_step(step: PipelineStep) -> _Encoded:
     """Encode the values of a statement in PostgreSQL's text format; return them with the statement."""
-    # in text format, the server derives the types of parameters from the statement, as for literals
+    # with values in text format, the server derives the types of parameters from the statement
     values = [None if value is None else str(value).encode() for value in step.values]
-    # a zero byte has no other meaning in UTF-8, so one look at all values is enough
+    # in UTF-8, a zero byte occurs only in the character NUL, so one search in all values together is enough
     if values and b"\0" in b"".join(filter(None, values)):
         raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
     return step.text, values
@@ -110,7 +111,7 @@ def _encode_step(step: PipelineStep) -> _Encoded:
 class _PipelineExchange:
     """An exchange of statements and results with the server, while the connection is in pipeline mode.
 
-    ``results`` are the results of the statements, in order; ``failure`` is the result of the first failed
+    ``results`` has the results of the statements in order. ``failure`` is the result of the first failed
     statement.
     """
 
@@ -121,10 +122,10 @@ class _PipelineExchange:
         self._prepares = connection.prepares
         self._timeout = connection.answer_timeout
         self._names = names
-        # these are names of statements that the server has not confirmed yet: a preparation may fail or be
-        # skipped
+        # the names of statements that the server has not confirmed yet, because their preparation can fail or
+        # be skipped
         self._new: _Names = {}
-        #: for each expected result, the text of the statement that it prepares; None for an execution
+        #: for each expected result, the text of the statement that is prepared; None for an execution
         self._sent: list[str | None] = []
         self._poll = select.poll()
         self._poll.register(self._pgconn.socket, select.POLLIN)
@@ -138,14 +139,13 @@ class _PipelineExchange:
         self._pgconn.enter_pipeline_mode()
         for step in steps:
             self._send(step)
-        # a single sync at the end makes the server skip all statements after a failed statement, including
-        # COMMIT
+        # there is only one sync, at the end. So the server skips all statements after a failed one, also
+        # COMMIT.
         self._pgconn.pipeline_sync()
         self._flush()
         for prepared in self._sent:
             result = self._read()
-            # the code keeps the first failure, because all later results are PIPELINE_ABORTED without a
-            # reason
+            # only the first failure has a reason, because all later results are PIPELINE_ABORTED
             if result.status == ExecStatus.FATAL_ERROR and self.failure is None:
                 self.failure = result
             if prepared is None:
@@ -156,15 +156,15 @@ class _PipelineExchange:
         self._pgconn.exit_pipeline_mode()
 
     def _send(self, step: _Encoded) -> None:
-        """Add a statement to the data to be sent, after its preparation if the server lacks it."""
+        """Add a statement to the data to be sent, after its preparation if the server does not know it."""
         text, values = step
         if len(values) > _PREPARED_UP_TO or not self._prepares:
             self._pgconn.send_query_params(text.encode(), values)
         else:
             name = self._names.get(text) or self._new.get(text)
             if name is None:
-                # names are random, because a pooler may give this session to another worker, which has names
-                # of its own
+                # names are random, because a pooler can give this session to another worker, which chooses
+                # its own names
                 name = self._new[text] = uuid.uuid4().hex.encode()
                 self._pgconn.send_prepare(name, text.encode())
                 self._sent.append(text)
@@ -175,15 +175,15 @@ class _PipelineExchange:
         while self._pgconn.flush():
             self._poll.modify(self._pgconn.socket, select.POLLIN | select.POLLOUT)
             wait_for(self._poll, self._timeout)
-            # the server may stop reading until this client reads its output
+            # sometimes the server reads no more until this client has read its output
             self._pgconn.consume_input()
             self._poll.modify(self._pgconn.socket, select.POLLIN)
 
     def _read(self) -> "PGresult":
         """Return the result of the next statement."""
         result = self._next_result()
-        # libpq ends the results of each statement with NULL, which has to be read before the results of the
-        # next statement
+        # after the results of each statement, libpq returns NULL, which has to be read before the results of
+        # the next statement
         while self._next_or_none() is not None:
             pass
         return result
@@ -194,8 +194,8 @@ class _PipelineExchange:
             return result
         if result is not None and result.error_field(DiagnosticField.SQLSTATE):
             self.failure = self.failure or result
-        # the failure is checked first, because it may be the last message of a server that shuts down and has
-        # rolled back
+        # the failure is raised first. It is, for example, the last message of a server that shuts down and
+        # has rolled the transaction back.
         if self.failure is not None:
             raise errors.error_from_result(self.failure)
         raise psycopg.OperationalError(f"the connection is lost: {self._pgconn.get_error_message()}")
@@ -206,5 +206,5 @@ class _PipelineExchange:
             try:
                 self._pgconn.consume_input()
             except psycopg.OperationalError:
-                break  # the connection is lost; an earlier message of the server is the next result
+                break  # the connection is lost; if the server sent a message before, it is the next result
         return self._pgconn.get_result()

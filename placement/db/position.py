@@ -1,16 +1,16 @@
 """The version of a database: the sum of its change counters, and the history of these counters.
 
 A history is the sequence of all changes since the database was created or restored. A restored backup begins
-another history, which may have equal counters by coincidence. So the query for the counters also reads the
+another history, which can have equal counters by chance. So the query for the counters also reads the
 identity of the server:
 
-- for PostgreSQL, the system identifier, the timeline, and the id of the table; every promotion changes the
-  timeline, and a restored dump has another id of the table;
+- for PostgreSQL, the system identifier, the timeline, and the id of the table of counters. Each promotion
+  changes the timeline, and a restored dump has another id of the table;
 - for a Galera node, the id of the cluster; for any other MariaDB or MySQL server, the id of the server;
 - for SQLite, the device and inode of the file.
 
-The same query reads the server's clock, by which reservations expire. A service reads the version before
-every answer, in the fastest way that the driver has.
+The same query reads the server's clock, by which reservations expire. The service reads the version before
+every answer, in the fastest way that the driver allows.
 """
 
 import logging
@@ -29,7 +29,7 @@ from placement.db.errors import WrongServer
 from placement.db.tables import change_buckets
 
 HISTORY: Final = "placement.history"
-"""The key of a connection's history in the notes of the pool."""
+"""The key under which the pool stores the history of a connection."""
 
 _SUM: Final = sa.select(sa.func.sum(change_buckets.c.counter))
 
@@ -38,14 +38,16 @@ SELECT ({sum}), pg_is_in_recovery(), (SELECT system_identifier FROM pg_control_s
   CASE WHEN NOT pg_is_in_recovery() THEN substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) END,
   to_regclass('change_buckets')::oid, {clock}
 """
-"""The row has the sum of the counters, whether the server is a standby, its system identifier, its timeline,
-the id of the table, and the time. Any user may read these values; only a primary server shows a timeline.
+"""The query for PostgreSQL. Its row has the sum of the counters, whether the server is a standby, the system
+identifier, the timeline, the id of the table, and the time. All users are allowed to read these values by
+default. Only a primary server has a timeline here.
 """
-#: the query without identity, for servers that do not permit its functions, such as hosted servers
+#: the query without the identity of the server. Some servers, such as hosted ones, do not permit the
+#: functions that show this identity.
 _OF_POSTGRESQL_AT_LEAST: Final = (
     "SELECT ({sum}), pg_is_in_recovery(), to_regclass('change_buckets')::oid, {clock}"
 )
-#: SQLSTATEs for functions that the user may not call, or that the server does not have
+#: SQLSTATEs of errors about functions that the user is not allowed to call, or that the server does not have
 _UNTOLD: Final = {"42501", "0A000", "42883"}
 # the identity of a MySQL server does not change during a connection, so mysql.py reads it once
 _OF_MYSQL: Final = "SELECT ({sum}), @@global.read_only, {clock}"
@@ -56,8 +58,8 @@ _OF_SQLITE: Final = "SELECT ({sum}), {clock}"
 class DatabaseVersion:
     """The sum of all change counters, and the id of their history.
 
-    Two equal versions mean that nothing has changed in between. ``clock`` is the time of the database at the
-    query, in seconds since 1970 (UTC).
+    If two versions are equal, nothing has changed between them. ``clock`` is the time of the database when
+    the version was read, in seconds since 1970 (UTC).
     """
 
     total: int
@@ -66,7 +68,7 @@ class DatabaseVersion:
 
 
 def question_for(dialect: sa.Dialect, *, least: bool = False) -> str:
-    """Return the statement that reads the version, as a row for :func:`of_row`.
+    """Return the statement that reads the version. Its row is an argument of :func:`of_row`.
 
     :param least: whether the statement leaves out the identity of the server (see :func:`is_untold`).
     """
@@ -78,7 +80,7 @@ def question_for(dialect: sa.Dialect, *, least: bool = False) -> str:
 
 
 def is_untold(error: BaseException) -> bool:
-    """Return whether an error of the driver may mean that the server refuses to show its identity."""
+    """Return whether an error of the driver possibly means that the server does not show its identity."""
     return getattr(error, "sqlstate", None) in _UNTOLD
 
 
@@ -91,11 +93,13 @@ def of_row(dialect: sa.Dialect, row: Sequence[Any], noted: str) -> DatabaseVersi
     total, others, time = int(row[0] or 0), [_text(value) for value in row[1:-1]], float(row[-1])
     if dialect.name == "postgresql":
         standby, *history = others
-        # "t" is the text of libpq, "True" the text of the Python value of other drivers
+        # the value is "t" if libpq has returned it as text, and "True" if a driver has returned a Python
+        # value
         if standby in ("t", "True"):
             raise WrongServer("the server is a standby")
         return DatabaseVersion(total, "/".join(history), time)
-    # MySQL returns a number, some releases of MariaDB a word; only 0 and OFF permit writes
+    # MySQL returns a number, and some releases of MariaDB return a word. Only 0 and OFF mean that the server
+    # accepts writes.
     if others and others[0] not in ("0", "OFF"):
         raise WrongServer("the server is read-only")
     return DatabaseVersion(total, noted, time)
@@ -115,10 +119,11 @@ def of_file(path: str | None) -> str:
 
 
 def is_same_file(path: str | None, noted: str) -> bool:
-    """Return whether a file that is open still has this name.
+    """Return whether the file with this name is still the file of a connection.
 
-    :raises sqlite3.OperationalError: the file does not exist, and a new connection would create an empty
-        file.
+    :param noted: the identity of the file at the time of the connection.
+    :raises sqlite3.OperationalError: no file has this name any more, so a new connection would create an
+        empty file.
     """
     present = of_file(path)
     if noted and not present:
@@ -130,7 +135,7 @@ LOG = logging.getLogger(__name__)
 
 
 class _KeptConnection(NamedTuple):
-    """The connection of a thread, the history of its database, and the number of ``give_up`` calls."""
+    """The connection of a thread, the history of its database, and the number of calls of ``give_up``."""
 
     connection: Any
     history: str
@@ -138,24 +143,24 @@ class _KeptConnection(NamedTuple):
 
 
 class ChangeProbe:
-    """Reads the version of the database; each thread keeps a connection in autocommit mode for this."""
+    """Reads the version of the database. For this, each thread keeps a connection in autocommit mode."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
         self._dialect = engine.dialect
         self._is_file, self._path = engine.dialect.name == "sqlite", engine.url.database
         self._question = question_for(engine.dialect)
-        # this is a direct call of libpq, because this query precedes every answer: it takes 0.09 ms, and 0.13
-        # ms with a cursor
+        # this query precedes every answer, so libpq is called directly if possible: a direct call takes 0.09
+        # ms, and a cursor takes 0.13 ms
         self._ask = self._ask_directly if engine.dialect.driver == "psycopg" else self._ask_by_cursor
-        # each thread has its own connection, so that no answer waits for a connection of a pool
+        # each thread has its own connection, so that no answer has to wait for a connection of a pool
         self._local = threading.local()
         self._round = 0
 
     def position(self) -> DatabaseVersion:
-        """Return a value that differs after each change of the database's content.
+        """Return the version, which differs after each change of the database's content.
 
-        If the connection was lost since the last call, a new one replaces it.
+        If the connection was lost since the last call, a new connection is made.
 
         :raises placement.db.errors.WrongServer: the server is a standby, or read-only.
         :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer, or refuses the question.
@@ -167,8 +172,8 @@ class ChangeProbe:
                 least = question_for(self._dialect, least=True)
                 if self._question == least or not is_untold(error):
                     raise
-                # the query is tried without the identity of the server, because hosted servers may forbid the
-                # functions for it; the other values suffice
+                # hosted servers sometimes forbid the functions for the identity of the server, so the query
+                # is tried without it; the other values are sufficient
                 answer = self._asked_for(least)
                 LOG.warning(
                     "the database server does not show its identity, so the service detects another server"
@@ -180,7 +185,7 @@ class ChangeProbe:
             raise errors.of_driver(self._dialect, error, None) from error
 
     def _asked_for(self, question: str) -> DatabaseVersion:
-        """Try another query for the version; return its answer, and keep to it if the server accepts it."""
+        """Try another query for the version, and return its answer; if it succeeds, use it from now on."""
         before, self._question = self._question, question
         try:
             return self._ask_kept()
@@ -190,8 +195,8 @@ class ChangeProbe:
 
     def give_up(self) -> None:
         """Make every thread open a new connection before its next query."""
-        # a thread cannot close connections of other threads, so it changes a number, which each thread
-        # compares with that of its connection
+        # a thread cannot close connections of other threads. So this thread changes a number, which each
+        # thread compares with the number of its connection.
         self._round += 1
 
     def _ask_kept(self) -> DatabaseVersion:
@@ -199,12 +204,12 @@ class ChangeProbe:
         if kept is not None:
             answer = None
             if kept.round == self._round:
-                # after an error a new connection is tried, because the kept one may be lost, or its server
-                # may be a standby now
+                # after an error, a new connection is tried: perhaps the kept connection is lost, or its
+                # server has become a standby
                 with suppress(self._dialect.loaded_dbapi.Error, errors.WrongServer):
                     answer = self._ask(kept)
-            # the connection is checked after the answer, because the server or the file may have been
-            # replaced during the query
+            # the connection is checked after the answer, because the server or the file is perhaps replaced
+            # during the query
             if self._is_current(kept) and answer is not None:
                 return answer
             self._local.kept = None
@@ -220,7 +225,10 @@ class ChangeProbe:
         return answer
 
     def _is_current(self, kept: _KeptConnection) -> bool:
-        """Return whether the connection's SQLite file still has its name; a new file may have replaced it."""
+        """Return whether a connection can be used again.
+
+        This is not so after :meth:`give_up`, or if another SQLite file has replaced that of the connection.
+        """
         if kept.round != self._round:
             return False
         return not self._is_file or is_same_file(self._path, kept.history)

@@ -25,21 +25,23 @@ class PostgresqlConnection(psycopg.Connection[Any]):
 
     answer_timeout: float | None = None
     """Seconds to wait for data of the server; None means no limit."""
-    #: whether statements may be prepared; not with a pooler that may use another server connection each time
+    #: whether statements are prepared. With some poolers this is impossible, because they can use another
+    #: connection to the server for each transaction.
     prepares = True
     _knows_question = False
 
     def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
-        """Wait for the server like psycopg, but at most :attr:`answer_timeout` seconds until the next data.
+        """Wait for the server as psycopg does, but at most :attr:`answer_timeout` seconds for the next data.
 
-        :raises psycopg.OperationalError: the server has sent nothing in time; the connection is closed.
+        :raises psycopg.OperationalError: the server has sent nothing in time. The connection is then closed.
         """
         if self.answer_timeout is None:
             return super().wait(gen, *args, **kwargs)
         with self.closed_on_timeout():
             return super().wait(_limit_wait(gen, self.answer_timeout), *args, **kwargs)
 
-    # batches send their own COMMIT, so after most writes there is nothing to end, which psycopg finds slowly
+    # batches send their own COMMIT, so after most writes there is no transaction to end. psycopg itself would
+    # need more time to find this out.
     def commit(self) -> None:
         """Commit the transaction; without a transaction, do nothing."""
         if self.pgconn.transaction_status != TransactionStatus.IDLE:
@@ -54,7 +56,8 @@ class PostgresqlConnection(psycopg.Connection[Any]):
     def closed_on_timeout(self) -> Iterator[None]:
         """Close the connection if a timeout occurs in this context.
 
-        :raises psycopg.OperationalError: a timeout has occurred; it replaces the :class:`TimeoutError`.
+        :raises psycopg.OperationalError: a timeout has occurred. This error replaces the
+            :class:`TimeoutError`.
         """
         try:
             yield
@@ -92,7 +95,8 @@ class PostgresqlConnection(psycopg.Connection[Any]):
             wait_for(poll, self.answer_timeout)
             self.pgconn.consume_input()
         result = self.pgconn.get_result()
-        # libpq returns NULL when a statement is finished; only then can another statement be sent
+        # libpq returns NULL after the last result of a statement. Only afterwards, another statement can be
+        # sent.
         while self.pgconn.get_result() is not None:
             pass
         if result is None or result.status == ExecStatus.FATAL_ERROR:
@@ -103,13 +107,13 @@ class PostgresqlConnection(psycopg.Connection[Any]):
 def connect(
     answer_timeout: float | None, *args: Any, prepare_threshold: int | str | None = 5, **kwargs: Any
 ) -> PostgresqlConnection:
-    """Connect with this timeout for answers; all other arguments are passed to :func:`psycopg.connect`.
+    """Connect with this timeout for answers. All other arguments are passed to :func:`psycopg.connect`.
 
-    :param prepare_threshold: the argument of psycopg, which a URL may give as a text. The value ``none``
-        turns prepared statements off, for poolers that use another server connection for each transaction
+    :param prepare_threshold: the argument of psycopg; in a URL it is a text. The value ``none`` turns
+        prepared statements off, for poolers that use another connection to the server for each transaction
         (PgBouncer in transaction mode).
-    :raises psycopg.OperationalError: no connection is possible. Its cause is a :class:`TimeoutError` if
-        connecting took too long.
+    :raises psycopg.OperationalError: no connection is possible. If it took too long to connect, the cause of
+        this error is a :class:`TimeoutError`.
     """
     threshold = _parse_threshold(prepare_threshold)
     try:
@@ -146,7 +150,7 @@ def _limit_wait(gen: PQGen[RV], seconds: float) -> PQGen[RV]:
         wanted = next(gen)
         deadline = time.monotonic() + seconds
         while True:
-            # psycopg resumes its generators at intervals even without an event, with 0 for "not ready"
+            # psycopg also resumes its generators at intervals without an event; the value 0 means "not ready"
             ready = yield wanted
             if ready:
                 deadline = time.monotonic() + seconds

@@ -1,7 +1,7 @@
-"""Helpers for revisions in ``migrations/versions`` that create tables and columns.
+"""Functions for revisions in ``migrations/versions`` that create tables and columns.
 
-MySQL commits after each statement that creates a table or a column. So some tables or columns may already
-exist when an interrupted upgrade runs again.
+MySQL commits after each statement that creates a table or a column. So when an interrupted upgrade runs
+again, some tables or columns already exist.
 """
 
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ _OPTIONS: Final[dict[str, Any]] = {
 
 
 def make_table(name: str, *elements: sa.schema.SchemaItem, **options: Any) -> None:
-    """Create a table unless it exists; ``options`` are SQLAlchemy's options for dialects.
+    """Create a table unless it exists. ``options`` are SQLAlchemy's options for dialects.
 
-    :raises Unavailable: a table with this name exists, and has other columns.
+    :raises Unavailable: a table with this name exists, but has other columns.
     """
     present = sa.inspect(op.get_bind())
     if not present.has_table(name):
         op.create_table(name, *elements, **_OPTIONS, **options)
         return
-    # only names of columns are compared, because databases report types in different spellings
+    # only the names of columns are compared, because databases report equal types in different spellings
     columns = {element.name for element in elements if isinstance(element, sa.Column)}
     if {column["name"] for column in present.get_columns(name)} != columns:
         raise Unavailable(

@@ -1,7 +1,7 @@
-"""The schema revisions that this version knows, and those that a database records, without Alembic.
+"""The schema revisions that this version knows, and the revisions that a database records, without Alembic.
 
-Each service and command compares revisions when it starts. Alembic would import every migration for this
-comparison, which takes a third of the time of a start; only a migration needs Alembic.
+Each service and command compares these revisions when it starts. For this comparison, Alembic would import
+every migration, which would take a third of the time of a start. So only migrations use Alembic.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def script_location() -> Path:
 
 @cache
 def known_revisions(branch: ExtensionTables | None = None) -> frozenset[str]:
-    """Return the revisions of the core or an extension: the four digits that begin names of files."""
+    """Return the revisions of the core or of an extension: the first four digits of names of files."""
     folder = script_location() / "versions" if branch is None else branch.revisions
     return frozenset(file.name.partition("_")[0] for file in folder.glob(f"{_DIGITS}_*.py"))
 
@@ -37,7 +37,7 @@ def newest_revision(branch: ExtensionTables | None = None) -> str | None:
 
 
 def read_revisions(conn: sa.Connection, branch: ExtensionTables | None = None) -> Sequence[str]:
-    """Return the recorded revisions: none or one, or several if another program has recorded them."""
+    """Return the recorded revisions: none or one, or several if another program has written to the table."""
     name = VERSION_TABLE if branch is None else branch.version_table
     if not sa.inspect(conn).has_table(name):
         return ()

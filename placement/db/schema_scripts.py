@@ -1,7 +1,7 @@
 """Runs the migrations with Alembic.
 
-An import of Alembic takes as long as the rest of a command, so :mod:`placement.db.migration` imports this
-module only for a migration.
+The import of Alembic takes as long as everything else in a command. So :mod:`placement.db.migration` imports
+this module only for a migration.
 """
 
 import sqlalchemy as sa
@@ -14,7 +14,7 @@ from placement.db.tables import ExtensionTables
 
 
 def upgrade_tables(conn: sa.Connection, revision: str, branch: ExtensionTables | None = None) -> None:
-    """Migrate the tables of the core or of an extension; raise ValueError without such a revision."""
+    """Migrate the tables of the core or of an extension; raise ValueError if the revision is unknown."""
     try:
         command.upgrade(_alembic_config(conn, branch), revision)
     except CommandError as error:
@@ -22,7 +22,7 @@ def upgrade_tables(conn: sa.Connection, revision: str, branch: ExtensionTables |
 
 
 def stamp_tables(conn: sa.Connection, revision: str) -> None:
-    """Record a revision of the core without migrations; raise ValueError without such a revision."""
+    """Record a revision of the core without migrating; raise ValueError if the revision is unknown."""
     try:
         command.stamp(_alembic_config(conn), revision)
     except CommandError as error:
@@ -31,7 +31,7 @@ def stamp_tables(conn: sa.Connection, revision: str) -> None:
 
 def _alembic_config(connection: sa.Connection, branch: ExtensionTables | None = None) -> Config:
     config = Config()
-    # configparser interpolates values, so a percent sign in a path has to be doubled
+    # configparser interpolates percent signs in values, so a percent sign in a path has to be doubled
     config.set_main_option("script_location", str(script_location()).replace("%", "%%"))
     config.attributes["connection"] = connection
     if branch is not None:

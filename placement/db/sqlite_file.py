@@ -1,7 +1,7 @@
-"""Checks whether a user can work with the file of an SQLite database, and explains what prevents it.
+"""Checks whether a user can work with the file of an SQLite database, and explains why not.
 
-SQLite creates other files (``-wal``, ``-shm``) in the folder of the database even for reading, so it needs
-permission to write there. SQLite's own error message ("unable to open database file") names neither the file
+Even to read a database, SQLite creates other files (``-wal``, ``-shm``) in its folder, so the user needs the
+permission to write there. SQLite's own error message ("unable to open database file") shows neither the file
 nor the folder.
 """
 
@@ -18,12 +18,12 @@ SERVICE_USER: Final = "placement"
 
 _READ_WRITE: Final = os.R_OK | os.W_OK
 _BESIDE: Final = ("", "-wal", "-shm")
-"""The suffixes of the names of a database's files."""
+"""The files of a database have its name with one of these suffixes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemUser:
-    """A user of the operating system, with the ids for file permissions."""
+    """A user of the operating system, with the ids that file permissions depend on."""
 
     name: str
     uid: int
@@ -52,7 +52,7 @@ def path_of(url: str) -> Path | None:
 
 
 def missing_file(url: str) -> str | None:
-    """Return an error about the missing file, with the command that creates it; None if the file exists."""
+    """Return an error about a missing file, with the command that creates it; None if the file exists."""
     path = path_of(url)
     if path is None or path.exists():
         return None
@@ -60,9 +60,9 @@ def missing_file(url: str) -> str | None:
 
 
 def file_obstacle(url: str, user: SystemUser | None = None) -> str | None:
-    """Return why a user cannot use or create the file, with the remedy; None if nothing prevents it.
+    """Return the reason, with the remedy, why a user cannot use or create the file; None if the user can.
 
-    :param user: the user; None means the user of this process.
+    :param user: the user; None for the user of this process.
     """
     path = path_of(url)
     if path is None:
@@ -90,7 +90,10 @@ def file_obstacle(url: str, user: SystemUser | None = None) -> str | None:
 
 
 def _may_exist(path: Path) -> bool:
-    """Return whether a path exists, or this process may not see it, which another check reports."""
+    """Return whether a path exists. Also return True if this process has no right to see it.
+
+    Another check then reports the missing right.
+    """
     try:
         return path.exists()
     except PermissionError:
@@ -99,11 +102,11 @@ def _may_exist(path: Path) -> bool:
 
 def _has_access(path: Path, wanted: int, user: SystemUser | None) -> bool:
     if user is None:
-        # the check uses effective ids, because sudo and setuid change them, and the kernel checks them
+        # effective ids are checked, because the kernel uses these ids, which sudo and setuid change
         return os.access(path, wanted, effective_ids=True)
     found = path.stat()
-    # the kernel checks exactly one of the three parts of the mode: an owner without a permission does not get
-    # it through the group
+    # the kernel checks exactly one of the three parts of the mode. So an owner without a permission does not
+    # get this permission from the group.
     shift = 6 if found.st_uid == user.uid else 3 if found.st_gid in user.groups else 0
     return found.st_mode >> shift & wanted == wanted
 
@@ -113,5 +116,5 @@ def _own_name() -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
-        # in a container, the process may run with a user id that has no name
+        # in a container, the user id of the process sometimes has no name
         return str(uid)

@@ -30,22 +30,25 @@ _mysql: Final[dict[str, Any]] = {
 metadata = sa.MetaData(naming_convention=_naming)
 
 NO_ID: Final[sa.ColumnElement[int]] = sa.literal_column("-1")
-"""An id that no row has, so that a foreign key refuses it."""
+"""An id that no row has. A foreign key refuses a row with this id."""
 
 ConsumerId: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-"""The type of consumers' ids: each attempted claim uses up an id, so 32 bits are not enough. SQLite's
-integers always have 64 bits.
+"""The type of consumers' ids. Each attempt to claim uses up an id, even if it fails, so 32 bits are not
+enough. Integers of SQLite always have 64 bits.
 """
 
 
 RESERVATION: Final = "RESERVATION"
-"""The consumer type of reservations; a consumer of another type is not a reservation."""
+"""The consumer type of reservations. Consumers of other types are not reservations."""
 WINDOW_HOLD: Final = "WINDOW_HOLD"
 """The consumer type of holds, which keep amounts free for windows (:mod:`placement.store.holds`)."""
 
 
 def define_table(name: str, *parts: sa.schema.SchemaItem, among: sa.MetaData = metadata) -> sa.Table:
-    """Define a table with the options of each kind of database; each extension has its own metadata."""
+    """Define a table with the options for each kind of database.
+
+    :param among: the metadata to which the table belongs. Each extension has its own metadata.
+    """
     return sa.Table(name, among, *parts, sqlite_autoincrement=True, **_mysql)
 
 
@@ -53,7 +56,7 @@ def define_table(name: str, *parts: sa.schema.SchemaItem, among: sa.MetaData = m
 class ExtensionTables:
     """The tables of an extension, and the branch of Alembic migrations that creates them.
 
-    :param revisions: the folder of the branch; its revisions are numbers of four digits.
+    :param revisions: the folder of the branch. The revisions in it are numbers of four digits.
     """
 
     name: str
@@ -62,7 +65,7 @@ class ExtensionTables:
 
     @classmethod
     def from_branch(cls, name: str, revisions: Path) -> "ExtensionTables":
-        """Return the tables of an extension, at first only the table with the revision of its branch."""
+        """Return the tables of an extension: at first, only the table with the revision of the branch."""
         tables = cls(name, revisions, sa.MetaData(naming_convention=_naming))
         sa.Table(
             tables.version_table, tables.metadata, sa.Column("version_num", sa.String(32), primary_key=True)
@@ -71,7 +74,7 @@ class ExtensionTables:
 
     @property
     def version_table(self) -> str:
-        """The table of Alembic with the revision of the branch; its name contains the extension's."""
+        """The name of Alembic's table with the revision of the branch. It contains the extension's name."""
         return f"alembic_version_{self.name}"
 
     def define_table(self, name: str, *parts: sa.schema.SchemaItem) -> sa.Table:
@@ -80,8 +83,8 @@ class ExtensionTables:
 
 
 def is_same_text(column: sa.ColumnElement[str], text: sa.ColumnElement[str] | str) -> sa.ColumnElement[bool]:
-    """Return the SQL condition that a column equals a text exactly; the text may be a parameter."""
-    # the length is compared, too, because MariaDB ignores trailing blanks in comparisons
+    """Return the SQL condition that a column is exactly equal to a text or a parameter."""
+    # lengths are also compared, because MariaDB ignores blanks at the end of texts in comparisons
     return (column == text) & (sa.func.length(column) == sa.func.length(text))
 
 
@@ -91,7 +94,7 @@ def extension_tables() -> list[ExtensionTables]:
 
 
 def all_metadata() -> list[sa.MetaData]:
-    """Return the SQLAlchemy metadata of the core's tables, then that of the tables of each extension."""
+    """Return the SQLAlchemy metadata of the core's tables, followed by the metadata of each extension."""
     return [metadata, *(each.metadata for each in extension_tables())]
 
 
@@ -115,11 +118,11 @@ resource_providers = define_table(
     sa.Column("uuid", sa.String(36), nullable=False, unique=True),
     sa.Column("name", sa.String(200), nullable=False, unique=True),
     sa.Column("generation", sa.BigInteger, nullable=False),
-    # if a provider is a root, parent_id and root_id are NULL
+    # for a root provider, parent_id and root_id are NULL
     sa.Column("root_id", sa.Integer, sa.ForeignKey("resource_providers.id"), nullable=True, index=True),
     sa.Column("parent_id", sa.Integer, sa.ForeignKey("resource_providers.id"), nullable=True, index=True),
-    # the change bucket of the provider, and two values of the bucket's counter: at the last change, and at
-    # the last change of anything but usage
+    # the change bucket of the provider, and two values of the bucket's counter: at the last change of the
+    # provider, and at its last change other than a change of usage
     sa.Column("bucket", sa.SmallInteger, nullable=False),
     sa.Column("change_seq", sa.BigInteger, nullable=False),
     sa.Column("described_seq", sa.BigInteger, nullable=False, server_default="0"),
@@ -184,37 +187,36 @@ allocations = define_table(
 
 consumer_groups = define_table(
     "consumer_groups",
-    # the consumer is the key, because a consumer is in at most one group; the row disappears with the
-    # consumer
+    # the consumer is the key, because a consumer is in at most one group. The row is deleted with the
+    # consumer.
     sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("name", sa.String(255), nullable=False, index=True),
 )
 
 reservations = define_table(
     "reservations",
-    # allocations and project belong to the consumer; if the consumer is deleted, the reservation is deleted,
-    # too
+    # the consumer has the allocations and the project. The reservation is deleted together with the consumer.
     sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
-    # only claims for this group may use the reservation; NULL: all claims of the project may use it
+    # only claims for this group can use the reservation; NULL means that all claims of the project can use it
     sa.Column("claim_group", sa.String(255), nullable=True),
-    # by the clock of the database (see placement.db.clock)
+    # the end, by the clock of the database (see placement.db.clock)
     sa.Column("expires_at", sa.Double, nullable=False, index=True),
-    # a reservation with this time is a window; NULL: it holds its amounts from its creation on
+    # a reservation with a start is a window. NULL means that it holds its amounts from its creation on.
     sa.Column("starts_at", sa.Double, nullable=True, index=True),
     # seconds after starts_at and before expires_at in which a window holds its amounts, but no claim uses it
     sa.Column("lead_time", sa.Integer, nullable=False, server_default="0"),
     sa.Column("cleaning_time", sa.Integer, nullable=False, server_default="0"),
-    # what happens to guests at the end: an EndAction
+    # an EndAction: the action for guests at the end of their claims
     sa.Column("on_end", sa.String(16), nullable=False, server_default="none"),
-    # whether a maintenance takes a whole host away
+    # whether the reservation holds a whole host for a maintenance
     sa.Column("is_maintenance", sa.Boolean, nullable=False, server_default=sa.false()),
-    # whether a window that has not begun may move to another, equivalent host
+    # whether the service can move the window to an equivalent host before its start
     sa.Column("is_movable", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
 planned_allocations = define_table(
     "planned_allocations",
-    # the rows become allocations when the window begins, and disappear with the consumer
+    # the rows become allocations when the window begins. They are deleted with the consumer.
     sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("provider_id", sa.ForeignKey("resource_providers.id"), primary_key=True, index=True),
     sa.Column("resource_class_id", sa.ForeignKey("resource_classes.id"), primary_key=True, index=True),
@@ -223,8 +225,9 @@ planned_allocations = define_table(
 
 window_promises = define_table(
     "window_promises",
-    # a window from which claims take: what it holds and what these claims use together, which the window gets
-    # back as long as it lasts; the rows disappear with the consumer
+    # the promised amounts of a window from which claims have taken amounts. They are the amounts that the
+    # window still holds, plus the amounts of these claims. Until the end of the window, the window gets back
+    # the amounts that the claims release. The rows are deleted with the consumer.
     sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
     sa.Column(
         "provider_id",
@@ -238,12 +241,12 @@ window_promises = define_table(
 
 booked_windows = define_table(
     "booked_windows",
-    # the history of windows: the uuid is that of a reservation, which may be gone
+    # the history of windows. The uuid is the uuid of a reservation that perhaps no longer exists.
     sa.Column("uuid", sa.String(36), primary_key=True),
     sa.Column("project_id", sa.String(255), nullable=False),
     sa.Column("user_id", sa.String(255), nullable=False),
     sa.Column("claim_group", sa.String(255), nullable=True),
-    # these five columns have the values of the reservation
+    # the next five columns have the values of the reservation
     sa.Column("on_end", sa.String(16), nullable=False, server_default="none"),
     sa.Column("starts_at", sa.Double, nullable=False, index=True),
     sa.Column("expires_at", sa.Double, nullable=False),
@@ -251,9 +254,9 @@ booked_windows = define_table(
     sa.Column("cleaning_time", sa.Integer, nullable=False, index=True),
     # the promised amounts by resource class, as JSON
     sa.Column("resources", sa.Text, nullable=False),
-    # expires_at, or the time of a deletion before it
+    # the same time as expires_at, or the time of an earlier deletion
     sa.Column("ended_at", sa.Double, nullable=False, index=True),
-    # when the window was booked, and when it got its end
+    # the time when the window was booked, and the time when its end was last set
     sa.Column("booked_at", sa.Double, nullable=False, server_default="0"),
     sa.Column("end_set_at", sa.Double, nullable=False, server_default="0"),
     sa.Index("ix_booked_windows_project_id_ended_at", "project_id", "ended_at"),
@@ -270,34 +273,36 @@ deleted_providers = define_table(
 
 claim_expiries = define_table(
     "claim_expiries",
-    # the consumer expires at that time by the clock of the database, if it still has this generation
+    # the consumer expires at this time by the clock of the database, if it still has this generation
     sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("generation", sa.BigInteger, nullable=False),
     sa.Column("expires_at", sa.Double, nullable=False, index=True),
-    # whether the claim ends at that time in any case; otherwise a client may confirm it
+    # whether the claim ends at this time in any case; otherwise a client can confirm it
     sa.Column("is_final", sa.Boolean, nullable=False, server_default=sa.false()),
-    # the time until which no later window shortens a preemptible claim; no window shortens other claims
+    # until this time, no later window shortens a preemptible claim. Windows never shorten other claims.
     sa.Column("kept_until", sa.Double, nullable=True),
-    # the consumer of the window from which a claim that ends has taken its amounts; the window may be gone
+    # the consumer of the window from which a claim with an end time has taken its amounts. Perhaps the window
+    # no longer exists.
     sa.Column("window_id", ConsumerId, nullable=True, index=True),
-    # when a claim with an end time was written
+    # the time when a claim with an end time was written
     sa.Column("booked_at", sa.Double, nullable=False, server_default="0"),
     # seconds from the end of the claim to expires_at
     sa.Column("cleaning_time", sa.Integer, nullable=False, server_default="0", index=True),
-    # what happens to guests at the end: an EndAction
+    # an EndAction: the action for the guest at the end
     sa.Column("on_end", sa.String(16), nullable=False, server_default="none"),
 )
 
 ended_claims = define_table(
     "ended_claims",
-    # data for time events of a claim with an on_end after its release, when its consumer is deleted
+    # data for time events about a claim with an on_end, after its amounts are released and its consumer is
+    # deleted
     sa.Column("uuid", sa.String(36), primary_key=True),
     sa.Column("project_id", sa.String(255), nullable=False),
     sa.Column("consumer_type", sa.String(255), nullable=True),
     sa.Column("booked_at", sa.Double, nullable=False),
     sa.Column("ends_at", sa.Double, nullable=False, index=True),
     sa.Column("on_end", sa.String(16), nullable=False),
-    # the uuids of the root providers of its amounts, as JSON
+    # the uuids of the roots of the providers that the claim used, as JSON
     sa.Column("roots", sa.Text, nullable=True),
 )
 

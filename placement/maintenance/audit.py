@@ -29,7 +29,7 @@ from placement.store import time_schedule
 class TreeRoots:
     """The roots of providers by the providers' ids, and the providers without a root.
 
-    ``of`` maps the id of each provider to the id of its root; a root itself maps to None, as in the database.
+    ``of`` maps the id of each provider to the id of its root. As in the database, a root itself maps to None.
     ``orphans`` are providers with an ancestor that does not exist. ``loops`` are providers that are their own
     ancestors, and the descendants of such providers.
     """
@@ -40,12 +40,12 @@ class TreeRoots:
 
 
 def find_roots(parents: Mapping[int, int | None]) -> TreeRoots:
-    """Find the root of every provider with a finite chain of parents."""
+    """Find the root of each provider, and the providers without a root."""
     roots: dict[int, int] = {}
     orphans: set[int] = set()
     loops: set[int] = set()
     for start in parents:
-        # ids of the current chain of parents, in order; a dictionary, because each step checks for a loop
+        # the ids of the current chain of parents, in order; in a dictionary each step quickly finds a loop
         chain: dict[int, None] = {}
         provider_id = start
         while True:
@@ -70,8 +70,8 @@ def find_roots(parents: Mapping[int, int | None]) -> TreeRoots:
 def parents_first(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield rows with ``id`` and ``parent_id``, parents before children, otherwise in the given order.
 
-    Foreign keys require that a parent is inserted first. Rows are left out if their chain of parents does not
-    end within the rows.
+    Foreign keys require that a parent is inserted before its children. A row is left out if its chain of
+    parents does not end at a row without a parent.
     """
     done: set[int] = set()
     waiting: dict[int, list[dict[str, Any]]] = {}
@@ -89,7 +89,7 @@ def parents_first(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 class AuditProblem(StrEnum):
-    """The kinds of contradictions; commands print these values."""
+    """The kinds of contradictions; the values are the texts that commands print."""
 
     NO_CONSUMER = "allocations without consumer"
     NO_ALLOCATIONS = "consumer without allocations"
@@ -103,7 +103,7 @@ class AuditProblem(StrEnum):
 
     @property
     def is_healable(self) -> bool:
-        """Return whether the problem can be repaired without a decision by the operator."""
+        """Return whether contradictions of this kind can be repaired without a decision by the operator."""
         return self not in (
             AuditProblem.NO_PARENT,
             AuditProblem.LOOP,
@@ -116,7 +116,8 @@ class AuditProblem(StrEnum):
 class DatabaseFinding:
     """A contradiction in the row ``id``.
 
-    ``subject`` is the uuid of its provider or consumer; a text with the id stands for a missing consumer.
+    ``subject`` is the uuid of the provider or the consumer. If the consumer does not exist, ``subject`` is a
+    text with the id of the consumer.
     """
 
     problem: AuditProblem
@@ -153,7 +154,8 @@ _without_allocations: Final = (
     sa.select(_c.id, _c.uuid, _c.project_id)
     .where(
         ~sa.exists().where(_a.consumer_id == _c.id),
-        # a window that begins later has planned allocations instead, and claims may have all its amounts
+        # a reservation has planned allocations instead of allocations until its window begins; if claims have
+        # taken all its amounts, only promises are left
         ~sa.exists().where(planned_allocations.c.consumer_id == _c.id),
         ~sa.exists().where(window_promises.c.consumer_id == _c.id),
     )
@@ -162,7 +164,7 @@ _without_allocations: Final = (
 
 
 def without_consumer(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Return allocations without a consumer row, which no client can see or release."""
+    """Return the allocations without a row of a consumer; no client can see or release these allocations."""
     held: dict[int, list[str]] = {}
     for consumer_id, provider, name, used in conn.execute(_without_consumer):
         held.setdefault(consumer_id, []).append(f"{used} {name} of {provider}")
@@ -175,7 +177,7 @@ def without_consumer(conn: sa.Connection) -> list[DatabaseFinding]:
 
 
 def without_allocations(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Return consumers without allocations; they should have been deleted with their last allocation."""
+    """Return the consumers without allocations, which should have been deleted with the last allocation."""
     return [
         DatabaseFinding(AuditProblem.NO_ALLOCATIONS, consumer_id, uuid, f"of project {project}")
         for consumer_id, uuid, project in conn.execute(_without_allocations)
@@ -183,7 +185,7 @@ def without_allocations(conn: sa.Connection) -> list[DatabaseFinding]:
 
 
 def wrong_trees(conn: sa.Connection) -> Iterator[DatabaseFinding]:
-    """Yield providers that have no root, or a root other than the end of their chain of parents."""
+    """Yield the providers that have no root, and those with a root that is not the end of their chain."""
     rows, roots = _read_trees(conn)
     for provider_id, row in rows.items():
         if provider_id in roots.loops:
@@ -200,7 +202,7 @@ def wrong_trees(conn: sa.Connection) -> Iterator[DatabaseFinding]:
 
 
 def right_roots(conn: sa.Connection) -> dict[int, int | None]:
-    """Return the right ``root_id`` of each provider that has a wrong one, by the provider's id."""
+    """Return the right ``root_id`` of each provider with a wrong ``root_id``, by the provider's id."""
     rows, roots = _read_trees(conn)
     return {provider_id: root for provider_id, root in roots.of.items() if rows[provider_id].root_id != root}
 
@@ -229,16 +231,16 @@ _with_names: Final = (
     .order_by(_p.id, resource_classes.c.id)
 )
 _over_capacity: Final = _with_names.add_columns(*INVENTORY_COLUMNS).where(
-    # the capacity is not rounded here, which makes no difference in a comparison with an integer
+    # the capacity is not rounded here, because rounding does not change a comparison with an integer
     _used.c.used > (_i.total - _i.reserved) * _i.allocation_ratio
 )
 _without_inventory: Final = _with_names.where(_i.provider_id.is_(None))
 
 
 def over_capacity(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Return the inventories of which more than the capacity is allocated.
+    """Return the inventories with allocations of more than the capacity.
 
-    This is no defect of the service: an inventory may be reduced below its usage.
+    Such an inventory is no defect of the service: clients are allowed to reduce an inventory below its usage.
     """
     return [
         DatabaseFinding(
@@ -252,7 +254,7 @@ def over_capacity(conn: sa.Connection) -> list[DatabaseFinding]:
 
 
 def without_inventory(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Return allocations of a resource class for which the provider has no inventory."""
+    """Return the allocations of resource classes for which the provider has no inventory."""
     return [
         DatabaseFinding(AuditProblem.NO_INVENTORY, provider_id, uuid, f"{name}: {used} used, no inventory")
         for provider_id, uuid, name, used in conn.execute(_without_inventory)
@@ -278,14 +280,14 @@ def _orphans_in(table: sa.Table) -> sa.Select[Any]:
 
 
 WINDOW_TABLES: Final = (planned_allocations, window_promises)
-"""Tables with amounts of windows that are no allocations; each row needs a reservation with a start."""
+"""The tables with amounts of windows that are no allocations; each row needs a reservation with a start."""
 _without_window: Final = tuple(map(_orphans_in, WINDOW_TABLES))
 
 
 def without_window(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Return planned allocations and promises without a reservation that has a start.
+    """Return the planned allocations and promises that belong to no reservation with a start.
 
-    Such planned allocations never begin, and keep nothing free.
+    Such planned allocations never begin, and keep no capacity free.
     """
     return [
         DatabaseFinding(
@@ -300,7 +302,10 @@ def without_window(conn: sa.Connection) -> list[DatabaseFinding]:
 
 
 def wrong_holds(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Return holds that are wrong; if a hold is too small, other consumers can claim promised amounts."""
+    """Return the holds that are wrong.
+
+    If a hold is too small, other consumers can claim the promised amounts.
+    """
     found = time_schedule.find_wrong_holds(conn)
     if not found:
         return []

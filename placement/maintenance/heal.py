@@ -1,4 +1,4 @@
-"""Repairs contradictions that an audit has found, if the repair needs no guess and loses no allocation."""
+"""Repairs contradictions that an audit has found, if a repair needs no guess and loses no allocation."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from placement.store.consumers import ConsumerOwnership
 
 
 def advance_sequence(conn: sa.Connection, table: sa.Table) -> None:
-    """Set the sequence of a table so that the next id is above all existing ids.
+    """Set the sequence of a table so that the next id is greater than all existing ids.
 
-    PostgreSQL has a sequence that is independent of rows; SQLite and MySQL derive the next id from existing
-    ids.
+    PostgreSQL has a sequence that is independent of the rows. SQLite and MySQL derive the next id from the
+    existing ids.
     """
     if conn.dialect.name == "postgresql":
         sequence = sa.func.pg_get_serial_sequence(table.name, "id")
@@ -32,17 +32,20 @@ def advance_sequence(conn: sa.Connection, table: sa.Table) -> None:
         conn.execute(sa.select(sa.func.setval(sequence, highest)))
 
 
-# SQLite allows 32,766 values in one statement
+# SQLite allows at most 32,766 values in one statement
 _CHUNK: Final = 10_000
 """Maximum number of ids in one statement."""
-# a repair of holds locks buckets, so a long repair would make claims wait
+# a repair of holds locks buckets, so claims would wait for the end of a long repair
 _HOLDS_CHUNK: Final = 100
 """Maximum number of holds that one transaction repairs."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealOutcome:
-    """The repaired contradictions (in a dry run: the repairable ones), and the remaining contradictions."""
+    """The repaired contradictions and the remaining contradictions.
+
+    A dry run repairs nothing, so ``repaired`` has the contradictions that can be repaired.
+    """
 
     repaired: Sequence[DatabaseFinding]
     remaining: Sequence[DatabaseFinding]
@@ -51,9 +54,9 @@ class HealOutcome:
 def heal_database(
     database: ServiceDatabase, owner: ConsumerOwnership, *, dry_run: bool = False
 ) -> HealOutcome:
-    """Repair contradictions while the service runs, in separate transactions for each kind.
+    """Repair contradictions, also while the service runs, in separate transactions for each kind.
 
-    :param owner: the owner of allocations without a consumer.
+    :param owner: the owner of the new consumers of allocations without a consumer.
     """
     with database.read() as conn:
         found = audit.find_contradictions(conn)
@@ -70,7 +73,7 @@ def heal_database(
         findings = [finding for finding in found if finding.problem is problem]
         for start in range(0, len(findings), chunk):
             database.write(partial(repair, findings=findings[start : start + chunk]))
-    # the database is read again, because the service may have caused or removed a finding meanwhile
+    # the database is read again, because requests have perhaps caused or removed a contradiction meanwhile
     with database.read() as conn:
         remaining = audit.find_contradictions(conn)
     return HealOutcome([finding for finding in healable if finding not in remaining], remaining)
@@ -78,7 +81,7 @@ def heal_database(
 
 def _adopt_allocations(tx: WriteTransaction, owner: ConsumerOwnership) -> None:
     """Give allocations without a consumer a new consumer, with a new uuid, because the old uuid is lost."""
-    # the findings are searched again in this transaction, because clients may have changed the findings
+    # this transaction searches again, because clients have perhaps changed the allocations meanwhile
     consumer_ids = [finding.id for finding in audit.without_consumer(tx.conn)]
     if consumer_ids:
         tx.renew_epoch()
@@ -97,7 +100,7 @@ def _adopt_allocations(tx: WriteTransaction, owner: ConsumerOwnership) -> None:
                 for consumer_id in consumer_ids
             ],
         )
-        # rows with explicit ids do not advance PostgreSQL's sequence
+        # inserted rows with explicit ids do not advance PostgreSQL's sequence
         advance_sequence(tx.conn, consumers)
 
 
@@ -117,10 +120,10 @@ def _delete_idle(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> N
 
 
 def _cancel_plans(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
-    """Delete planned allocations and promises without a time, and consumers that have no allocations left."""
+    """Delete planned allocations and promises without a time, and consumers that then have no allocations."""
     subjects = [finding.subject for finding in findings]
     consumer_store.lock(tx, subjects)
-    # the findings are searched again under the locks, because clients may have changed the findings
+    # this transaction searches again under the locks, because clients have perhaps changed rows meanwhile
     chosen = {finding.id for finding in audit.without_window(tx.conn)}.intersection(
         finding.id for finding in findings
     )
@@ -131,14 +134,14 @@ def _cancel_plans(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> 
 
 
 def _set_holds(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
-    """Give these providers the holds that their windows need, even above the capacity."""
+    """Give these providers the holds that their windows need, even if the usage then exceeds the capacity."""
     repair = holds.plan_repair(tx, sorted({finding.subject for finding in findings}))
     write_claims(tx, repair.claims, repair.locked, are_promised=True)
 
 
 def _set_roots(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
     """Correct the roots of these providers according to their parents, while all trees are locked."""
-    # providers are locked before trees, in the same order as by requests that move a provider
+    # providers are locked before trees, because requests that move a provider lock in the same order
     tx.lock(finding.subject for finding in findings)
     tx.lock_trees()
     right = audit.right_roots(tx.conn)

@@ -17,7 +17,10 @@ from placement.store.consumers import ConsumerOwnership
 
 @contextmanager
 def open_database(url: str) -> Iterator[ServiceDatabase]:
-    """Open the database of a URL, or raise Unavailable for a schema of another version."""
+    """Open the database at a URL, and close it at the end of the context.
+
+    :raises Unavailable: this version cannot work with the schema of the database.
+    """
     migration.require_schema(url)
     database = ServiceDatabase(url, WHOLE_DATABASE)
     try:
@@ -30,15 +33,15 @@ class Takeover(Protocol):
     """Converts a database of another program to a database of this service, before the migration."""
 
     def __call__(self, conf: cfg.ConfigOpts) -> str | None:
-        """Take over the database if it belongs to another program and the configuration allows it.
+        """Take over the database if it belongs to another program and the configuration allows this.
 
-        :returns: a description of the steps; None if there was nothing to take over.
+        :returns: a description of the steps; None if no database had to be taken over.
         :raises Unavailable: the database cannot be taken over.
         """
 
 
 def incomplete_owner(conf: cfg.ConfigOpts) -> ConsumerOwnership:
-    """Return the owner for consumers that have no record of their owner."""
+    """Return the owner for consumers without a record of their owner."""
     options = conf.placement
     return ConsumerOwnership(
         options.incomplete_consumer_project_id, options.incomplete_consumer_user_id, None
@@ -46,12 +49,12 @@ def incomplete_owner(conf: cfg.ConfigOpts) -> ConsumerOwnership:
 
 
 def sync(conf: cfg.ConfigOpts, revision: str = "head") -> list[str]:
-    """Migrate the schema to a revision, after the registered takeovers.
+    """Run the registered takeovers, and then migrate the schema to a revision.
 
-    :returns: descriptions of the steps of takeovers.
+    :returns: the descriptions of the steps of takeovers.
     :raises Unavailable: the database does not answer, or this version cannot work with its content.
     """
-    # takeovers come before the migration, which refuses tables of another program
+    # takeovers come before the migration, because the migration refuses tables of another program
     takeovers: list[Takeover] = list(extensions.registered_objects("takeovers").values())
     done = [said for each in takeovers if (said := each(conf)) is not None]
     migration.upgrade_schema(conf.placement_database.connection, revision)

@@ -12,14 +12,14 @@ from placement.notifications.position_file import NotifierPosition, PositionFile
 from placement.notifications.webhook import DeliveryFailed
 from placement.store.time_events import EventInterval, TimeEvent, list_events
 
-# transactions last seconds; a server that takes over may be behind by as much
+# a transaction can last some seconds, and after a failover the clock can be some seconds behind
 OVERLAP: Final = 60.0
-"""Seconds before the position that each round reads again."""
-# a notifier that was down for months reads them in parts
+"""Each round reads again this number of seconds before the position."""
+# after months without a notifier, the next notifier reads these months in parts
 MAX_INTERVAL: Final = 7 * 86_400.0
 """Maximum number of seconds that a round reads."""
 ROUND_PAUSE: Final = 10.0
-"""Seconds between two rounds."""
+"""The number of seconds between two rounds."""
 MAX_PAUSE: Final = 60.0
 """Maximum number of seconds between two attempts to deliver an event."""
 _SAVED_PART: Final = 50
@@ -29,12 +29,12 @@ _PAGE: Final = 500
 
 
 def pause_after(attempts: int) -> float:
-    """Return the seconds to wait after a number of failed attempts: 1, 2, 4, and so on up to the maximum."""
+    """Return the number of seconds to wait after failed attempts: 1, 2, 4, and so on up to the maximum."""
     return min(MAX_PAUSE, 2.0 ** min(attempts - 1, 10))
 
 
 def advance_position(position: NotifierPosition, until: float) -> NotifierPosition:
-    """Return the position at ``until``, before which all events are delivered, with the recent events."""
+    """Return a position at ``until``, with its recent events; all events before ``until`` are delivered."""
     recent = {name: each for name, each in position.recent.items() if each >= until - OVERLAP}
     return NotifierPosition(until, recent)
 
@@ -43,11 +43,11 @@ def advance_position(position: NotifierPosition, until: float) -> NotifierPositi
 class EventNotifier:
     """Delivers the events of a database.
 
-    :param post: a function that sends a document, or raises :class:`DeliveryFailed`.
+    :param post: a function that sends a document; it raises :class:`DeliveryFailed` if it cannot send it.
     :param pause: a function that waits for a number of seconds.
-    :param report: a function that receives a sentence for the operator.
-    :param notice: seconds from an announcement to the announced time.
-    :param max_attempts: maximum number of attempts for one event; None: no limit.
+    :param report: a function that shows a sentence to the operator.
+    :param notice: the number of seconds from an announcement to the announced time.
+    :param max_attempts: the maximum number of attempts to deliver an event; None means no limit.
     """
 
     database: ServiceDatabase
@@ -61,7 +61,7 @@ class EventNotifier:
     def run_round(self) -> bool:
         """Deliver the events since the last round; return whether all events up to now are delivered.
 
-        The first round with a new file delivers nothing, and stores the current time as the position.
+        The first round with a new file delivers no events, and stores the current time as the position.
 
         :raises DeliveryFailed: all attempts to deliver an event failed.
         """
@@ -71,7 +71,7 @@ class EventNotifier:
         if position is None:
             self.file.write(NotifierPosition(now))
             return True
-        # the database's clock may be behind its clock of an earlier round, after a failover
+        # after a failover, the database's clock can be behind the clock of an earlier round
         until = max(position.time, min(now, position.time + MAX_INTERVAL))
         interval = EventInterval(position.time - OVERLAP, until, self.notice)
         for page in self._read_pages(interval):
@@ -90,14 +90,14 @@ class EventNotifier:
                 self._deliver_event(event)
                 recent[event.event_id] = event.instant
                 unsaved += 1
-                # in a burst, the file is not written after each event, because it contains all recent events
+                # in a burst, the file is not written after each event, because all recent events are in it
                 if unsaved * _SAVED_PART >= len(recent):
                     self.file.write(NotifierPosition(position.time, recent))
                     unsaved = 0
         finally:
             if unsaved:
                 self.file.write(NotifierPosition(position.time, recent))
-        # the first page may contain only events of the overlap
+        # perhaps the first page contains only events of the overlap
         time = max(position.time, page[-1].instant)
         return advance_position(NotifierPosition(position.time, recent), time)
 

@@ -1,6 +1,6 @@
 """The file with the position of a notifier, and the lock of this file.
 
-After each crash, the file is complete.
+The file is complete even after a crash.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any, Final
 from placement.exceptions import Conflict, InvalidRequest
 
 _VERSION: Final = 1
-# a wrong file, such as /dev/zero, must not fill the memory
+# a wrong path, such as /dev/zero, must not fill the memory
 _MAX_BYTES: Final = 64 * 1024 * 1024
-"""Maximum size of the file."""
+"""The maximum number of bytes of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,10 @@ class NotifierPosition:
 
     @classmethod
     def from_document(cls, document: Any) -> NotifierPosition:
-        """Return the position from a JSON document, or raise ValueError."""
+        """Return the position from a JSON document.
+
+        :raises ValueError: the document has no valid position.
+        """
         if not isinstance(document, dict) or document.get("version") != _VERSION:
             raise ValueError(f"it is no document of version {_VERSION}")
         time, recent = document.get("position"), document.get("recent")
@@ -61,14 +64,17 @@ class PositionFile:
     path: Path
 
     def read(self) -> NotifierPosition | None:
-        """Return the position; None if there is no file. InvalidRequest: it is unreadable or incomplete."""
+        """Return the position; None if the file does not exist.
+
+        :raises InvalidRequest: the file cannot be read, or its content is no position.
+        """
         try:
             with self.path.open("rb") as file:
                 content = file.read(_MAX_BYTES)
             return NotifierPosition.from_document(json.loads(content))
         except FileNotFoundError:
             return None
-        # a hostile document may be nested too deeply for the parser
+        # a hostile document can be nested too deeply for the parser
         except (OSError, ValueError, RecursionError) as error:
             raise InvalidRequest(
                 f"--state {self.path} cannot be used: {error}. Restore it; or remove it, to begin with the"
@@ -76,7 +82,7 @@ class PositionFile:
             ) from error
 
     def write(self, position: NotifierPosition) -> None:
-        """Replace the file; after a power cut it is either the complete old or the complete new one.
+        """Replace the file; after a power cut, either the old file or the new file is there, and complete.
 
         :raises InvalidRequest: the file cannot be written.
         """
@@ -101,12 +107,12 @@ class PositionFile:
 
     @contextmanager
     def hold_lock(self) -> Iterator[None]:
-        """Hold the lock of the file, which ends with the process.
+        """Hold the lock of the file; the kernel releases the lock if the process ends.
 
         :raises Conflict: another process holds the lock.
-        :raises InvalidRequest: the file of the lock cannot be created.
+        :raises InvalidRequest: the lock's own file cannot be created.
         """
-        # the lock has its own file, because each write replaces the file with the position
+        # the lock has its own file, because each write replaces the file that has the position
         path = self.path.with_name(f"{self.path.name}.lock")
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""Posts documents to a webhook; each attempt has a time limit, whatever the server does."""
+"""Posts documents to a webhook; each attempt has a time limit, and the server cannot extend it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from placement.conf import installed_version
 from placement.exceptions import InvalidRequest
 
 TIMEOUT: Final = 30.0
-"""Seconds after which an attempt has failed."""
+"""The number of seconds after which an attempt has failed."""
 _MAX_REASON: Final = 200
-"""Maximum number of characters of the text of an error, which goes to the log."""
+"""The maximum number of characters of an error's text in the log."""
 
 
 class DeliveryFailed(Exception):
-    """The webhook has not accepted a document; the text has the reason."""
+    """The webhook has not accepted a document; the text of the exception has the reason."""
 
 
 @dataclass(slots=True)
 class _PostAttempt:
-    """An attempt to post in a separate thread; ``failure`` has the reason of a failure."""
+    """An attempt to post a document in a separate thread; ``failure`` has the reason if the attempt fails."""
 
     connection: HTTPConnection
     failure: str = "it did not answer in time"
@@ -36,11 +36,11 @@ class _PostAttempt:
 
 
 class EventWebhook:
-    """A webhook that takes JSON by POST; it accepts a document with any status from 200 to 299.
+    """A webhook that takes JSON by POST; each status from 200 to 299 means that it accepts the document.
 
-    Redirections are not followed, so a server cannot send events elsewhere.
+    The client does not follow redirections, so a server cannot send events to another address.
 
-    :param timeout: seconds after which an attempt has failed.
+    :param timeout: the number of seconds after which an attempt has failed.
     """
 
     def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
@@ -65,19 +65,23 @@ class EventWebhook:
         self._last: _PostAttempt | None = None
 
     def post_document(self, document: Mapping[str, Any]) -> None:
-        """Send a document, or raise DeliveryFailed if the webhook does not accept it in time."""
+        """Send a document.
+
+        :raises DeliveryFailed: the webhook did not accept the document in time.
+        """
         if not self.wait_ended(0):
-            # mostly the attempt waits for a name server that does not answer, and so would a further thread
+            # in most cases, the attempt before waits for a name server that does not answer, and a further
+            # thread would wait too
             raise DeliveryFailed("the attempt before has not ended yet")
         attempt = _PostAttempt(self._make_connection())
         self._last = attempt
         body = json.dumps(document).encode()
-        # a daemon, so that it does not keep the process alive
+        # the thread is a daemon, so that the process can end although the thread still runs
         thread = threading.Thread(target=self._post_aside, args=(attempt, body), daemon=True)
         thread.start()
         attempt.is_over.wait(self._timeout)
         if not attempt.is_over.is_set():
-            # timeouts of a socket begin again with each byte, so only this ends a slow answer
+            # a socket's timeout begins again with each byte, so only a shutdown ends a slow answer
             with suppress(OSError, AttributeError):
                 attempt.connection.sock.shutdown(socket.SHUT_RDWR)
             raise DeliveryFailed(f"it did not answer within {self._timeout:g} seconds")
@@ -103,11 +107,11 @@ class EventWebhook:
         connection = attempt.connection
         try:
             connection.request("POST", self._path, body, headers)
-            # the body of the answer does not matter, and may be endless
+            # the body of the answer is not read, because it does not matter and can be endless
             status = connection.getresponse().status
             attempt.failure = "" if 200 <= status < 300 else f"it answered with status {status}"
         except HTTPException as error:
-            # the text of this error is from the server, and may have control characters or repeat a secret
+            # the server determines the text of this error, so the text can have control characters or secrets
             attempt.failure = type(error).__name__
         except (OSError, ValueError, UnicodeError) as error:
             attempt.failure = f"{type(error).__name__}: {repr(str(error))[:_MAX_REASON]}"

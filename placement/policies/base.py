@@ -1,7 +1,7 @@
 """Common parts of policy rules, and the function that defines the rule of an operation.
 
-Names and defaults are those of "Placement Policies" in the OpenStack Placement documentation. So a policy
-file has the same effect in both services.
+The names and defaults of rules are the same as in "Placement Policies" of the OpenStack Placement
+documentation. So a policy file has the same effect in OpenStack Placement and in this service.
 """
 
 from typing import Final
@@ -67,7 +67,7 @@ def define_rule(
     """Return the policy rule for operations (pairs of method and path), for tokens with project scope.
 
     :param check: the default of the rule.
-    :param old_name: the former name of the rule, which policy files may still use.
+    :param old_name: the former name of the rule, which policy files can still use.
     """
     return policy.DocumentedRuleDefault(
         name=name,

@@ -1,9 +1,9 @@
-"""Decides with oslo.policy whether a caller may perform an operation.
+"""Decides with oslo.policy whether a caller is allowed to perform an operation.
 
 All rules are loaded at once, and loaded rules never change. If the operator's files change, newly loaded
-rules replace the old rules. So most requests read no file.
+rules replace the old rules. So a request does not read a policy file if the files have not changed.
 
-If a file cannot be read, all old rules stay in force.
+If a changed file cannot be used, all old rules stay in force.
 """
 
 import logging
@@ -22,16 +22,16 @@ from placement.policies import list_rules
 
 LOG = logging.getLogger(__name__)
 
-# the check of the files does not run at each request, because it takes tens of microseconds
+# the files are not checked at each request, because a check takes tens of microseconds
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
-"""Seconds between two checks whether policy files have changed."""
-# the file is checked several times, because a tool may just be replacing the file, and the defaults without a
-# file may allow more
+"""The number of seconds between two checks whether policy files have changed."""
+# the file is checked several times, because perhaps a tool is just replacing the file; until then, the
+# defaults without the file would perhaps allow more
 _LOOKS_WITHOUT_FILE: Final = 60
-"""Number of successive checks that find no policy file, after which the rules of the file are dropped."""
+"""After this number of successive checks without a policy file, the rules of the file are dropped."""
 _REMEMBERED: Final = 1024
-"""Maximum number of cached decisions; callers, rules and targets repeat often."""
-# some of these classes have no public name
+"""The maximum number of cached decisions; callers, rules and targets repeat often."""
+# a private module is imported, because some of these classes have no public name
 _PURE: Final = (
     _checks.TrueCheck,
     _checks.FalseCheck,
@@ -41,12 +41,12 @@ _PURE: Final = (
 )
 
 _Frozen = tuple[tuple[str, Any], ...]
-"""Attributes as a hashable tuple of pairs (name and value)."""
+"""Attributes in a hashable form: a tuple of pairs, each with a name and a value."""
 _Decide = Callable[[str, _Frozen, _Frozen], bool]
 
 
 class PolicyCaller(Protocol):
-    """A caller with those attributes that policy rules can check."""
+    """A caller with the attributes that policy rules can check."""
 
     def to_policy_values(self) -> dict[str, Any]:
         """Return attributes by name, such as ``user_id``, ``project_id``, ``roles`` and ``system_scope``."""
@@ -55,9 +55,9 @@ class PolicyCaller(Protocol):
 class PolicyEnforcer:
     """The policy rules in force: the defaults, overridden by the operator's policy file and folders.
 
-    ``[oslo_policy] policy_file`` and ``policy_dirs`` name the files. Changes of the files take effect within
-    a second. If a changed file is invalid, the error is logged, and the old rules stay in force. If the
-    policy file is missing or empty, its old rules stay in force for a minute.
+    The options ``[oslo_policy] policy_file`` and ``policy_dirs`` have the paths of the files. Changes of the
+    files take effect within a second. If a changed file is invalid, the error is logged, and the old rules
+    stay in force. If the policy file disappears or becomes empty, its old rules stay in force for a minute.
 
     :raises ValueError: a policy file is invalid.
     """
@@ -65,10 +65,10 @@ class PolicyEnforcer:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
-        # the files are listed before the rules are loaded, so that the next check notices a change in between
+        # the files are listed before the rules are loaded, so that the next check notices a change meanwhile
         self._loaded = _list_files(conf)
         self._file = conf.find_file(conf.oslo_policy.policy_file)
-        #: number of successive checks that found no policy file
+        #: the number of successive checks that found no policy file
         self._absent = 0
         self._decide = _decision_function(_load(conf))
 
@@ -77,8 +77,8 @@ class PolicyEnforcer:
     ) -> None:
         """Check that ``rule`` allows the caller to act on ``target``.
 
-        :param target: values for comparisons in rules, for instance the ``project_id`` of a query. None
-            stands for the ``project_id`` and ``user_id`` of the caller.
+        :param target: the values with which rules compare the caller, such as the ``project_id`` of a query.
+            None stands for the ``project_id`` and ``user_id`` of the caller.
         :raises placement.exceptions.Forbidden: the rule does not allow the operation.
         :raises oslo_policy.policy.PolicyNotRegistered: the rule does not exist.
         """
@@ -111,7 +111,7 @@ class PolicyEnforcer:
                 if self._absent < _LOOKS_WITHOUT_FILE:
                     return
             loaded = _load(self._conf)
-            # the files changed while the rules were loaded; the next check loads them again
+            # if the files changed while the rules were loaded, the next check loads the rules again
             if _list_files(self._conf) != found:
                 return
             self._loaded, self._file, self._absent = found, file, 0
@@ -123,7 +123,7 @@ class PolicyEnforcer:
 
 def get_enforcer() -> policy.Enforcer:
     """Return the rules in force, for the tools of oslo.policy (entry point ``oslo.policy.enforcer``)."""
-    # oslo.policy's tools use the global configuration, which the service itself never uses
+    # the tools of oslo.policy use the global configuration, but the service itself never uses it
     cfg.CONF([], project=PROJECT, default_config_files=files_from_environment(os.environ))
     return _load(cfg.CONF)
 
@@ -133,10 +133,10 @@ def _load(conf: cfg.ConfigOpts) -> policy.Enforcer:
     rules.register_defaults(list_rules())
     try:
         rules.load_rules()
-    # many kinds of errors are possible: invalid YAML, no mapping, no permission
+    # the errors are of many kinds: for instance, a file is invalid YAML, is no mapping, or is not readable
     except Exception as error:
         raise ValueError(f"Policy files {', '.join(_policy_paths(conf))} cannot be used: {error}") from error
-    # turned off, because oslo.policy would check for changed files in each decision
+    # if this attribute were true, oslo.policy would check for changed files in each decision
     rules.use_conf = False
     for old_name, name in _old_names(rules):
         LOG.warning(
@@ -149,8 +149,8 @@ def _load(conf: cfg.ConfigOpts) -> policy.Enforcer:
 
 def _old_names(rules: policy.Enforcer) -> Iterator[tuple[str, str]]:
     """Yield the former and the current name of each rule for which a policy file uses the former name."""
-    # oslo.policy also applies rules with a former name, but its warning is a Python warning, which the log
-    # does not contain
+    # oslo.policy also applies rules with a former name, but it gives a Python warning, and Python warnings
+    # are not in the log
     for name, default in rules.registered_rules.items():
         # older versions of oslo.policy have an empty list instead of None
         old = default.deprecated_rule
@@ -161,9 +161,9 @@ def _old_names(rules: policy.Enforcer) -> Iterator[tuple[str, str]]:
 def _decision_function(rules: policy.Enforcer) -> _Decide:
     """Return a function that decides about a rule, a caller and a target.
 
-    The function caches decisions, because oslo.policy inspects the signature of each check that it calls,
-    which takes some 10 microseconds. The function caches decisions only if all checks depend on caller and
-    target alone (no ``http:`` and no custom class).
+    The function caches decisions, because oslo.policy inspects the signature of each check that it calls, and
+    an inspection takes some 10 microseconds. The function caches decisions only if all checks depend on
+    nothing but the caller and the target (no ``http:`` and no custom class).
     """
 
     def decide_rule(rule: str, caller: _Frozen, target: _Frozen) -> bool:
@@ -179,12 +179,12 @@ def _is_pure(check: _checks.BaseCheck) -> bool:
         return all(_is_pure(part) for part in check.rules)
     if isinstance(check, _checks.NotCheck):
         return _is_pure(check.rule)
-    # exact types are compared, because a custom subclass may depend on anything
+    # exact types are compared, because a custom subclass can depend on any data
     return type(check) in _PURE
 
 
 def _freeze_values(values: Mapping[str, Any]) -> _Frozen:
-    # values are made hashable, because the arguments of a decision are its key in the cache
+    # the values are made hashable, because the arguments of a decision are its key in the cache
     return tuple([(name, tuple(value) if type(value) is list else value) for name, value in values.items()])
 
 
@@ -203,7 +203,7 @@ def _list_files(conf: cfg.ConfigOpts) -> list[tuple[str, int, int]]:
 
 def _is_emptied(file: str, loaded: Iterable[tuple[str, int, int]]) -> bool:
     """Return whether a file is empty now, but had content when the rules were loaded."""
-    # most programs truncate a file before they write it, so an empty file may be incomplete
+    # most programs truncate a file before they write it, so perhaps the empty file is incomplete
     before = next((size for path, _, size in loaded if path == file), 0)
     status = _file_status(file)
     return before > 0 and (status is None or status.st_size == 0)
@@ -214,8 +214,8 @@ def _policy_paths(conf: cfg.ConfigOpts) -> Iterator[str]:
         yield file
     for name in conf.oslo_policy.policy_dirs:
         if folder := conf.find_file(name):
-            # the names are sorted, because oslo.policy reads the files in this order, and later files have
-            # precedence
+            # the paths are sorted, because oslo.policy reads the files in this order, and later files have
+            # precedence over earlier ones
             with os.scandir(folder) as entries:
                 yield from sorted(entry.path for entry in entries)
 

@@ -1,6 +1,6 @@
 """The policy rules for the resources of OpenStack Placement.
 
-Names and defaults of rules are those in the documentation of OpenStack Placement.
+The names and defaults of rules are the same as in the documentation of OpenStack Placement.
 """
 
 from typing import Final

@@ -2,8 +2,8 @@
 
 Nouns
     A *provider* is a resource provider with its inventories, traits, aggregates and usage. The *snapshot*
-    contains all providers, and the indexes in which searches look up their first candidates. A provider and
-    its descendants are a *tree*. The *position* of a provider is its index in the tree, in the order of ids.
+    contains all providers, and the indexes with which searches begin. A provider and its descendants are a
+    *tree*. The *position* of a provider is its index in the tree, in the order of ids.
 
     The inventories of a tree are numbered; the number of an inventory is its *slot*. When guests start or
     end, only the *free* amounts of the slots change. Trees of one *structure* have the same parents, resource
@@ -12,15 +12,15 @@ Nouns
     for a tree is valid for each tree of its class with the same free amounts, unless the request reads other
     attributes, such as aggregates.
 
-    Each provider belongs to a *bucket*, and each bucket of the database has a *counter*. A write to a
-    provider increments the counter of its bucket and *stamps* the provider with the new value. The *version*
-    of the database is the sum of all counters, together with an id of the database's history. While the
-    version is the same, nothing has changed. The *fingerprint* of a bucket is its number of providers and the
-    sum of their stamps. An equal fingerprint proves that the model has the right data of all unchanged
-    providers.
+    Each provider belongs to one of 256 *buckets*, according to its uuid. Each bucket has a *counter* in the
+    database. A write to a provider increments the counter of its bucket and *stamps* the provider with the
+    new value. The *version* of the database is the sum of all counters, together with an id of the database's
+    history. While the version is the same, nothing has changed. The *fingerprint* of a bucket is its number
+    of providers and the sum of their stamps. An equal fingerprint proves that the model has the right data of
+    all unchanged providers.
 
-    A fresh view contains no expired reservations and claims. Together with the version, the worker reads the
-    time of the database's clock. If an allocation has expired by that time, the worker releases the
+    Expired reservations and claims must not count in an answer. Together with the version, the worker reads
+    the time of the database's clock. If an allocation has expired by that time, the worker releases the
     allocation before it answers.
 
     The *file* of the model is a copy of the model on disk. A new worker starts with the model in this file,
@@ -75,7 +75,7 @@ A worked example
     entries with this tree as their key stay valid.
 
 Invariants
-    - A fresh view contains all changes that were committed before its request arrived. A recent view may lack
+    - A fresh view contains all changes that were committed before its request arrived. A recent view can lack
       the changes of the last moments.
     - Provider and tree objects are never changed, only replaced, so a tree remains the same object until
       something in the tree changes. So caches use trees, structures and classes as keys, by their identity.

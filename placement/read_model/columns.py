@@ -8,10 +8,10 @@ The format has five parts:
 - the columns, one after the other;
 - the SHA-256 of the first four parts.
 
-Providers are in ascending order of their ids, and their numbers start at one. The *pattern* of a provider
-consists of its inventories, traits and aggregates, and of the distances from the numbers of its parent and
-of its root to its own number. A large cloud has few patterns, because its hosts are alike. So the reader
-makes the indexes and trees from patterns.
+Providers are in ascending order of their ids, and their numbers start at zero. The *pattern* of a provider
+consists of its inventories, traits and aggregates, and of the distances from the numbers of its parent and of
+its root to its own number. A large cloud has few patterns, because its hosts are alike. So the reader makes
+the indexes and trees from patterns.
 
 The reader checks everything: it looks up numbers in lists of known length, and verifies the types of texts
 and the shapes of trees. So a file written by another program may contain wrong data, but cannot execute code.
@@ -46,14 +46,14 @@ _LENGTH: Final = 8
 # the digest detects a truncated or damaged file; checks of the file's owner and mode prevent forgery
 _DIGEST: Final = hashlib.sha256
 _DIGEST_SIZE: Final = 32
-# encoding this number takes a few milliseconds, during which requests wait for the interpreter
+# encoding this number of rows takes a few milliseconds, during which requests wait for the interpreter
 _CHUNK: Final = 2_000
 """Number of rows that are encoded between two pauses in which other threads run."""
 _TEXT: Final = "text"
 _PLAIN: Final = ("total", "reserved", "min_unit", "max_unit", "step_size")
 _SETS: Final = ("inventories", "inventory_times", "used", "traits", "aggregates", "attributes")
 _SHARED: Final = ("inventories", "traits", "aggregates")
-"""The fields in the pattern of a provider."""
+"""The fields of a provider that belong to its pattern."""
 _TIMED: Final = ("inventories", "inventory_times")
 _OWN: Final = tuple(name for name in _SETS if name not in _SHARED)
 _PATTERN: Final = {"parent": "q", "root": "q", **dict.fromkeys(_SHARED, "I")}
@@ -121,8 +121,8 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
         run.
     """
     columns = _TypedColumns()
-    # the key is the identity, because equal values are one object, and hashing it for each provider would
-    # take longer
+    # the key is the identity, because equal values are one object, and hashing this object for each provider
+    # would take longer
     distinct = {name: _NumberedValues(id) for name in _SETS}
     times, classes, words, inventories = (
         _NumberedValues(),
@@ -147,7 +147,7 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
             lists[name].extend(found[name])
         in_bucket.extend(map(bucket_of, map(attrgetter("uuid"), some)))
         here = [at[each.id] for each in some]
-        # a parent has another number than its child, so zero means that there is no parent
+        # a distance of zero means that there is no parent, because a parent has another number than its child
         parents = [number - at[each.parent_id or each.id] for number, each in zip(here, some, strict=True)]
         roots = [number - at[each.root_id] for number, each in zip(here, some, strict=True)]
         shared = [found[name] for name in _SHARED]
@@ -226,7 +226,7 @@ def _frame_columns(
 def _in_id_order(providers: Sequence[Provider], pause: Callable[[], None]) -> Sequence[Provider]:
     """Return the providers in ascending order of their ids.
 
-    Only one pause precedes a sort of all ids, which takes little time, because most ids are in order.
+    All ids are sorted without a pause, which takes little time, because most ids are already in order.
     """
     by_id: dict[int, Provider] = {}
     for some in _pausing_chunks(providers, pause):
@@ -243,7 +243,7 @@ def _pausing_chunks(values: Iterable[T], pause: Callable[[], None]) -> Iterator[
 
 
 def decode_model(content: bytes) -> tuple[str, ModelState]:
-    """Return a file's history and state of the model, or raise DamagedFile if it is incomplete."""
+    """Return the history and the model state in a file's content; raise DamagedFile if it is incomplete."""
     try:
         return _decode_checked(memoryview(content))
     except DamagedFile:
@@ -289,7 +289,7 @@ class _ReadColumns:
         return found
 
     def read_sets(self, name: str, make: Callable[[Iterable[T]], Any], members: Collection[T]) -> list[Any]:
-        """Return the members of a column, divided into sets of which another column has the sizes."""
+        """Return the members of a column, divided into sets; another column has the sizes of the sets."""
         sizes = self.read_numbers(f"{name}.sizes")
         # if members were missing, islice() would make smaller sets without an error
         if sum(sizes) != len(members):
@@ -397,10 +397,12 @@ def _family_ids(
     # a negative index would count from the end of the list without an error
     if any(any(map(gt, steps_of(name), here)) for name in steps):
         raise DamagedFile("a provider has a parent or a root that does not exist")
-    # iterators instead of lists of positions, because a million integers would take time and memory
+    # the code uses iterators instead of lists of positions, because a million integers would take time and
+    # memory
     roots = list(map(ids.__getitem__, map(sub, here, steps_of("root"))))
     above = list(map(ids.__getitem__, map(sub, here, steps_of("parent"))))
-    # a provider without a parent is above itself; circles of parents are found when trees are made
+    # in these lists, a provider without a parent is its own parent; circles of parents are found when trees
+    # are made
     of_parents = map(roots.__getitem__, map(sub, here, steps_of("parent")))
     if [*map(bool, steps["parent"])] != [*map(bool, steps["root"])] or not all(map(is_, of_parents, roots)):
         raise DamagedFile("a provider and its parent are in different trees")

@@ -1,16 +1,16 @@
 """Keeps a worker's :class:`~placement.read_model.snapshot.ModelSnapshot` equal to the database.
 
-Before each answer, a worker reads the version of the database: the sum of all change counters, and their
-history. Counters only grow, so the same version means that nothing has changed. If the version differs, the
-worker finds the buckets with changed counters, and reads the providers with newer stamps. The worker reads
-all of this in one snapshot of the database.
+Before each answer, a worker reads the version of the database: the sum of all change counters, and the
+history of the database. Counters only grow, so the same version means that nothing has changed. If the
+version differs, the worker finds the buckets with changed counters, and reads the providers with newer
+stamps. The worker reads all of this in one snapshot of the database.
 
 This comparison finds every change as long as the database continues one history. A database restored from a
 backup begins another history, and so does a standby server that took over without the latest changes. In
-another history, counters may be below their known values, or other changes may have raised them again. Most
-database servers show an identity, which identifies the history (:mod:`placement.db.position`). In addition,
-counters grow by random numbers (:mod:`placement.db.buckets`), so that stamps and sums differ in another
-history. After a contradiction, the worker reads all content again.
+another history, counters may be below their known values, or other changes may have raised them to these
+values again. Most database servers show an identity, which identifies the history
+(:mod:`placement.db.position`). In addition, counters grow by random numbers (:mod:`placement.db.buckets`), so
+that stamps and sums differ in another history. After a contradiction, the worker reads all content again.
 
 Only one request at a time uses the model. A long request yields between slices of its work, so that other
 requests can run.
@@ -52,7 +52,7 @@ from placement.read_model.snapshot import ModelSnapshot
 _YIELD_SECONDS: Final = 0.0002
 """Seconds that a long request sleeps when it yields, so that another thread runs."""
 LONG_REQUESTS: Final = 2
-"""Maximum number of simultaneous long requests if the caller does not know the number of threads."""
+"""Maximum number of simultaneous long requests, for callers that do not know the number of threads."""
 
 
 class ReadGate:
@@ -66,9 +66,9 @@ class ReadGate:
         #: the semaphore limits the requests that have yielded: each of these requests holds it until the
         #: request ends
         self.long_requests = threading.BoundedSemaphore(long_requests)
-        #: this lock is held by the request that may update the model
+        #: this lock is held by the request that is allowed to update the model
         self.first = threading.RLock()
-        #: this lock is held by the one request that runs at the moment, among all requests that have yielded
+        #: among the requests that have yielded, the one that runs at the moment holds this lock
         self.later = threading.Lock()
         #: this lock is held while numbers of pins are changed
         self.counting = threading.Lock()
@@ -154,12 +154,17 @@ _PAUSE: Final = 1.0
 
 
 class ModelView:
-    """The providers and names, as they were when a request arrived."""
+    """The providers, and the names of resource classes and traits, as they were when a request arrived.
 
-    def __init__(self, state: ModelState, turn: ReadTurn, reread: int) -> None:
+    ``clock`` is the time of the database, in seconds since 1970, when the version of the model was read.
+    """
+
+    def __init__(self, state: ModelState, turn: ReadTurn, reread: int, clock: float) -> None:
+        self.clock = clock
         self.snapshot = state.snapshot
         self.names = state.names
-        #: number of times that the whole model was read again; counters of other numbers mean nothing
+        #: number of times that the whole model was read again; counters of views with another number cannot
+        #: be compared
         self.reread = reread
         self._turn = turn
         self._stamps: Mapping[int, Mapping[int, int]] = state.stamps
@@ -202,7 +207,7 @@ class ModelView:
         self._turn.yield_lock(self.snapshot)
 
     def yield_after(self, check: Callable[[], None]) -> Callable[[], None]:
-        """Return a function that runs ``check``, which may raise an error, and then yields the lock."""
+        """Return a function that runs ``check``, which can raise an error, and then yields the lock."""
 
         def yield_lock() -> None:
             check()
@@ -217,7 +222,7 @@ class ReadModel:
     Searches are pure Python, and only one thread of a process at a time runs Python code. So requests wait
     for one lock, and each request sees a snapshot that does not change. A long search yields
     (:meth:`ModelView.yield_lock`). From its first yield on, the snapshot of the request stays pinned, and
-    updates change a copy of the snapshot. At most ``long_requests`` requests may have yielded at the same
+    updates change a copy of the snapshot. At most ``long_requests`` requests can have yielded at the same
     time, so that threads remain for short requests.
 
     :param file: the file from which the model starts, and to which the worker writes the model.
@@ -244,6 +249,8 @@ class ReadModel:
         self._history: str | None = None
         #: the monotonic time of the query that returned the version in ``_position``
         self._current_at = -math.inf
+        #: the time of the database at this query
+        self._clock = -math.inf
         #: the number of updates so far
         self.refreshed = 0
         #: number of times that the whole model was read again, for instance after a restore of the database
@@ -268,9 +275,10 @@ class ReadModel:
                     self._update_state(position.history)
                 # this line is for the type checker: the model has been updated by now, so there is a state
                 assert self._state is not None
-                self._current_at = max(self._current_at, asked_at)
+                if asked_at > self._current_at:
+                    self._current_at, self._clock = asked_at, position.clock
                 if position.clock < self._state.next_expiry or not expires:
-                    yield ModelView(self._state, turn, self.reread)
+                    yield ModelView(self._state, turn, self.reread, position.clock)
                     return
             # Expired allocations are released outside of the turn, so that no request waits. The clock of the
             # server for writes decides. In a Galera cluster this clock may be behind the clock of the server
@@ -289,16 +297,17 @@ class ReadModel:
             if known and time.monotonic() - self._current_at <= seconds:
                 # this line is for the type checker: the variable above says that the state exists
                 assert self._state is not None
-                yield ModelView(self._state, turn, self.reread)
+                yield ModelView(self._state, turn, self.reread, self._clock)
                 return
         with self.fresh_view() as view:
             yield view
 
     def _release_expired(self, now: float) -> bool:
-        """Release expired allocations; return whether the model may have changed."""
+        """Release expired allocations; return whether the model has possibly changed."""
         # fresh_view() calls this only if the function exists
         assert self._give_back_expired is not None
-        # this attempt does not wait: one thread releases the allocations for all threads
+        # one thread releases the allocations for all threads: a thread that has waited here mostly finds
+        # nothing left to release
         with self._expiring:
             if self._state is None or now < self._state.next_expiry:
                 return True
@@ -317,7 +326,7 @@ class ReadModel:
 
     @contextmanager
     def pinned_snapshot(self) -> Iterator[tuple[ModelSnapshot, int]]:
-        """Return the snapshot of the last request, and the number of updates so far.
+        """Return the snapshot as it was for the last request, and the number of updates so far.
 
         The snapshot is pinned until the context ends. The caller needs no turn, so other requests do not
         wait, and the caller does not count as a long request.
@@ -380,7 +389,7 @@ class ReadModel:
             self._writer.start_if_due()
 
     def _take_preloaded(self, file: ModelFile, history: str) -> None:
-        """Start with the model that the parent process has read, if it leads to the database's state."""
+        """Start with the model that the parent process has read, if later changes can be applied to it."""
         preloaded = find_preloaded(file.path)
         if preloaded is None:
             return

@@ -28,7 +28,7 @@ from placement.read_model.snapshot import ModelSnapshot
 
 @dataclass
 class ModelState:
-    """The snapshot of all providers, and the counters that identify its state of the database.
+    """The snapshot of all providers, and the counters of the database at the time of this snapshot.
 
     - ``stamps`` has the number of the last change of each provider, by bucket and provider id.
     - ``next_expiry`` is the time when the next reservation or claim expires, by the clock of the database.
@@ -167,7 +167,7 @@ def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
     # the epoch comes first, because after an import or a repair the other counters prove nothing
     if moved.pop(buckets.EPOCH, None) is not None:
         return FullReread("the database has a new epoch")
-    # a bucket is missing or has a smaller counter, so the database was restored
+    # if a bucket is missing or has a smaller counter, the database was restored
     if state.counters.keys() - now.keys() or any(
         new[0] < state.counters.get(bucket, 0) for bucket, new in moved.items()
     ):
@@ -182,7 +182,7 @@ def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
         # names are read before the providers, because rows of providers refer to names by id
         state.names = names
         state.counters[buckets.NAMES] = now[buckets.NAMES][0]
-    # the counter only tells that the next expiry has changed, so the time is read
+    # the counter only tells that the next expiry has changed, so the time of the expiry is read
     if buckets.RESERVATIONS in moved:
         state.next_expiry = rows.read_next_expiry(conn)
         state.counters[buckets.RESERVATIONS] = moved.pop(buckets.RESERVATIONS)[0]

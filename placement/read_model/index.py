@@ -38,7 +38,7 @@ class SumsByClass:
         return new
 
     def merge_layers(self) -> None:
-        """Use plain dictionaries again; no original of this copy may be in use any more."""
+        """Use plain dictionaries again; no object from which this one was copied may still be in use."""
         for name, column in self._by_class.items():
             self._by_class[name] = as_one_layer(column)
 
@@ -54,7 +54,7 @@ class SumsByClass:
         return found
 
     def replace(self, roots: Iterable[int], trees: Mapping[int, HostTree]) -> None:
-        """Compute the sums again for trees with these roots; some of these trees may be removed."""
+        """Compute the sums again for the trees with these roots; some of the trees may no longer exist."""
         for name, column in self._by_class.items():
             for root in roots:
                 new = trees.get(root)
@@ -88,7 +88,7 @@ class FreeIndex:
     """
 
     def __init__(self, rows: Mapping[int, Iterable[int]] = MappingProxyType({})) -> None:
-        # the ids are in arrays of machine integers: a bisection reads few bytes, and a copy is a single
+        # the columns are arrays of machine integers: a bisection reads few bytes, and a copy is a single
         # memcpy
         self._amounts = array("q")
         self._roots = array("q")
@@ -201,7 +201,7 @@ C = TypeVar("C", set[int], list[int])
 
 
 class RootIds(NamedTuple):
-    """The roots of the trees of some providers, ascending; ``alone`` tells whether these are all roots."""
+    """The roots of the trees of some providers, ascending; ``alone`` means that all providers are roots."""
 
     ids: tuple[int, ...]
     alone: bool
@@ -300,7 +300,7 @@ class ProviderIndex(_CopiedIndex[K, set[int]]):
     def add_all(self, key: K, provider_ids: Iterable[int]) -> None:
         """Add a property, such as a trait, to these providers."""
         self._own_members(key, set).update(provider_ids)
-        # drops the cached roots of this key only
+        # this drops the cached roots of this key only
         self.roots.pop(key, None)
 
     def add(self, key: K, provider_id: int) -> None:
@@ -319,7 +319,7 @@ class ProviderIndex(_CopiedIndex[K, set[int]]):
 
 
 class FamilyIndex(_CopiedIndex[int, list[int]]):
-    """The ascending ids of the members of each tree by root: mostly few, and lists need little memory."""
+    """The ascending ids of the members of each tree, by root; lists need little memory for few ids."""
 
     def fill_from(self, keys: Iterable[int], ids: Iterable[int]) -> None:
         """Fill an empty index with providers, in ascending order of ids; ``keys`` has their roots."""

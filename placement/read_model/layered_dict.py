@@ -18,9 +18,9 @@ _MAX_SHARE: Final = 0.1
 
 
 class LayeredDict(MutableMapping[int, V]):
-    """Changes of a dictionary that itself must not change meanwhile; a replaced entry keeps its place.
+    """A dictionary with changes on top of it; the base must not change. A replaced entry keeps its place.
 
-    :param base: the first layer; a reader of a pinned snapshot may still use it.
+    :param base: the first layer; a reader of a pinned snapshot perhaps still uses it.
     """
 
     __slots__ = ("_added", "_base", "_changes", "_removed")
@@ -29,7 +29,7 @@ class LayeredDict(MutableMapping[int, V]):
         self._base = base
         #: new values of keys, which may be in the base or not
         self._changes: dict[int, V] = {}
-        #: keys of the base that do not count
+        #: keys of the base that were deleted
         self._removed: set[int] = set()
         #: number of keys in the changes that are not in the base
         self._added = 0
@@ -128,5 +128,5 @@ def copy_for_changes(content: MutableMapping[int, V]) -> MutableMapping[int, V]:
 
 
 def as_one_layer(content: MutableMapping[int, V]) -> MutableMapping[int, V]:
-    """Return the content in a plain dictionary; nothing else may use the base of a layered one any more."""
+    """Return the content in a plain dictionary; nothing else may use the base of a layered dictionary."""
     return content.merge_layers() if isinstance(content, LayeredDict) else content

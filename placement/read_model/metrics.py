@@ -48,7 +48,8 @@ class ModelMetrics:
     def make_gauges(self) -> Iterator[GaugeMetricFamily]:
         """Yield gauges of the current model; series about providers have the names of openstack-exporter."""
         with self._model.fresh_view() as view:
-            # the turn covers only this list, because requests would wait while the series are made
+            # the turn covers only the copy of this list, because otherwise requests would wait while the
+            # series are made
             providers = list(view.snapshot)  # provider objects never change
         series = _PER_INVENTORY * sum(len(each.inventories) for each in providers)
         # gauges are made for each scrape, because permanent gauges would keep series of deleted providers

@@ -22,11 +22,11 @@ LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 300.0
 """Minimum seconds between two writes; a new worker reads later changes from the database."""
-# one worker should write the file each time: Python counts references to each object that it encodes, so the
-# worker no longer shares memory with others
+# the same worker should write the file each time: Python counts references to each encoded object, so this
+# worker no longer shares the memory of these objects with others
 PRECEDENCE: Final = 60.0
 """Seconds for which other workers leave a due write to the worker that has written the present file."""
-# the share is small, because the writer competes with requests for the interpreter
+# the writer works only for a small share of the time, because it competes with requests for the interpreter
 _SHARE: Final = 4
 """Seconds that the thread of the writer sleeps for each second of its work."""
 _MAX_SIZE: Final = 1 << 30
@@ -101,7 +101,7 @@ class ModelFile:
     def written_at(self) -> float:
         """Return when the file was last written, in seconds since 1970.
 
-        Minus infinity if there is no file.
+        The result is minus infinity if there is no file.
         """
         try:
             return os.stat(self.path).st_mtime

@@ -1,4 +1,4 @@
-"""Reads the model in the parent process, before this forks several workers, so that they share its memory.
+"""Reads the model in the parent process before it forks workers, so that the workers share its memory.
 
 The kernel copies a page of memory when a process first writes to it. Python writes to an object whenever the
 number of references to the object changes. So the memory of a worker grows with the providers that searches
@@ -26,7 +26,7 @@ _preloaded: dict[str, tuple[str, ModelState]] = {}
 
 @contextmanager
 def preloaded_model(path: str) -> Iterator[None]:
-    """Read the model, which processes that are forked in this context find by :func:`find_preloaded`.
+    """Read the model; processes that are forked in this context get it from :func:`find_preloaded`.
 
     Without a usable file there is no model, and each worker handles the file as if it started alone.
     """

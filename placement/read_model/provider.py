@@ -48,13 +48,13 @@ class Inventory:
     max_unit: int
     step_size: int
     allocation_ratio: float
-    # the capacity is computed once, because each search reads it, and not compared, because the other fields
-    # determine it
+    # the capacity is computed once, because each search reads it. It is not compared, because the other
+    # fields determine it
     capacity: int = field(init=False, compare=False)
-    """The amount that may be allocated in total, whether it is used or not."""
+    """The amount that can be allocated in total; it includes the amounts that are already used."""
 
     def __post_init__(self) -> None:
-        # the only way to set a field of a frozen dataclass
+        # this call is the only way to set a field of a frozen dataclass
         object.__setattr__(self, "capacity", capacity(self.total, self.reserved, self.allocation_ratio))
 
     def is_portion(self, amount: int) -> bool:
@@ -62,7 +62,7 @@ class Inventory:
         return self.min_unit <= amount <= self.max_unit and amount % self.step_size == 0
 
     def accepts_amount(self, amount: int, used: int) -> bool:
-        """Return whether one allocation may have ``amount`` if ``used`` units are already in use."""
+        """Return whether one allocation can have ``amount`` if ``used`` units are already in use."""
         return self.is_portion(amount) and used + amount <= self.capacity
 
 
@@ -89,7 +89,7 @@ class Provider:
     parent_id: int | None
     root_id: int
     updated_at: float
-    # mappings by class name, because searches look up one class at many providers
+    # these are mappings by class name, because searches look up one class at many providers
     inventories: Mapping[str, Inventory]
     used: Mapping[str, int]
     traits: frozenset[str]

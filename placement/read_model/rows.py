@@ -98,7 +98,7 @@ _attributes: Final = sa.select(
 )
 _aggregates: Final = sa.select(provider_aggregates.c.provider_id, provider_aggregates.c.aggregate)
 
-# the keys are those of _statements_of_some(), so that one function can assemble all providers or some
+# the keys are those of ``_of_some``, so that one function can assemble all providers or some
 _all: Final = {
     "inventories": _inventories,
     "used": _used,
@@ -160,7 +160,7 @@ class SharedValues:
         return len(self._kept) + len(self._inventories)
 
     def shared_inventories(self, found: tuple[Any, ...]) -> dict[str, Inventory]:
-        """Return shared inventories by class, from the name of each class followed by its inventory."""
+        """Return shared inventories by class; ``found`` has each class name, followed by its inventory."""
         if not found:
             return NOTHING
         by_name = dict(zip(found[::2], map(self, found[1::2]), strict=True))
@@ -179,7 +179,7 @@ class BucketFingerprint(NamedTuple):
 
 def fingerprint_summand(change_seq: int) -> int:
     """Return the number that a ``change_seq`` adds to the sum in a :class:`BucketFingerprint`."""
-    # the low bits suffice, because steps are random
+    # the low bits suffice, because change counters grow by random steps
     return change_seq & _SUMMED_BITS
 
 
@@ -236,11 +236,11 @@ def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuck
 # statements are cached by the padded number of buckets: 1, 2, 4 and so on up to 64 are seven statements
 @lru_cache
 def _stamped_statements(count: int) -> tuple[PreparedStatement, PreparedStatement, PreparedStatement]:
-    """Return statements for this number of buckets: new stamps, their usage, and the fingerprints."""
+    """Return statements for this number of buckets: changed providers, their usage, and fingerprints."""
     chosen = bind_parameters("bucket", count, sa.Integer)
     pairs = zip(chosen, bind_parameters("counter", count, sa.BigInteger), strict=True)
     stamped = sa.or_(*(sa.and_(_rp.bucket == bucket, _rp.change_seq > counter) for bucket, counter in pairs))
-    # sums over all providers of a bucket, to prove that the model also has the unchanged providers
+    # the sums include all providers of a bucket, and so prove that the model also has the unchanged providers
     total = sa.func.sum(_rp.change_seq.bitwise_and(_SUMMED_BITS))
     return (
         PreparedStatement(_providers.where(stamped)),
@@ -265,7 +265,7 @@ def read_some(
     conn: sa.Connection, rows: Sequence[ProviderVersion], names: NameTable, shared: SharedValues
 ) -> Iterator[tuple[ProviderVersion, Provider]]:
     """Read the providers with these rows; yield each provider together with its row."""
-    # a query for each table and chunk instead of a join, which would repeat rows for each combination
+    # each table and chunk has a query of its own, because a join would repeat rows for each combination
     for start in range(0, len(rows), _CHUNK):
         chunk = rows[start : start + _CHUNK]
         batch, ids = StatementBatch(conn), [row.id for row in chunk]
@@ -314,7 +314,7 @@ _next_expiries: Final = [
     PreparedStatement(sa.select(time).where(*conditions).order_by(time).limit(1))
     for time, *conditions in (
         (reservations.c.expires_at, _is_reservation),
-        # the next start of a pending window
+        # this is the next start of a pending window
         (reservations.c.starts_at, _is_reservation, _is_pending, reservations.c.starts_at.is_not(None)),
         (claim_expiries.c.expires_at, _is_present),
     )
@@ -322,7 +322,7 @@ _next_expiries: Final = [
 
 
 def read_next_expiry(conn: sa.Connection) -> float:
-    """Return the database's time of the next expiry or start of a window; infinite if there is none."""
+    """Return the database's time of the next expiry or start of a window; infinity if there is neither."""
     batch = StatementBatch(conn)
     # all statements are queued before an answer is read, so that they are sent together
     answers = [batch.add(each, {}) for each in _next_expiries]
@@ -356,7 +356,7 @@ def _assemble_providers(
     for provider_id, class_id, written_at, *values in parts["inventories"]:
         owned_times[provider_id] = (*owned_times.get(provider_id, ()), written_at)
         before = owned_inventories.get(provider_id, ())
-        # tuples, because lists would need more memory for a few inventories
+        # the inventories are tuples, because lists would need more memory for a few inventories
         owned_inventories[provider_id] = (*before, names.class_of[class_id], shared(Inventory(*values)))
     used = sum_up(parts["used"], names)
     owned_traits: dict[int, list[str]] = {}

@@ -48,13 +48,13 @@ class ModelSnapshot:
 
     :param patterns: the pattern of each provider, if it is known. Providers have the same pattern if they
         have the same objects as inventories, traits and aggregates, and if their parents and roots are at the
-        same distances in ``providers``. Then the providers must be in ascending order of their ids.
+        same distances in ``providers``. With patterns, the providers must be in ascending order of their ids.
     """
 
     def __init__(self, providers: Iterable[Provider] = (), patterns: Sequence[int] | None = None) -> None:
         self.providers: MutableMapping[int, Provider] = {}
         self.by_uuid: dict[str, int] = {}
-        #: computed on demand, because few requests name a provider
+        #: provider ids by name, computed on demand, because few requests name a provider
         self._by_name: dict[str, int] | None = None
         # members are ids, so that replacing a provider does not change this index
         self.trees = FamilyIndex()
@@ -72,7 +72,8 @@ class ModelSnapshot:
         self.pin_count = 0
         #: pinned snapshots that may use the same base as a :class:`LayeredDict` of this snapshot
         self._beside: list[ModelSnapshot] = []
-        #: whether an original of this copy has the same objects as ``by_uuid``, ``_by_name`` and ``trees``
+        #: whether the snapshot from which this copy was made has the same objects as ``by_uuid``,
+        #: ``_by_name`` and ``trees``
         self._shares_members = False
         # the classes are shared with copies of this snapshot, so that equal trees in both snapshots belong to
         # one class
@@ -112,7 +113,7 @@ class ModelSnapshot:
             alike[key].append(provider_id)
         for each_alike in alike.values():
             first = self.providers[each_alike[0]]
-            # a set, because an empty set takes over another set faster than a list
+            # the ids are a set, because an empty set takes over another set faster than a list
             members = set(each_alike)
             for index, names in (
                 (self.by_class, first.inventories),
@@ -159,7 +160,7 @@ class ModelSnapshot:
         return new
 
     def merge_layers(self) -> None:
-        """Use plain dictionaries again, unless a pinned snapshot still needs their content before a copy."""
+        """Use plain dictionaries again, unless a pinned snapshot still needs their unchanged content."""
         if any(each.pin_count for each in self._beside):
             return
         self._beside, self._shares_members = [], False
@@ -279,7 +280,7 @@ class ModelSnapshot:
         roots = index.roots.get(name)
         if roots is None:
             if name not in index:
-                return NO_ROOTS  # not remembered, as clients may ask for any name
+                return NO_ROOTS  # the result is not cached, because clients may ask for any name
             members = index[name]
             found = {self.providers[provider_id].root_id for provider_id in members}
             roots = index.roots[name] = RootIds(tuple(sorted(found)), found == members)
@@ -289,7 +290,7 @@ class ModelSnapshot:
         """Return the lowest and the highest number of an attribute; None if no provider has one."""
         if name not in self._ranges:
             if name not in self.by_attribute:
-                return None  # not remembered, as clients may ask for any name
+                return None  # the result is not cached, because clients may ask for any name
             values = [self.providers[each].attributes[name] for each in self.by_attribute[name]]
             numbers = [value for value in values if isinstance(value, float)]
             self._ranges[name] = (min(numbers), max(numbers)) if numbers else None

@@ -27,7 +27,8 @@ Where = tuple[tuple[str, ...], bool]
 class TreeLayout(NamedTuple):
     """The part of a tree that a request concerns, in an order that does not depend on other providers.
 
-    The part consists of the root, all providers with any of some resource classes, and their ancestors.
+    The part consists of the root, all providers with any of the requested resource classes, and their
+    ancestors.
 
     The root comes first, and the other providers follow branch by branch.
 
@@ -117,20 +118,22 @@ _MAX_AGGREGATES: Final = 1024
 When there are more, the cache is emptied.
 """
 _MAX_KEPT: Final = 16
-"""Maximum number of combinations of classes that each frame caches, and of free amounts of each structure."""
+"""Maximum number of combinations of classes that each frame caches, and of tuples of free amounts that each
+structure caches.
+"""
 _MAX_LAYOUTS: Final = 4
 """Maximum number of layouts that each frame caches, which suffices because most requests repeat."""
 
 
 _MAX_PARTS: Final = 4
-"""Maximum number of parts that each frame caches; the next requests mostly have the same options."""
+"""Maximum number of parts that each frame caches; successive requests mostly have the same options."""
 
 _MAX_CHOSEN: Final = 64
 """Maximum number of positions in a part that a frame caches."""
 
 
 class PortionBounds(NamedTuple):
-    """The bounds of one resource class at several providers: which amounts one allocation may have.
+    """The bounds of one resource class at several providers: which amounts one allocation can have.
 
     The fields are the lowest and the highest ``min_unit``, the lowest and the highest ``max_unit``, and the
     common ``step_size``, or 0 if these differ.
@@ -155,7 +158,7 @@ class PortionBounds(NamedTuple):
     def give_verdict(self, amount: int) -> bool | None:
         """Return True if each provider allows the amount, and False if it exceeds each ``max_unit``.
 
-        The result is None if the providers differ, or if another bound may forbid the amount.
+        The result is None if the providers differ, or if another bound perhaps forbids the amount.
         """
         # the result is None for other step sizes, where each multiple would have to be tested
         if self.step != 1 or amount < self.lowest:
@@ -171,7 +174,8 @@ class PortionBounds(NamedTuple):
 class TreePart(NamedTuple):
     """Some providers of a tree and some of its sharing providers, which stand for the whole in a search.
 
-    Unlike trees have equal parts, because places count only the part, and numbers stand for branches.
+    Unlike trees can have equal parts, because a place is an index within the part, and numbers stand for
+    branches.
     """
 
     positions: tuple[int, ...]
@@ -189,7 +193,7 @@ class TreePart(NamedTuple):
 
 
 class TreeFrame:
-    """The parents and resource classes that several structures have in common; their portions may differ.
+    """The parents and resource classes that several structures with different portions have in common.
 
     In a cloud of hosts of all sizes, each host may have a structure of its own, but few frames exist. A frame
     identifies a provider by its position in the tree, and an inventory by its *slot*: the index of the free
@@ -239,8 +243,8 @@ class TreeFrame:
         if found is None:
             names, whole = where
             found = arrange_tree(self.lineages, self.having, names, whole=whole)
-            # full: all layouts are dropped, because tracking their use would cost more than making a layout
-            # again
+            # if the cache is full, all layouts are dropped, because tracking their use would cost more than
+            # making a layout again
             if len(self._layouts) >= _MAX_LAYOUTS:
                 self._layouts.clear()
             self._layouts[where] = found
@@ -274,7 +278,8 @@ class TreeFrame:
 class TreeStructure:
     """The parents, resource classes and portions that several trees have in common.
 
-    Traits and amounts may differ. Positions and slots are those of the :class:`TreeFrame`.
+    A portion is the ``min_unit``, ``max_unit`` and ``step_size`` of an inventory. Traits and amounts can
+    differ. Positions and slots are those of the :class:`TreeFrame`.
     """
 
     __slots__ = (
@@ -317,7 +322,8 @@ class TreeStructure:
                 at_once = min(here, portions.max_unit)
                 if at_once > most.get(name, -1):
                     most[name] = at_once
-            # full: all entries are dropped; empty hosts, which profit most, soon share one object again
+            # if the cache is full, all entries are dropped; empty hosts, which profit most, soon share one
+            # object again
             if len(self._with_most) >= _MAX_KEPT:
                 self._with_most.clear()
             found = self._with_most[free] = free, most
@@ -397,7 +403,7 @@ def _find_zones(
 
 
 class ProviderSet:
-    """The providers that one candidate may combine, in a fixed order. A set is equal only to itself.
+    """The providers that one candidate can combine, in a fixed order. A set is equal only to itself.
 
     The first ``own_count`` providers belong to a tree of the structure; all further providers are sharing
     providers of the tree's aggregates. ``uuids`` has their uuids as bytes for answers.
@@ -446,7 +452,7 @@ class HostTree(ProviderSet):
     """
 
     __slots__ = (
-        # allows weak dictionaries, which keep counts as long as the tree exists
+        # this slot allows weak dictionaries, which keep counts for a tree as long as the tree exists
         "__weakref__",
         "aggregates",
         "all_aggregates",
@@ -486,7 +492,7 @@ class HostTree(ProviderSet):
         return ProviderSet((*self.members, *shared), self.kind.shape, self.uuids + uuids)
 
     def when_empty(self, shared: Sequence[Provider]) -> ProviderSet:
-        """Return the provider set of the unused tree, with the capacities of the largest like tree."""
+        """Return the provider set of the unused tree, with the largest capacities of its structure."""
         capacities = self.kind.shape.capacities
         inventories: list[dict[str, Inventory]] = [{} for _ in self.members]
         for slot, (at, name) in enumerate(self.kind.shape.slots):
@@ -517,7 +523,8 @@ class _EqualObjects:
         self.all_aggregates = first.union(*others) if others else first
         #: the capacity of each slot
         self.capacities = [members[at].inventories[name].capacity for at, name in kind.shape.slots]
-        #: for an unused tree: free amounts by slot, and the largest amount at once by class
+        #: for an unused tree: free amounts by slot, and by class the largest amount that one provider can
+        #: give
         self.unused = kind.shape.with_most(tuple(self.capacities))
 
     def free(self, members: Sequence[Provider]) -> tuple[tuple[int, ...], Mapping[str, int]]:
@@ -539,7 +546,7 @@ class TreeClasses:
     """All frames, structures and classes of current trees."""
 
     def __init__(self) -> None:
-        # the references are weak, so that the structure disappears with its last tree
+        # the references are weak, so that a frame, structure or class disappears with its last tree
         self._frames: WeakValueDictionary[Hashable, TreeFrame] = WeakValueDictionary()
         self._shapes: WeakValueDictionary[Hashable, TreeStructure] = WeakValueDictionary()
         self._kinds: WeakValueDictionary[Hashable, TreeClass] = WeakValueDictionary()

@@ -1,29 +1,29 @@
-"""Schemas of bodies and query strings, with the microversions that they belong to.
+"""Has the schemas of bodies and query strings, by microversion.
 
 Nouns
     A *schema* reads a body or a query string, or reports a *violation*. A violation has an error message in
-    the words of JSON schema, and the keyword of JSON schema that the data violate. A field of a query is
-    marked with the microversion that introduced it. A *form* is a field of a body that replaces the query
-    string of a request for candidates, such as a flavor; extensions can register forms.
+    the words of JSON schema, and the keyword of JSON schema that the data violate. A field of a query has a
+    mark with the microversion that introduced the field. A *form* is a field of a body, such as a flavor,
+    that replaces the query string of a request for candidates. Extensions can register forms.
 
 Modules
     - ``base`` has the fields of schemas, and :func:`~placement.schemas.base.load`, which turns the first
-      violation into the error of the request. ``terms`` parses values of query strings, such as amounts and
-      traits.
-    - ``query`` and ``query_candidates`` turn query strings into filters and requests
-      (``placement.search.request``).
+      violation into the error of the request.
+    - ``terms`` parses the values in query strings, such as amounts and traits.
+    - ``query`` and ``query_candidates`` turn query strings into filters of lists, and into requests for
+      candidates (``placement.search.request``).
     - ``resource_provider``, ``inventory`` and ``allocation`` have the bodies of OpenStack Placement's
-      resources; ``allocation`` makes a schema for each microversion.
+      resources. ``allocation`` makes a schema for each microversion.
     - ``claim``, ``explanation``, ``reservation``, ``time_events`` and ``tree`` have the bodies and queries of
-      ``/ext/v1``, except the query for changes and the body of attributes. ``request_form`` has the interface
-      of forms.
+      ``/ext/v1``, except the query for changes and the body of attributes.
+    - ``request_form`` has the interface of forms.
 
 The order of calls
-    A handler names its schema, and the API calls :func:`~placement.schemas.base.load` with the body. A parser
-    of this package then makes objects of ``placement.store`` or ``placement.search``. The read model is used
-    later to check whether resource classes and traits exist.
+    A handler passes its schema to the API, which calls :func:`~placement.schemas.base.load` with the body.
+    Then a parser of this package makes objects of ``placement.store`` or ``placement.search``. Later,
+    functions of other packages check with the read model whether resource classes and traits exist.
 
 Imports
-    The API and the extras import this package. The package imports data classes of the search and the store,
-    and does not use a database.
+    The API and the extras import this package. This package imports data classes of the search and the
+    store, but it does not use a database.
 """

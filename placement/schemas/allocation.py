@@ -1,4 +1,4 @@
-"""Bodies of ``/allocations`` and ``/reshaper``, by microversion."""
+"""Makes the schemas of the bodies of ``/allocations`` and ``/reshaper``, by microversion."""
 
 from functools import cache
 from typing import Any, Final
@@ -21,7 +21,7 @@ from placement.schemas.base import (
 )
 from placement.schemas.inventory import RESOURCE_CLASS, ReplaceAll
 
-# this regular expression of OpenStack Placement appears in error messages; canonical_uuid() does the exact
+# error messages have this regular expression of OpenStack Placement, but canonical_uuid() does the exact
 # check
 _UUID: Final = "^[0-9a-fA-F-]{36}$"
 _SUFFIX: Final = "^([a-zA-Z0-9_-]{1,64})?$"
@@ -40,7 +40,8 @@ class _ListItem(StrictSchema):
 
 class _OfProvider(StrictSchema):
     resources = _resources
-    # the field is accepted, because GET /allocations shows this field and clients send that answer back
+    # the field is accepted, because GET /allocations answers with this field, and clients send the answer
+    # back
     generation = IntegerField()
 
 
@@ -58,8 +59,8 @@ def allocations_field(**options: Any) -> MapField:
 
 
 def check_consumer_type(consumer: str, consumer_type: str | None) -> None:
-    """Raise InvalidRequest for the type of holds, which only the service gives."""
-    # no client could change or delete such a consumer later
+    """Raise InvalidRequest for the type of holds, because only the service makes consumers of this type."""
+    # if a client could make a consumer of this type, no client could change or delete this consumer later
     if consumer_type == WINDOW_HOLD:
         raise InvalidRequest(
             f"The consumer {consumer} cannot have the type {WINDOW_HOLD}: only the service makes consumers of"
@@ -67,14 +68,14 @@ def check_consumer_type(consumer: str, consumer_type: str | None) -> None:
         )
 
 
-# schemas are cached by microversion, because making the classes of a schema takes longer than reading a body
+# the schemas are cached by microversion, because making a schema's classes takes longer than reading a body
 @cache
 def put_allocations(version: Microversion) -> StrictSchema:
     """Return the schema of ``PUT /allocations/{consumer_uuid}``, which loads amounts by provider."""
     if version < microversion.ALLOCATIONS_BY_PROVIDER:
         return _consumer_schema(_ListedAllocation, version)
     fields: dict[str, Any] = {
-        # from microversion 1.28 on an empty mapping releases all allocations
+        # from microversion 1.28 on, an empty mapping releases all allocations of the consumer
         "allocations": _by_provider(0 if version >= microversion.CONSUMER_GENERATIONS else 1)
     }
     return _consumer_schema(StrictSchema, version, **fields)
@@ -82,7 +83,7 @@ def put_allocations(version: Microversion) -> StrictSchema:
 
 @cache
 def post_allocations(version: Microversion) -> StrictSchema:
-    """Return the schema of ``POST /allocations``; its field ``allocations`` has bodies by consumer."""
+    """Return the schema of ``POST /allocations``; its field ``allocations`` has a body for each consumer."""
     return _make_schema(StrictSchema, {"allocations": _by_consumer(version, min_properties=1)})
 
 
@@ -99,7 +100,7 @@ def reshaper_body(version: Microversion) -> StrictSchema:
 
 
 def _by_consumer(version: Microversion, min_properties: int) -> MapField:
-    # empty allocations release all allocations of the consumer
+    # an empty mapping releases all allocations of the consumer, so at least 0 providers are required
     consumer = _consumer_schema(StrictSchema, version, allocations=_by_provider(0))
     return MapField(
         _UUID,
@@ -115,7 +116,7 @@ class _ListedAllocation(StrictSchema):
 
     @post_load
     def _by_provider(self, data: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        # if a provider is listed twice, the later item counts
+        # if two items have the same provider, the later item replaces the earlier one
         by_provider = {
             item["resource_provider"]["uuid"]: {"resources": item["resources"]}
             for item in data["allocations"]
@@ -124,14 +125,14 @@ class _ListedAllocation(StrictSchema):
 
 
 def _consumer_schema(base: type[StrictSchema], version: Microversion, **fields: Any) -> StrictSchema:
-    """Return the schema of one consumer's allocations, with the fields that each microversion added."""
+    """Return the schema of a consumer's allocations, with the fields that microversions have added."""
     if version >= microversion.CONSUMER_OWNERS:
         fields |= {"project_id": _owner_field(), "user_id": _owner_field()}
     if version >= microversion.CONSUMER_GENERATIONS:
-        # The value is None for null, which stands for a new consumer
+        # null is allowed, because it stands for the generation of a new consumer
         fields["consumer_generation"] = IntegerField(required=True, allow_none=True)
     if version >= microversion.MAPPINGS:
-        # the field is accepted so that clients can send a candidate back; the service does not use it
+        # the service does not use the field, but accepts it so that clients can send a candidate back
         fields["mappings"] = MapField(_SUFFIX, ArrayField(UuidField(), min_items=1), min_properties=1)
     if version >= microversion.CONSUMER_TYPES:
         fields["consumer_type"] = StringField(
@@ -142,6 +143,6 @@ def _consumer_schema(base: type[StrictSchema], version: Microversion, **fields: 
 
 def _make_schema(base: type[StrictSchema], fields: dict[str, Any]) -> StrictSchema:
     schema = base.from_dict(fields, name=base.__name__)()
-    # this line is for the type checker: from_dict() makes a subclass of the base
+    # the type checker does not know that from_dict() makes a subclass of the base
     assert isinstance(schema, StrictSchema)
     return schema

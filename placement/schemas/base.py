@@ -1,10 +1,10 @@
-"""Fields of marshmallow that report errors in the words of JSON schema.
+"""Has fields of marshmallow that report errors in the words of JSON schema.
 
 Clients of the Placement API know error messages such as "JSON does not validate: 'total' is a required
 property" and "Failed validating 'minimum' in schema['properties']['total']". So if a value is invalid, a
 field of this module raises an error with a :class:`SchemaViolation`. A violation has the error message, and
-the keyword of JSON schema that the value violates. :func:`load` turns the first violation, with its path,
-into :class:`~placement.exceptions.InvalidRequest`.
+the keyword of JSON schema that the value violates. :func:`load` turns the first violation and its path into
+an :class:`~placement.exceptions.InvalidRequest`.
 """
 
 import re
@@ -19,34 +19,34 @@ from placement.exceptions import InvalidRequest
 
 MAX_INT: Final = 0x7FFFFFFF
 """The largest integer that fits into a database column of 32 bits."""
-# this is a limit, because an error message must not become as large as a hostile body
+# the number is limited, because an error message must not become as large as a hostile body
 _MAX_SHOWN: Final = 1000
-"""Maximum number of characters of a value that an error message repeats."""
+"""The maximum number of characters of a value that an error message repeats."""
 _MAX_LISTED: Final = 32
-"""Maximum number of property names that an error message lists."""
+"""The maximum number of property names that an error message lists."""
 
 
 class SchemaViolation(str):
-    """An error message about a value that violates JSON schema, with the violated keyword."""
+    """An error message about a value that violates a schema, with the violated keyword of JSON schema."""
 
     keyword: str
 
     def __new__(cls, keyword: str, sentence: str) -> "SchemaViolation":
-        """Return the error message with the keyword stored in it."""
+        """Return the error message, with the keyword as an attribute."""
         self = super().__new__(cls, sentence)
         self.keyword = keyword
         return self
 
 
 def violation_error(keyword: str, sentence: str) -> ValidationError:
-    """Return the exception for data that violate a keyword of JSON schema, with the error message."""
+    """Return an exception with the error message about data that violate a keyword of JSON schema."""
     return ValidationError([SchemaViolation(keyword, sentence)])
 
 
 def shown_value(value: Any) -> str:
-    """Return the beginning of a value's Python representation, which an error message shows."""
+    """Return the beginning of a value's Python representation, for an error message."""
     try:
-        # the text is shortened before repr(), because it may be as large as a body
+        # a text is shortened before repr(), because it can be as large as a body
         text = repr(value[:_MAX_SHOWN] if isinstance(value, str) else value)
     # repr() fails for JSON that is nested too deeply
     except RecursionError:
@@ -61,9 +61,9 @@ def _wrong_type(value: Any, expected: str) -> ValidationError:
 
 
 class SchemaField(fields.Field[Any]):
-    """Base class of the fields, which reports missing values and null in the words of JSON schema.
+    """The base class of the fields, which reports missing values and null in the words of JSON schema.
 
-    Without ``allow_none``, null has a wrong type, even if None is the default of the field.
+    Without ``allow_none``, null is a value of a wrong type, even if None is the default of the field.
     """
 
     json_type = "object"
@@ -90,7 +90,7 @@ class BooleanField(SchemaField):
 
 
 class IntegerField(SchemaField):
-    """A field for a JSON integer within ``[minimum, maximum]``; booleans are refused."""
+    """A field for a JSON integer from ``minimum`` to ``maximum``; the field refuses booleans."""
 
     json_type = "integer"
 
@@ -101,7 +101,7 @@ class IntegerField(SchemaField):
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> int:
         if isinstance(value, float) and value.is_integer():
-            # JSON has only one type of numbers, so 2.0 counts as an integer
+            # JSON has only one type of numbers, so the number 2.0 is an integer
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise _wrong_type(value, "integer")
@@ -110,7 +110,7 @@ class IntegerField(SchemaField):
 
 
 class NumberField(SchemaField):
-    """A field for a JSON number within ``[minimum, maximum]``, loaded as a float."""
+    """A field for a JSON number from ``minimum`` to ``maximum``, loaded as a float."""
 
     json_type = "number"
 
@@ -134,7 +134,7 @@ def _check_range(value: float, minimum: float | None, maximum: float | None) -> 
 
 
 class StringField(SchemaField):
-    """A field for a JSON string, restricted by ``choices``, lengths, or a pattern that may match anywhere.
+    """A field for a JSON string, with limits by ``choices``, lengths, or a pattern that can match anywhere.
 
     :param meaning: a description of the pattern, such as "a number from 1 to 9". Error messages show the
         description instead of the pattern.
@@ -180,12 +180,12 @@ class StringField(SchemaField):
 
 
 def _compile(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern with the meaning of JSON schema: ``$`` does not match before a last line feed."""
+    """Compile a pattern with the meaning of JSON schema: ``$`` does not match before a final line feed."""
     return re.compile(pattern.replace("$", r"\Z"))
 
 
 def is_storable(value: str) -> bool:
-    """Return whether all kinds of databases can store the text: it has no NUL and no lone surrogates."""
+    """Return whether all kinds of databases can store a text: a text without NUL and lone surrogates."""
     return _UNSTORABLE.search(value) is None
 
 
@@ -207,8 +207,8 @@ class UuidField(SchemaField):
 
 
 def canonical_uuid(value: str) -> str | None:
-    """Return the lower-case form of a UUID with dashes; None for any other text."""
-    # most UUIDs are canonical already, and making a UUID object for each of them would take longer
+    """Return the canonical form of a UUID, in lower case and with dashes; None if the text is no UUID."""
+    # most UUIDs are canonical already, and making a UUID object for each UUID would take longer
     if len(value) == 36 and _CANONICAL.fullmatch(value):
         return value
     try:
@@ -250,8 +250,7 @@ class ArrayField(SchemaField):
             raise violation_error(
                 "maxItems", f"{len(value)} items are too many, the maximum is {self.max_items}"
             )
-        # items are loaded before the check for duplicates, so that two spellings of a uuid count as
-        # duplicates
+        # the items are loaded before the check for duplicates, so that two spellings of a UUID are duplicates
         loaded = _load_each({index: (item, self.items) for index, item in enumerate(value)})
         if self.unique and len(set(loaded.values())) != len(value):
             raise violation_error("uniqueItems", f"{shown_value(value)} has non-unique elements")
@@ -259,7 +258,7 @@ class ArrayField(SchemaField):
 
 
 class MapField(SchemaField):
-    """A field for a JSON object with keys that match ``keys``; another field loads all values.
+    """A field for a JSON object with keys that match ``keys``; the field ``values`` loads each value.
 
     ``canonical`` converts each key to its canonical form, such as lower case for a UUID.
 
@@ -305,8 +304,8 @@ class MapField(SchemaField):
             name = self.canonical(key) if self.canonical else key
             if name is None or not self._matches(name):
                 raise violation_error("additionalProperties", f"{shown_value(key)} {self._expected}")
-            # this is an error, because otherwise the value of one spelling of a uuid would silently replace
-            # that of another
+            # two spellings of a UUID are an error, because otherwise the value of one spelling would silently
+            # replace the value of the other spelling
             if name in named:
                 raise violation_error(
                     "uniqueItems", f"{shown_value(key)} stands for the same object as another key"
@@ -316,7 +315,7 @@ class MapField(SchemaField):
 
 
 def _load_each(named: Mapping[Any, tuple[Any, fields.Field[Any]]]) -> dict[Any, Any]:
-    """Load each value with its field, and collect all errors by name."""
+    """Load each value with its field, and raise an error with all errors by name."""
     loaded: dict[Any, Any] = {}
     errors: dict[Any, Any] = {}
     for name, (item, field) in named.items():
@@ -345,17 +344,17 @@ class ObjectField(SchemaField):
 
 
 class StrictSchema(MarshmallowSchema):
-    """Base class of all schemas, which refuse undeclared properties."""
+    """The base class of all schemas, which refuse undeclared properties."""
 
     error_messages = {"unknown": "unexpected"}  # noqa: RUF012  # declared by marshmallow
 
     def handle_error(self, error: ValidationError, data: Any, *, many: bool, **kwargs: Any) -> None:
-        """Translate the error messages of marshmallow into the words of JSON schema."""
+        """Translate marshmallow's error messages into the words of JSON schema."""
         messages = error.messages
         if not isinstance(data, Mapping):
             raise _wrong_type(data, "object")
         if isinstance(messages, dict):
-            # a missing property is reported first, because an unknown property may be a misspelling of it
+            # a missing property is reported first, because perhaps an unknown property is its misspelling
             missing_ones = [found for found in messages.values() if _violated_keyword(found) == "required"]
             unknown = [name for name, found in messages.items() if found == ["unexpected"]]
             if missing_ones:
@@ -381,8 +380,8 @@ def unexpected_properties(names: Sequence[str]) -> str:
 def load(schema: MarshmallowSchema, data: Any, prefix: str = "JSON does not validate: ") -> dict[str, Any]:
     """Return the data, checked and converted by the schema.
 
-    :raises InvalidRequest: the data violate the schema; the message has ``prefix``, the first violation and
-        its path, in one line.
+    :raises InvalidRequest: the data violate the schema. The message has ``prefix``, the first violation, and
+        the path of this violation.
     """
     try:
         return dict(schema.load(data))
@@ -397,7 +396,7 @@ def _first_violation(messages: Any, path: tuple[Any, ...] = ()) -> tuple[tuple[A
     if isinstance(messages, Mapping):
         # only the first violation is reported, because an answer has one error message
         name = next(iter(messages))
-        # ``_schema`` is no step of the path: marshmallow uses it for errors of a whole object
+        # ``_schema`` is no step of the path, because marshmallow uses this name for errors of a whole object
         return _first_violation(messages[name], path if name == "_schema" else (*path, name))
     if isinstance(messages, list | tuple):
         return path, messages[0]
@@ -405,7 +404,7 @@ def _first_violation(messages: Any, path: tuple[Any, ...] = ()) -> tuple[tuple[A
 
 
 def _list_items(path: tuple[Any, ...]) -> str:
-    """Return a text that names the items of lists on a path, counted from 1; empty if it has no list."""
+    """Return a text with the numbers of list items on a path, from 1; an empty text for no list items."""
     items = [
         f"item {step + 1} of {shown_value(path[at - 1])}"
         for at, step in enumerate(path)

@@ -1,4 +1,4 @@
-"""The bodies and the query of ``/ext/v1/claims``."""
+"""Has the bodies and the query of ``/ext/v1/claims``, and their parsers."""
 
 import math
 from dataclasses import dataclass, replace
@@ -32,27 +32,27 @@ from placement.store.expiries import EndMarker
 from placement.store.groups import ConsumerGroup, GroupPolicy
 from placement.store.time_profile import AT_ONCE, MAX_AHEAD, EndAction, TimeWindow
 
-# this is a low limit, because the search may try each claim with each choice of the earlier claims
+# the limit is low, because a search perhaps tries each claim with each choice of the earlier claims
 MAX_CLAIMS: Final = 64
-"""Maximum number of claims that one call makes."""
+"""The maximum number of claims that one call makes."""
 MAX_ALTERNATES: Final = 100
-"""Maximum number of alternative choices (alternates) of a claim."""
+"""The maximum number of alternative choices (alternates) of a claim."""
 MAX_ROOTS: Final = 1024
-"""Maximum number of hosts that a claim names as allowed or as excluded."""
+"""The maximum number of allowed hosts, and of excluded hosts, of a claim."""
 MAX_WEIGHT: Final = 1000.0
-"""Maximum weight of a criterion; the minimum is 0, or for an attribute the negative of this number."""
-# this is a limit, because the answer has a score for each criterion of each alternate of each claim
+"""The maximum weight of a criterion; the minimum is 0, or the negative of this number for an attribute."""
+# the number is limited, because the answer has a score for each criterion of each alternate of each claim
 MAX_CRITERIA: Final = 32
-"""Maximum number of criteria in the order of a claim."""
+"""The maximum number of criteria in the order of a claim."""
 MAX_SECONDS: Final = 7 * 86_400.0
-"""Maximum number of seconds until an unconfirmed claim expires."""
-# the latest end is counted from the search on, so a minimum as long as that could never be served
+"""The maximum number of seconds until an unconfirmed claim expires."""
+# an end is at most MAX_AHEAD after the search, so the service could never keep a minimum of MAX_AHEAD
 MAX_MIN_DURATION: Final = int(MAX_AHEAD) - 86_400
-"""Largest possible minimum duration of a preemptible claim, in seconds."""
+"""The maximum of the minimum duration of a preemptible claim, in seconds."""
 GROUP_NAME: Final = "^[A-Za-z0-9._:@+-]+$"
 GROUP_MEANING: Final = "a name of letters, digits and any of . _ : @ + -"
 GROUP: Final = "group"
-"""The name of the criterion that soft group policies add."""
+"""The name of the criterion that a soft group policy adds."""
 
 
 TIME_FORM: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z$"
@@ -77,12 +77,16 @@ def end_action_field() -> StringField:
 
 
 def parse_end_action(text: str | None) -> EndAction | None:
-    """Return the action at the end time of a claim; None if a body names no action."""
+    """Return the action at the end time of a claim; None if the body has no action."""
     return None if text is None else EndAction(text)
 
 
 def parse_time(text: str, field: str) -> float:
-    """Return the seconds since 1970 of a time, or raise InvalidRequest if the date does not exist."""
+    """Return a time as a number of seconds since 1970.
+
+    :param field: the name of the field, for the error message.
+    :raises InvalidRequest: the date does not exist.
+    """
     # the pattern accepts dates that do not exist, such as 30 February
     try:
         return datetime.fromisoformat(text).timestamp()
@@ -91,7 +95,7 @@ def parse_time(text: str, field: str) -> float:
 
 
 class _GroupSchema(StrictSchema):
-    """The group that a consumer joins, with its policy: the same host as other members, or other hosts."""
+    """The group that a consumer joins, with its policy: one host for all members, or different hosts."""
 
     name = StringField(required=True, min_length=1, max_length=255, pattern=GROUP_NAME, meaning=GROUP_MEANING)
     policy = StringField(required=True, choices=[each.value for each in GroupPolicy])
@@ -99,7 +103,7 @@ class _GroupSchema(StrictSchema):
 
 
 class HostsSchema(explanation.VersionedSchema, explanation.AskingSchema):
-    """A query or a flavor, with the allowed and the excluded hosts."""
+    """A query or a flavor, with the allowed hosts and the excluded hosts."""
 
     allowed_hosts = ArrayField(UuidField(), min_items=1, max_items=MAX_ROOTS, load_default=None)
     excluded_hosts = ArrayField(UuidField(), max_items=MAX_ROOTS, load_default=list)
@@ -110,7 +114,7 @@ class OwnedSchema(HostsSchema):
 
     project_id = StringField(required=True, min_length=1, max_length=255)
     user_id = StringField(required=True, min_length=1, max_length=255)
-    # keys are names of criteria, or the prefix for attributes with the name of an attribute
+    # a key is the name of a criterion, or the prefix for attributes followed by the name of an attribute
     order = MapField(
         f"^({'|'.join(CRITERIA)}|{ATTRIBUTE}{ATTRIBUTE_NAME})$",
         NumberField(-MAX_WEIGHT, MAX_WEIGHT),
@@ -132,13 +136,13 @@ class _ClaimSchema(OwnedSchema, explanation.TopologySchema):
 
 
 class _PreemptibleSchema(StrictSchema):
-    """The minimum duration of a preemptible claim, in seconds, which no later booking shortens."""
+    """The minimum duration of a preemptible claim, in seconds; no later booking shortens this duration."""
 
     min_duration = IntegerField(1, MAX_MIN_DURATION, required=True)
 
 
 class ClaimsBody(StrictSchema):
-    """A body with several claims, of which either all are written or none."""
+    """A body with one or several claims; the service writes either all of them or none."""
 
     claims = ArrayField(ObjectField(_ClaimSchema), min_items=1, max_items=MAX_CLAIMS, required=True)
     dry_run = BooleanField(load_default=False)
@@ -166,8 +170,8 @@ class EndingPage:
     """A requested page of claims with an end time.
 
     The page has at most ``limit`` claims at the host with the uuid ``root``, or at all hosts if ``root`` is
-    None. ``after`` is the time and the consumer of the claim before the page. ``reservation`` is the uuid of
-    the reservation from which the claims have taken their amounts; None means all claims.
+    None. ``after`` has the end time and the consumer of the last claim before the page. ``reservation`` is
+    the uuid of the reservation from which the claims have taken their amounts; None means all claims.
     """
 
     root: str | None
@@ -178,7 +182,7 @@ class EndingPage:
 
 
 def parse_ending(params: Params, version: Microversion) -> EndingPage:
-    """Parse the query string of ``GET /ext/v1/claims``, or raise InvalidRequest."""
+    """Parse the query string of ``GET /ext/v1/claims``; raise InvalidRequest if it is invalid."""
     values = load_query(_EndingQuery, params, version)
     time, _, consumer = values.get("marker", "0_").partition("_")
     only_preemptible = values.get("preemptible") == "true"
@@ -192,7 +196,7 @@ def parse_ending(params: Params, version: Microversion) -> EndingPage:
 
 
 class ConfirmationBody(StrictSchema):
-    """The body of ``PUT .../claims/{consumer_uuid}``: it confirms the claim, or changes its expiry or end."""
+    """The body of ``PUT .../claims/{consumer_uuid}``, which confirms a claim or changes its end or expiry."""
 
     consumer_generation = IntegerField(0, required=True)
     expires_in = NumberField(1, MAX_SECONDS, load_default=None)
@@ -201,9 +205,9 @@ class ConfirmationBody(StrictSchema):
 
 
 def parse_end_change(body: dict[str, Any]) -> EndChange | None:
-    """Return the change of a fixed end that a body asks for; None if the body confirms a claim.
+    """Return the change of a fixed end time that a body asks for; None if the body confirms a claim.
 
-    :raises InvalidRequest: the body also has a time of expiry, or the date does not exist.
+    :raises InvalidRequest: the body also has an expiry, or the date does not exist.
     """
     if body["ends_at"] is None and body["on_end"] is None:
         return None
@@ -218,9 +222,9 @@ def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
 
     :param forms: the registered forms of requests, such as flavors.
     :raises InvalidRequest: a query, a flavor, a group or an order is wrong, or two fields exclude each other.
-        A consumer is named twice, or has the type of reservations or of holds.
+        Two claims have the same consumer, or a consumer has the type of reservations or of holds.
     """
-    # index() is fast enough, because the list is short
+    # a search in the list is fast enough, because the list is short
     consumers = [each["consumer_uuid"] for each in body["claims"]]
     for number, each in enumerate(consumers, start=1):
         if (first := consumers.index(each) + 1) < number:
@@ -249,11 +253,11 @@ def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
         return [_wanted_claim(each, forms) for each in body["claims"]]
     if any(each["expires_in"] is not None for each in body["claims"]):
         raise InvalidRequest(f"A claim may have either expires_in or {given}, but not both.")
-    # the claims begin with their creation
+    # the claims begin when they are written
     ends_at = math.inf if body["ends_at"] is None else parse_time(body["ends_at"], "ends_at")
     window, min_duration = TimeWindow(AT_ONCE, ends_at), None
     if preemptible is not None:
-        # others need the room at the end of a preemptible claim
+        # at the end of a preemptible claim, other consumers need the amounts, so the default is eviction
         min_duration, on_end = preemptible["min_duration"], on_end or EndAction.EVICT
     return [
         replace(_wanted_claim(each, forms), window=window, min_duration=min_duration, on_end=on_end)
@@ -286,8 +290,8 @@ def parse_hosted(
     asked = explanation.parse(body, forms)
     return WantedClaim(
         consumer=consumer,
-        # The generation is None, because reservations are new; for claims, _wanted_claim() sets the
-        # generation of the body
+        # the generation is None, because a reservation is a new consumer; for claims, _wanted_claim() sets
+        # the generation in the body
         generation=None,
         owner=owner,
         request=asked.request,
@@ -311,10 +315,11 @@ def _parse_group(given: dict[str, Any] | None) -> ConsumerGroup | None:
 def parse_order(given: dict[str, float], group: ConsumerGroup | None = None) -> Order:
     """Return the order in a body; a soft group policy adds its criterion, by default with the weight 1.
 
-    :raises InvalidRequest: a weight is wrong, or the order names the group of a claim without a group.
+    :raises InvalidRequest: a weight is wrong, or the order has the criterion ``group``, but the claim has no
+        group.
     """
     for name, weight in given.items():
-        # a negative weight prefers low numbers, which is only useful for attributes
+        # a negative weight prefers low numbers, but a preference of low numbers is useful only for attributes
         if weight < 0 and not name.startswith(ATTRIBUTE):
             raise InvalidRequest(
                 f"The weight of {name} is below zero; only attributes may have negative weights."
@@ -322,6 +327,6 @@ def parse_order(given: dict[str, float], group: ConsumerGroup | None = None) -> 
     if group is None and GROUP in given:
         raise InvalidRequest("The order contains 'group', but the claim has no group.")
     if group is not None and group.policy.is_soft:
-        # the default weight comes first, so that a weight in the body replaces it
+        # the default weight comes first, so that a weight in the body replaces the default
         given = {GROUP: 1.0, **given}
     return tuple(given.items())

@@ -1,4 +1,4 @@
-"""The body of ``POST /ext/v1/explanations``."""
+"""Has the body of ``POST /ext/v1/explanations``, and parts of other bodies with a request."""
 
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -15,20 +15,20 @@ from placement.search.claims.split_choices import is_splittable
 from placement.search.claims.topology import SPLIT, TopologyPolicy
 from placement.search.request import CandidatesRequest
 
-# about the maximum length of the request line of a GET
+# the limit is about the maximum length of the request line of a GET
 MAX_QUERY: Final = 8192
-"""Maximum number of characters in a query."""
+"""The maximum number of characters in a query."""
 _MAX_PARAMETERS: Final = 1024
-"""Maximum number of parameters in a query."""
+"""The maximum number of parameters in a query."""
 
 
 class VersionedSchema(StrictSchema):
-    """Base class of bodies with a flavor, or with a query in the grammar of a microversion.
+    """The base class of bodies with a flavor, or with a query in the grammar of a microversion.
 
     If the field ``strict`` is true, parts of the flavor that the service would otherwise ignore are errors.
     """
 
-    # the field exists from 1.10 on, because this microversion introduced requests for candidates
+    # the lowest value is 1.10, because this microversion introduced requests for candidates
     microversion = StringField(
         pattern=r"^1\.(1[0-9]|2[0-9]|3[0-9])$",
         meaning=f"a microversion from 1.10 to {microversion.text(microversion.MAX)}",
@@ -37,8 +37,8 @@ class VersionedSchema(StrictSchema):
     strict = BooleanField(load_default=False)
 
 
-# This is a class made at import, because it has a field for each registered form, and forms are known only
-# then.
+# The class is made at import, because it has a field for each registered form, and the forms are known only
+# at import.
 _Forms: Any = StrictSchema.from_dict(
     {
         name: ObjectField(form.schema, load_default=None)
@@ -48,13 +48,13 @@ _Forms: Any = StrictSchema.from_dict(
 
 
 class AskingSchema(_Forms):  # type: ignore[misc]  # its base is made, as above
-    """Base class of bodies with a request for candidates: a query string, or one of the registered forms."""
+    """The base class of bodies with a request for candidates: a query string or a registered form."""
 
     query = StringField(min_length=1, max_length=MAX_QUERY, load_default=None)
 
 
 class TopologySchema(StrictSchema):
-    """The policy that splits requested dedicated CPUs and memory over NUMA nodes."""
+    """A topology policy, which splits requested dedicated CPUs and memory over NUMA nodes."""
 
     topology = StringField(choices=[each.value for each in TopologyPolicy], load_default=None)
 
@@ -67,7 +67,7 @@ def parse(body: dict[str, Any], forms: RequestForms) -> AskedCandidates:
     """Convert a body to its request for candidates.
 
     :param forms: the registered forms of requests, such as flavors.
-    :raises InvalidRequest: the query or the form is wrong; the message names the error.
+    :raises InvalidRequest: the query or the form is wrong; the message has the reason.
     """
     asked = _asked_candidates(body, forms)
     _check_amounts(asked.request)
@@ -75,10 +75,10 @@ def parse(body: dict[str, Any], forms: RequestForms) -> AskedCandidates:
 
 
 def parse_topology(given: str | None, request: CandidatesRequest) -> TopologyPolicy | None:
-    """Return the topology policy of a body; None if the body names none.
+    """Return the topology policy of a body; None if the body has no topology policy.
 
-    :raises InvalidRequest: the request asks for no resource class that the policy can split, or has a
-        microversion before 1.29.
+    :raises InvalidRequest: the request has no resource class that the policy can split, or has a microversion
+        before 1.29.
     """
     if given is None:
         return None
@@ -93,7 +93,7 @@ def parse_topology(given: str | None, request: CandidatesRequest) -> TopologyPol
 
 
 def request_forms(conf: cfg.ConfigOpts) -> RequestForms:
-    """Return all registered forms of requests, made with this configuration."""
+    """Make all registered forms of requests with this configuration."""
     return {name: form(conf) for name, form in extensions.registered_objects("request_forms").items()}
 
 
@@ -109,7 +109,7 @@ def _asked_candidates(body: dict[str, Any], forms: RequestForms) -> AskedCandida
         return forms[given[0]].translate(body[given[0]], strict=body["strict"])
     version = version_of(body)
     try:
-        # the encoding is checked here, because parse_qsl would silently replace bytes that are not UTF-8
+        # the encoding is checked here, because parse_qsl() would silently replace bytes that are not UTF-8
         unquote_to_bytes(body["query"]).decode()
         pairs = parse_qsl(body["query"], keep_blank_values=True, max_num_fields=_MAX_PARAMETERS)
     except ValueError as error:
@@ -118,7 +118,7 @@ def _asked_candidates(body: dict[str, Any], forms: RequestForms) -> AskedCandida
 
 
 def _check_amounts(request: CandidatesRequest) -> None:
-    """Refuse amounts that do not fit into the 32 bits of the database column for allocations."""
+    """Refuse amounts that do not fit into the database column for allocations, which has 32 bits."""
     for group in request.groups:
         for name, amount in group.resources.items():
             if amount > MAX_INT:
@@ -128,6 +128,6 @@ def _check_amounts(request: CandidatesRequest) -> None:
 
 
 def version_of(body: dict[str, Any]) -> Microversion:
-    """Return the microversion with which to read the query in a body."""
+    """Return the microversion that determines the grammar of the query in a body."""
     major, minor = body["microversion"].split(".")
     return int(major), int(minor)

@@ -1,4 +1,4 @@
-"""Bodies of inventories."""
+"""Has the bodies of inventories."""
 
 from typing import Any, Final
 
@@ -17,12 +17,12 @@ from placement.store.inventories import InventoryValues
 
 RESOURCE_CLASS: Final = "^[A-Z0-9_]+$"
 """The pattern of the names of resource classes."""
-# The largest float of single precision, as in OpenStack Placement (SQL_SP_FLOAT_MAX).
+# the number is the largest float of single precision, as in OpenStack Placement (SQL_SP_FLOAT_MAX)
 _MAX_RATIO: Final = 3.40282e38
 
 
 class InventorySchema(StrictSchema):
-    """The fields of one inventory, read as :class:`~placement.store.inventories.InventoryValues`."""
+    """The fields of an inventory, loaded as :class:`~placement.store.inventories.InventoryValues`."""
 
     total = IntegerField(1, MAX_INT, required=True)
     reserved = IntegerField(0, MAX_INT, load_default=0)
@@ -30,7 +30,7 @@ class InventorySchema(StrictSchema):
     max_unit = IntegerField(1, MAX_INT, load_default=MAX_INT)
     step_size = IntegerField(1, MAX_INT, load_default=1)
     allocation_ratio = NumberField(maximum=_MAX_RATIO, load_default=1.0)
-    # clients may send this field, but it has no effect
+    # clients are allowed to send this field, but the field has no effect
     resource_provider_generation = IntegerField()
 
     @post_load
@@ -49,8 +49,8 @@ _PLAIN: Final = {*_INTEGERS, "allocation_ratio"}
 
 
 def _plain_values(data: Any) -> InventoryValues | None:
-    """Return the values of an inventory of common fields and types; None if the schema has to read it."""
-    # exact types are compared, so that no subclass passes unchecked
+    """Return the values of an inventory with common fields and types; None if the schema has to load it."""
+    # the exact type is compared, so that a subclass does not pass unchecked
     if type(data) is not dict or not data.keys() <= _PLAIN or "total" not in data:
         return None
     for name, least in _INTEGERS.items():
@@ -72,7 +72,10 @@ def _plain_values(data: Any) -> InventoryValues | None:
 
 
 class InventoryObject(ObjectField):
-    """The field for an inventory; only unusual ones are read by the schema, which takes ten times as long."""
+    """A field for an inventory.
+
+    The schema loads only unusual inventories, because loading by the schema takes ten times as long.
+    """
 
     def __init__(self) -> None:
         super().__init__(InventorySchema)
@@ -95,7 +98,7 @@ class InventoryUpdate(InventorySchema):
 
 
 class ReplaceAll(StrictSchema):
-    """The body of ``PUT /resource_providers/{uuid}/inventories``; a part of ``POST /reshaper``."""
+    """The body of ``PUT /resource_providers/{uuid}/inventories``, and a part of ``POST /reshaper``."""
 
     resource_provider_generation = IntegerField(required=True)
     inventories = MapField(RESOURCE_CLASS, InventoryObject(), required=True)

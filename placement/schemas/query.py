@@ -1,4 +1,4 @@
-"""Parses the query strings of the API, except those of allocation candidates, at a microversion."""
+"""Parses several query strings of the API at a microversion, but not those of allocation candidates."""
 
 import re
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class TraitsQuery(StrictSchema):
 
 @dataclass(frozen=True, slots=True)
 class UsagesFilter:
-    """The project and the user of the wanted usages; ``consumer_type`` may also be ``all`` or ``unknown``."""
+    """The project, user and consumer type of usages; the type can also be ``all`` or ``unknown``."""
 
     project_id: str
     user_id: str | None = None
@@ -58,14 +58,20 @@ class UsagesFilter:
 
 @dataclass(frozen=True, slots=True)
 class TraitsFilter:
-    """The traits to list: by names, by a prefix, and by whether a provider has them; None means no filter."""
+    """A filter by names of traits, by a prefix, and by whether a provider has the trait.
+
+    None means no filter.
+    """
 
     names: frozenset[str] | None = None
     prefix: str | None = None
     associated: bool | None = None
 
     def lists_trait(self, name: str, associated: bool) -> bool:
-        """Return whether the filter lists a trait; ``associated`` tells whether a provider has the trait."""
+        """Return whether the filter lists a trait.
+
+        :param associated: whether a provider has the trait.
+        """
         return (
             (self.names is None or name in self.names)
             and (self.prefix is None or name.startswith(self.prefix))
@@ -74,7 +80,7 @@ class TraitsFilter:
 
 
 def parse_provider_filter(params: Params, version: Microversion) -> ProviderFilter:
-    """Parse the query string of ``GET /resource_providers``, or raise InvalidRequest."""
+    """Parse the query string of ``GET /resource_providers``; raise InvalidRequest if it is invalid."""
     values = load_query(ProvidersQuery, params, version)
     member_of, forbidden_aggregates = terms.parse_member_of(all_values(params, "member_of"), version)
     required, forbidden = terms.parse_required(all_values(params, "required"), version)
@@ -92,16 +98,16 @@ def parse_provider_filter(params: Params, version: Microversion) -> ProviderFilt
 
 
 def parse_usages(params: Params, version: Microversion) -> UsagesFilter:
-    """Parse the query string of ``GET /usages``, or raise InvalidRequest."""
+    """Parse the query string of ``GET /usages``; raise InvalidRequest if it is invalid."""
     return UsagesFilter(**load_query(UsagesQuery, params, version))
 
 
-# the flag DOTALL is set, so that names with a line feed match, too
+# the flag DOTALL is set, so that names with a line feed also match
 _TRAIT_NAMES: Final = re.compile(r"(in|startswith):(.*)", re.DOTALL)
 
 
 def parse_traits(params: Params, version: Microversion) -> TraitsFilter:
-    """Parse the query string of ``GET /traits``, or raise InvalidRequest."""
+    """Parse the query string of ``GET /traits``; raise InvalidRequest if it is invalid."""
     values = load_query(TraitsQuery, params, version)
     names: frozenset[str] | None = None
     prefix: str | None = None
@@ -117,7 +123,7 @@ def parse_traits(params: Params, version: Microversion) -> TraitsFilter:
         else:
             prefix = match[2]
     associated = values.get("associated")
-    # upper and lower case are allowed, as in OpenStack Placement
+    # upper case and lower case are allowed, as in OpenStack Placement
     if associated is not None and associated.lower() not in ("true", "false"):
         raise InvalidRequest('The query parameter "associated" only accepts "true" or "false"')
     return TraitsFilter(names, prefix, None if associated is None else associated.lower() == "true")
@@ -133,7 +139,10 @@ class _ChangesQuery(StrictSchema):
 
 @dataclass(frozen=True, slots=True)
 class ChangesFollowing:
-    """A request for changes: a cursor (None asks for a first one), seconds to wait, and a limit."""
+    """A request for changes: a cursor, the number of seconds to wait, and the maximum number of changes.
+
+    A cursor that is None asks for a first cursor.
+    """
 
     since: ChangeCursor | None
     wait: float
@@ -141,7 +150,7 @@ class ChangesFollowing:
 
 
 def parse_following(params: Params, version: Microversion) -> ChangesFollowing:
-    """Parse the query string of a request for changes, or raise :class:`InvalidRequest`."""
+    """Parse the query string of a request for changes; raise InvalidRequest if it is invalid."""
     values = load_query(_ChangesQuery, params, version)
     return ChangesFollowing(
         ChangeCursor.parse(values["since"]) if "since" in values else None,

@@ -1,7 +1,7 @@
 """Parses the query string of ``GET /allocation_candidates``.
 
-From microversion 1.25 on, the parameters of a request group may have a suffix (``resources1``,
-``required_NET``), so patterns describe their names.
+From microversion 1.25 on, the parameters of a request group can have a suffix (``resources1``,
+``required_NET``). So patterns describe the names of these parameters.
 """
 
 import re
@@ -47,20 +47,20 @@ def parse_candidates(params: Params, version: Microversion) -> CandidatesRequest
     If ``limit`` or ``group_policy`` occurs several times, its first value counts. A cache gives equal queries
     the same object for some time, so that a search recognises repeated queries.
 
-    :raises InvalidRequest: the query string is wrong; the message names the error.
+    :raises InvalidRequest: the query string is invalid; the message has the reason.
     """
     pairs = tuple(params)
     return _PARSED.get((pairs, version), lambda: _parse(pairs, version))
 
 
 _PARSED: Final = KeptResults[CandidatesRequest](32 << 20)
-"""A cache of recently parsed queries, with at most 32 MiB."""
+"""A cache of recently parsed queries, of at most 32 MiB."""
 
 
 def _parse(params: Params, version: Microversion) -> CandidatesRequest:
     grouped, others = _split_params(params, version)
     load_query(GranularQuery if version >= microversion.GRANULAR_GROUPS else UnsuffixedQuery, others, version)
-    # before 1.36 _check_orphans() reports groups without resources
+    # before 1.36, _check_orphans() reports groups without resources
     if version >= microversion.SAME_SUBTREE and not any(kind == "resources" for kind, _ in grouped):
         raise InvalidRequest(
             "There must be at least one resources or resources[$S] parameter.", MISSING_VALUE
@@ -75,7 +75,7 @@ def _parse(params: Params, version: Microversion) -> CandidatesRequest:
     if not groups:
         raise InvalidRequest("At least one request group (`resources` or `resources{$S}`) is required.")
     _check_conflicts(groups)
-    # load_query() has checked all values; the first value counts
+    # the first value counts, although load_query() has checked all values
     group_policy = next(iter(all_values(others, "group_policy")), None)
     if group_policy is None and sum(group.suffix != "" for group in groups) > 1:
         raise InvalidRequest(
@@ -97,7 +97,7 @@ Grouped = Mapping[tuple[str, str], list[str]]
 
 
 def _split_params(params: Params, version: Microversion) -> tuple[Grouped, Params]:
-    """Split parameters into those of groups, by kind and suffix, and all others."""
+    """Split parameters into the parameters of groups, by kind and suffix, and the other parameters."""
     grouped: dict[tuple[str, str], list[str]] = {}
     others: list[tuple[str, str]] = []
     unknown: set[str] = set()
@@ -106,7 +106,7 @@ def _split_params(params: Params, version: Microversion) -> tuple[Grouped, Param
         match = next(filter(None, (pattern.fullmatch(name) for pattern in patterns)), None)
         if match is not None:
             grouped.setdefault((match[1], match[2] or ""), []).append(value)
-        # before microversion 1.25, one schema has all parameters
+        # before microversion 1.25, one schema has all parameters, also those of the group
         if match is None or version < microversion.GRANULAR_GROUPS:
             others.append((name, value))
             if version >= microversion.GRANULAR_GROUPS and not _is_known(name, version):
@@ -123,7 +123,7 @@ def _split_params(params: Params, version: Microversion) -> tuple[Grouped, Param
 
 @lru_cache(maxsize=64)
 def _group_patterns(version: Microversion) -> tuple[re.Pattern[str], ...]:
-    """Return patterns of the names of group parameters, which capture the kind and the suffix."""
+    """Return patterns for the names of group parameters; each pattern captures the kind and the suffix."""
     suffix = (
         "()"
         if version < microversion.GRANULAR_GROUPS
@@ -138,7 +138,7 @@ def _group_patterns(version: Microversion) -> tuple[re.Pattern[str], ...]:
 
 
 def _as_documented(pattern: re.Pattern[str]) -> str:
-    """Return a pattern for error messages, without the parentheses around the kind."""
+    """Return the text of a pattern for error messages, without the parentheses around the kind."""
     return re.sub(r"^\^\((\w+)\)", r"^\1", pattern.pattern)
 
 
@@ -147,8 +147,8 @@ def _is_known(name: str, version: Microversion) -> bool:
 
 
 def _limit(text: str | None) -> int | None:
-    """Return the limit in a query as a number; None for a number too large to limit anything."""
-    # a number with more digits may exceed 64 bits
+    """Return the limit in a query as a number; None if the limit is so large that it has no effect."""
+    # a number with more digits can exceed 64 bits
     if text is None or len(text) > 18:
         return None
     return int(text)
@@ -181,10 +181,10 @@ def _same_subtree(text: str) -> frozenset[str]:
 
 
 def _request_groups(grouped: Grouped, version: Microversion) -> tuple[RequestGroup, ...]:
-    """Return the groups in the order of the query; before 1.36, leave out groups without resources."""
+    """Return the groups in the order of the query; before 1.36, groups without resources are left out."""
     suffixes = dict.fromkeys(suffix for kind, suffix in grouped if kind == "resources")
     resources = {suffix: terms.parse_resources(grouped["resources", suffix][-1]) for suffix in suffixes}
-    # from 1.36 on a group may have no resources
+    # from 1.36 on, a group without resources is allowed
     if version >= microversion.SAME_SUBTREE:
         suffixes = dict.fromkeys(suffix for _, suffix in grouped)
     required = {
@@ -218,7 +218,7 @@ def _request_groups(grouped: Grouped, version: Microversion) -> tuple[RequestGro
 
 
 def _check_orphans(grouped: Grouped) -> None:
-    """Check that each suffix with traits, aggregates or a tree also has resources (before 1.36)."""
+    """Check that each suffix with traits, aggregates or a tree also has resources, as before 1.36."""
 
     def find_orphans(kind: str) -> list[str]:
         return [
@@ -240,7 +240,7 @@ def _check_orphans(grouped: Grouped) -> None:
 
 
 def _check_subtrees(groups: Iterable[RequestGroup], same_subtrees: Iterable[frozenset[str]]) -> None:
-    """Check that ``same_subtree`` only names existing groups, and names all groups without resources."""
+    """Check that ``same_subtree`` has only suffixes of groups, and those of all groups without resources."""
     suffixes = {group.suffix for group in groups if group.suffix}
     named = frozenset[str]().union(*same_subtrees)
     if not named <= suffixes:
@@ -251,7 +251,7 @@ def _check_subtrees(groups: Iterable[RequestGroup], same_subtrees: Iterable[froz
         )
     bare = {group.suffix for group in groups if not group.resources}
     if not bare <= named:
-        # short suffixes come first, so that 10 comes after 9
+        # short suffixes come first, so that the suffix 10 comes after the suffix 9
         bad = sorted(bare - named, key=lambda suffix: (len(suffix), suffix))
         raise InvalidRequest(
             "Resourceless suffixed group request should be specified in `same_subtree` query param: "
@@ -265,7 +265,7 @@ def _check_conflicts(groups: Iterable[RequestGroup]) -> None:
         f"required{group.suffix}: ({', '.join(sorted(traits))})"
         for group in groups
         for traits in group.required
-        # a conflict only if all alternatives are forbidden, because one of them is enough
+        # this is a conflict only if all alternatives are forbidden, because one alternative is enough
         if traits <= group.forbidden
     ]
     if conflicts:

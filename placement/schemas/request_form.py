@@ -1,4 +1,4 @@
-"""The request for candidates in a body, and the interface of forms other than queries."""
+"""Has the request for candidates in a body, and the interface of forms, which replace query strings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from placement.search.request import CandidatesRequest
 class AskedCandidates:
     """The request for candidates in a body, and the microversion with which the body is read.
 
-    For a flavor, there may be a fallback request, and warnings about ignored parts of the flavor.
+    A flavor can also have a fallback request, and warnings about ignored parts of the flavor.
     """
 
     request: CandidatesRequest
@@ -27,7 +27,7 @@ class AskedCandidates:
 class RequestForm(Protocol):
     """A field of a body that replaces the query string of a request for candidates, such as a flavor.
 
-    Its entry point has the name of the field in bodies.
+    The entry point of the form has the same name as the field.
     """
 
     schema: ClassVar[type[StrictSchema]]
@@ -37,10 +37,10 @@ class RequestForm(Protocol):
     def translate(self, given: dict[str, Any], *, strict: bool) -> AskedCandidates:
         """Translate the value of this field in a body into a request.
 
-        :param strict: whether unknown parts are refused, rather than ignored with a warning.
-        :raises InvalidRequest: the value is wrong; the message names the error.
+        :param strict: whether unknown parts are errors; otherwise they are ignored with a warning.
+        :raises InvalidRequest: the value is wrong; the message has the reason.
         """
 
 
 RequestForms = Mapping[str, RequestForm]
-"""The registered forms, by the name of the field in bodies."""
+"""The registered forms, by the names of their fields in bodies."""

@@ -1,4 +1,4 @@
-"""The bodies and queries of reservations and their limits, and the body of ``POST /ext/v1/availability``."""
+"""Has the bodies and queries of reservations and limits, and the body of ``POST /ext/v1/availability``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,13 +42,13 @@ from placement.store.reservations import TYPE, ReservationState
 from placement.store.time_profile import AT_ONCE, TimeWindow, WindowMargins
 from placement.store.window_history import PastState
 
-# no other claims are members, so any name serves
+# the group exists only within one request, so its name does not matter
 _APART: Final = ConsumerGroup("different-hosts", GroupPolicy.ANTI_AFFINITY, 1)
-"""The group of claims that need different hosts."""
+"""The group of the claims in a body that need different hosts."""
 
 
 class _JointClaim(HostsSchema, explanation.TopologySchema):
-    """One of several requests that must fit at the same time; it is repeated ``count`` times."""
+    """One of several requests that must fit at the same time; the claim is repeated ``count`` times."""
 
     count = IntegerField(1, MAX_CLAIMS, load_default=1)
 
@@ -70,13 +70,13 @@ def parse_joint(
     window: TimeWindow | None = None,
     alone: Sequence[str] = (),
 ) -> list[WantedClaim]:
-    """Return the claims of one new consumer for the requests in a body.
+    """Return the claims for the requests in a body; all claims have the same new consumer.
 
-    The claims of one request with a ``count`` are the same object.
+    The repeated claims of a request with a ``count`` are the same object.
 
     :param forms: the registered forms of requests, such as flavors.
     :param window: the time of all claims.
-    :param alone: further fields of the body that are not allowed beside ``claims``.
+    :param alone: further fields of the body that are not allowed together with ``claims``.
     :raises InvalidRequest: a query, a flavor or a topology is wrong, or there are too many claims.
     """
     if body["claims"] is None:
@@ -110,21 +110,21 @@ def _parse_one(
 
 
 MAX_SECONDS: Final = 10 * 366 * 86_400.0
-"""Maximum seconds until a reservation expires, which are ten years."""
+"""The maximum number of seconds until a reservation expires: ten years."""
 MAX_MARGIN: Final = 30 * 86_400
-"""Maximum seconds of the lead and of the cleaning time of a window, which are 30 days."""
+"""The maximum number of seconds of the lead time, and of the cleaning time, of a window: 30 days."""
 DEGRADED: Final = "degraded"
-"""The filter that selects reservations with amounts that their providers can no longer give, unless all their
-amounts are lost (state ``failed``).
+"""The filter for reservations with amounts that their providers can no longer give. Reservations that have
+lost all amounts (state ``failed``) are left out.
 """
 
 
 _STATES: Final = (*ReservationState, DEGRADED, *PastState)
-"""The states by which a list of reservations can be filtered."""
+"""The states by which a query can filter the list of reservations."""
 
 
 class _EndingSchema(StrictSchema):
-    """The expiry of a reservation, in one of two fields, and the action at the end time of its claims."""
+    """The expiry of a reservation, in one of two fields, and the action at the end time of the claims."""
 
     on_end = end_action_field()
     expires_at = time_field()
@@ -132,7 +132,7 @@ class _EndingSchema(StrictSchema):
 
 
 class ReservationCreation(_EndingSchema, OwnedSchema, JointSchema):
-    """The body of ``POST /ext/v1/reservations``: queries, flavors or a host, with owner and expiry."""
+    """The body of ``POST /ext/v1/reservations``: queries, flavors or a host, with an owner and an expiry."""
 
     uuid = UuidField(load_default=None, allow_none=False)
     starts_at = time_field()
@@ -178,14 +178,17 @@ class _LimitsQuery(StrictSchema):
 
 
 def parse_limits(params: Params, version: Microversion) -> str | None:
-    """Return the project in a query of ``.../reservation_limits`` or None, or raise InvalidRequest."""
+    """Return the project in a query of ``.../reservation_limits``; None if the query has no project.
+
+    :raises InvalidRequest: the query is invalid.
+    """
     project_id: str | None = load_query(_LimitsQuery, params, version).get("project_id")
     return project_id
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationsPage:
-    """The filters and the page of a list of reservations; None means no filter."""
+    """The filters and the page of a list of reservations; a filter that is None lists all reservations."""
 
     project_id: str | None = None
     group: str | None = None
@@ -196,21 +199,21 @@ class ReservationsPage:
     def has_state(self, document: Mapping[str, Any]) -> bool:
         """Return whether the reservation in a document has the wanted state."""
         if self.state == DEGRADED:
-            # a failed reservation has causes, too, but nothing is left of it
+            # a failed reservation also has causes, but it has lost all amounts
             return bool(document["degraded"]) and document["state"] != ReservationState.FAILED
         return self.state in (None, document["state"])
 
 
 def parse_list(params: Params, version: Microversion) -> ReservationsPage:
-    """Parse the query string of ``GET /ext/v1/reservations``, or raise InvalidRequest."""
+    """Parse the query string of ``GET /ext/v1/reservations``; raise InvalidRequest if it is invalid."""
     return ReservationsPage(**load_query(_ListQuery, params, version))
 
 
 def change_of(body: dict[str, Any]) -> ReservationChange:
     """Return the change of a reservation that a body asks for.
 
-    :raises InvalidRequest: the body asks for no change, or has both fields for the end time, or a date that
-        does not exist.
+    :raises InvalidRequest: the body asks for no change, or has two fields for the end time, or has a date
+        that does not exist.
     """
     has_end = body["expires_at"] is not None or body["expires_in"] is not None
     if not has_end and all(body[name] is None for name in ("allocations", "on_end", "movable")):
@@ -223,9 +226,9 @@ def change_of(body: dict[str, Any]) -> ReservationChange:
 
 
 def end_of(body: dict[str, Any]) -> ReservationEnd:
-    """Return the expiry of a reservation that a body gives.
+    """Return the expiry of a reservation in a body.
 
-    :raises InvalidRequest: the body has neither or both of the two fields, or a date that does not exist.
+    :raises InvalidRequest: the body does not have exactly one of the two fields, or the date does not exist.
     """
     at, seconds = body["expires_at"], body["expires_in"]
     if (at is None) == (seconds is None):
@@ -238,8 +241,9 @@ def end_of(body: dict[str, Any]) -> ReservationEnd:
 def window_of(body: dict[str, Any], end: ReservationEnd) -> TimeWindow | None:
     """Return the window that a body asks for, without margins; None if the reservation begins at once.
 
-    :raises InvalidRequest: the window has no end time, or does not end after its start, or begins before
-        1970. A date does not exist, or a reservation without a start has a lead or a cleaning time.
+    :raises InvalidRequest: the window has no end time, or does not end after its start, or does not begin
+        after the start of 1970. A date does not exist, or a reservation without a start has a lead time or a
+        cleaning time.
     """
     if body["starts_at"] is None:
         if given := [name for name in ("lead_time", "cleaning_time") if body[name]]:
@@ -248,10 +252,10 @@ def window_of(body: dict[str, Any], end: ReservationEnd) -> TimeWindow | None:
     if end.at is None:
         raise InvalidRequest("A reservation with starts_at needs expires_at instead of expires_in.")
     window = TimeWindow(parse_time(body["starts_at"], "starts_at"), end.at)
-    # such a time would mean the present, as in claims
+    # this start would mean that the reservation begins at once, as a claim does
     if window.starts_at - body["lead_time"] <= AT_ONCE:
         raise InvalidRequest("A window, with its lead time, cannot begin before the year 1971.")
-    # margins make the held time longer, so a later check of it would not find this
+    # the margins make the held time longer, so a later check of the held time would not find this error
     if window.ends_at <= window.starts_at:
         raise InvalidRequest("A reservation has to end after its start.")
     return window
@@ -260,7 +264,8 @@ def window_of(body: dict[str, Any], end: ReservationEnd) -> TimeWindow | None:
 def maintenance_window(body: dict[str, Any], window: TimeWindow | None) -> TimeWindow:
     """Return the window of a maintenance that a body asks for.
 
-    :raises InvalidRequest: the body also has a field of reservations of candidates, or has no start.
+    :raises InvalidRequest: the body also has a field that a reservation of a whole host cannot have, or has
+        no start.
     """
     places = ("query", "flavor", "allowed_hosts", "excluded_hosts", "order", "group", "topology")
     fields = (*places, "claims", "different_hosts", "lead_time", "cleaning_time", "on_end")
@@ -274,23 +279,23 @@ def maintenance_window(body: dict[str, Any], window: TimeWindow | None) -> TimeW
 def wanted_of(
     body: dict[str, Any], forms: RequestForms, uuid: str, window: TimeWindow | None
 ) -> list[WantedClaim]:
-    """Return the claims of the reservation that a body describes; all have the same consumer.
+    """Return the claims of the reservation that a body describes; all claims have the same consumer.
 
     :param forms: the registered forms of requests, such as flavors.
     :param window: the time of the reservation.
     :raises InvalidRequest: a query, a flavor or a topology is wrong, or there are too many claims.
     """
     owner = ConsumerOwnership(body["project_id"], body["user_id"], TYPE)
-    # with claims there is no order
+    # a body with claims cannot have an order
     wanted = parse_joint(body, forms, uuid, owner, window, alone=["order"])
     order = parse_order(body["order"])
     return [replace(each, order=order) for each in wanted] if order else wanted
 
 
 MAX_DURATION: Final = 10 * 366 * 86_400
-"""Maximum duration of a window in seconds: ten years."""
+"""The maximum duration of a window in seconds: ten years."""
 MAX_WINDOWS: Final = 100
-"""Maximum number of windows in an answer."""
+"""The maximum number of windows in an answer."""
 
 
 class AvailabilityBody(JointSchema):
@@ -306,7 +311,7 @@ class AvailabilityBody(JointSchema):
 
 
 def searched_claims(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
-    """Return claims of new reservations for the requests in a body; the claims are never written.
+    """Return the claims for the requests in a body, as of a new reservation; the claims are never written.
 
     :param forms: the registered forms of requests, such as flavors.
     :raises InvalidRequest: a query, a flavor or a topology is wrong, or there are too many claims.
@@ -320,7 +325,7 @@ def margins_of(body: dict[str, Any]) -> WindowMargins:
 
 
 def searched_time(body: dict[str, Any]) -> WantedTime:
-    """Return the time of the window that a body asks for, including the lead and the cleaning time.
+    """Return the time of the window that a body asks for, with the lead time and the cleaning time.
 
     :raises InvalidRequest: a date does not exist.
     """

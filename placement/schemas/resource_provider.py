@@ -1,4 +1,4 @@
-"""Bodies of ``/resource_providers`` and its sub-paths; names of custom resource classes and traits."""
+"""Has the bodies of ``/resource_providers`` and its sub-paths, and names of custom classes and traits."""
 
 import math
 from functools import cache
@@ -20,7 +20,7 @@ from placement.schemas.base import (
 )
 
 NAME_LENGTH: Final = 200
-"""Maximum number of characters in the name of a provider."""
+"""The maximum number of characters in the name of a provider."""
 
 
 class _ProviderUpdate(StrictSchema):
@@ -40,10 +40,10 @@ class _NestedCreate(_ProviderCreation):
     parent_provider_uuid = UuidField(allow_none=True)
 
 
-# schemas are cached, because making a schema takes longer than reading a body
+# the schemas are cached, because making a schema takes longer than reading a body
 @cache
 def creation_schema(version: Microversion) -> StrictSchema:
-    """Return the schema of ``POST /resource_providers``, which has a parent from microversion 1.14 on."""
+    """Return the schema of ``POST /resource_providers``, with a parent from microversion 1.14 on."""
     return _NestedCreate() if version >= microversion.NESTED_PROVIDERS else _ProviderCreation()
 
 
@@ -56,11 +56,11 @@ def update_schema(version: Microversion) -> StrictSchema:
 CUSTOM_NAME: Final = "^CUSTOM_[A-Z0-9_]+$"
 """The pattern for names of custom resource classes and traits."""
 MAX_NAME: Final = 255
-"""Maximum number of characters in the name of a resource class or trait."""
+"""The maximum number of characters in the name of a resource class or a trait."""
 
 
 class AggregateList(StrictSchema):
-    """The body of ``PUT /resource_providers/{uuid}/aggregates`` up to 1.18: a bare array."""
+    """The body of ``PUT /resource_providers/{uuid}/aggregates`` up to 1.18, which is a bare array."""
 
     aggregates = ArrayField(UuidField(), unique=True, required=True)
 
@@ -72,14 +72,17 @@ class AggregatesBody(AggregateList):
 
 
 class TraitsBody(StrictSchema):
-    """The body of ``PUT .../traits``; names of another form are reported as unknown traits later."""
+    """The body of ``PUT .../traits``; a later check reports names of another form as unknown traits."""
 
     traits = ArrayField(StringField(min_length=1, max_length=MAX_NAME), required=True)
     resource_provider_generation = IntegerField(required=True)
 
 
 class ResourceClassBody(StrictSchema):
-    """The body of ``POST /resource_classes`` and, up to 1.6, of ``PUT``; from 1.7 on the name in its path."""
+    """The body of ``POST /resource_classes`` and, up to 1.6, of ``PUT``.
+
+    From 1.7 on, the schema checks the name in the path of ``PUT``.
+    """
 
     name = StringField(required=True, max_length=MAX_NAME, pattern=CUSTOM_NAME)
 
@@ -90,15 +93,15 @@ class CustomTrait(StrictSchema):
     name = StringField(required=True, max_length=MAX_NAME, pattern=CUSTOM_NAME)
 
 
-# the limit is enough for the distances of a NUMA node to all other nodes of a large host, and as many other
-# attributes
+# the limit is enough for the distances of a NUMA node to all other nodes of a large host, and for as many
+# other attributes
 MAX_ATTRIBUTES: Final = 256
-"""Maximum number of attributes of one provider."""
+"""The maximum number of attributes of a provider."""
 ATTRIBUTE_NAME: Final = "[A-Za-z][A-Za-z0-9_.-]{0,63}"
 
 
 class AttributeValue(SchemaField):
-    """A field for a JSON string of up to 255 characters, or a number."""
+    """A field for a JSON string of at most 255 characters, or a JSON number."""
 
     json_type = "string"
     _text = StringField(max_length=255)
@@ -111,7 +114,7 @@ class AttributeValue(SchemaField):
             raise violation_error("type", f"{shown_value(value)} is not of type 'string', 'number'")
         try:
             number = float(value)
-        # an integer in JSON may have too many digits for a float
+        # an integer in JSON can have too many digits for a float
         except OverflowError:
             number = math.inf
         if not math.isfinite(number):

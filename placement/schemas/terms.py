@@ -1,8 +1,8 @@
 """Parses parts of query strings: parameters by microversion, and amounts, traits, aggregates and trees.
 
-A query string is passed as pairs of name and value. An unknown parameter is an error. If a parameter occurs
-several times, its last value counts, unless its parser reads all values. All values have to be valid. Error
-messages have the words of OpenStack Placement.
+Callers pass a query string as pairs, each with a name and a value. An unknown parameter is an error. If a
+parameter occurs several times, its last value counts, unless its parser reads all values. All values have to
+be valid. Error messages have the words of OpenStack Placement.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from placement.microversion import Microversion
 from placement.schemas.base import StrictSchema, StringField, canonical_uuid, load
 
 Params = Sequence[tuple[str, str]]
-"""The parameters of a query string: pairs of name and value, in order."""
+"""The parameters of a query string: pairs, each with a name and a value, in the order of the query."""
 
 
 def since_version(version: Microversion) -> dict[str, Any]:
-    """Return an argument for a field of a query: the microversion that introduced it, if not the first."""
+    """Return the ``metadata`` of a field of a query: the microversion that introduced the field."""
     return {"since": version}
 
 
@@ -33,21 +33,21 @@ def all_values(params: Params, name: str) -> list[str]:
 def load_query(schema: type[StrictSchema], params: Params, version: Microversion) -> dict[str, Any]:
     """Return the last value of each parameter, as the schema loads it.
 
-    :raises InvalidRequest: the version does not have a parameter, or a value is invalid.
+    :raises InvalidRequest: the microversion does not have one of the parameters, or a value is invalid.
     """
     loader = schema_at(schema, version)
     last = dict(params)
     for key, value in params:
-        # all values have to be valid, although only the last one counts
+        # all values have to be valid, although only the last value counts
         if value is not last[key]:
             load(loader, {**last, key: value}, PREFIX)
     return load(loader, last, PREFIX)
 
 
-# schemas are cached, because making a schema takes longer than reading a query
+# the schemas are cached, because making a schema takes longer than reading a query
 @lru_cache(maxsize=256)
 def schema_at(schema: type[StrictSchema], version: Microversion) -> StrictSchema:
-    """Return the schema with only the fields that a microversion has."""
+    """Return the schema with only those fields that a microversion has."""
     known = [
         name for name, field in schema().fields.items() if field.metadata.get("since", version) <= version
     ]
@@ -57,18 +57,18 @@ def schema_at(schema: type[StrictSchema], version: Microversion) -> StrictSchema
 PREFIX: Final = "Invalid query string parameters: "
 
 MAX_PAGE: Final = 1000
-"""Maximum number of items that one answer of ``/ext/v1`` lists."""
+"""The maximum number of items in an answer of ``/ext/v1``."""
 
 
 class PageLimit(StringField):
-    """A query's maximum number of items in an answer, loaded as a number of at most :data:`MAX_PAGE`."""
+    """A field for the maximum number of items in an answer, loaded as at most :data:`MAX_PAGE`."""
 
     def __init__(self) -> None:
         meaning = "a number from 1 to 9999"
         super().__init__(pattern="^[1-9][0-9]{0,3}$", meaning=meaning, load_default=MAX_PAGE)
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
-        # a limit above the maximum is no error, so that clients need not know the maximum
+        # a higher limit than the maximum is no error, so that clients do not have to know the maximum
         return min(MAX_PAGE, int(super()._deserialize(value, attr, data, **kwargs)))
 
 
@@ -80,7 +80,7 @@ _ANY_TRAIT_FORM: Final = "in:HW_CPU_X86_VMX,CUSTOM_MAGIC"
 
 
 def parse_resources(text: str) -> dict[str, int]:
-    """Parse a text such as ``VCPU:2,MEMORY_MB:1024`` to amounts; the last amount of a class counts."""
+    """Parse a text such as ``VCPU:2,MEMORY_MB:1024`` to amounts by class; a class's last amount counts."""
     if not text.strip():
         raise InvalidRequest(_RESOURCES_FORM.format(got="empty string"))
     resources: dict[str, int] = {}
@@ -105,15 +105,15 @@ def _parse_amount(name: str, text: str) -> int:
 
 
 Required = tuple[tuple[frozenset[str], ...], frozenset[str]]
-"""Sets of traits (a provider needs one trait of each set), and forbidden traits."""
+"""Sets of traits (a provider needs a trait of each set), and the forbidden traits."""
 
 
 def parse_required(values: Sequence[str], version: Microversion, *, any_of: bool = True) -> Required:
-    """Parse values of ``required`` to sets of traits (one of each set is required), and forbidden traits.
+    """Parse the values of ``required`` to sets of alternative traits, and the forbidden traits.
 
     Before microversion 1.39, only the last of several values counts.
 
-    :param any_of: whether values may begin with ``in:``, which means any of the traits.
+    :param any_of: whether a value is allowed to begin with ``in:``, which means any of the traits.
     """
     required: list[frozenset[str]] = []
     forbidden: set[str] = set()
@@ -146,7 +146,7 @@ def parse_required(values: Sequence[str], version: Microversion, *, any_of: bool
             else:
                 # all leading exclamation marks are removed, as in OpenStack Placement
                 forbidden.add(name.lstrip("!"))
-    # duplicates are dropped, but the order stays, so that equal queries give equal requests
+    # duplicates are dropped and the order is kept, so that equal queries give equal requests
     return tuple(dict.fromkeys(required)), frozenset(forbidden)
 
 
@@ -160,11 +160,11 @@ def _split_traits(names: str, text: str, form: str) -> list[str]:
 
 
 MemberOf = tuple[tuple[frozenset[str], ...], frozenset[str]]
-"""Sets of aggregates (a provider has to be in one aggregate of each set), and forbidden aggregates."""
+"""Sets of aggregates (a provider has to be in an aggregate of each set), and the forbidden aggregates."""
 
 
 def parse_member_of(values: Sequence[str], version: Microversion) -> MemberOf:
-    """Parse values of ``member_of`` to sets of alternative aggregates, and forbidden aggregates."""
+    """Parse the values of ``member_of`` to sets of alternative aggregates, and the forbidden aggregates."""
     if len(values) > 1 and version < microversion.REPEATED_MEMBER_OF:
         raise InvalidRequest("Multiple member_of parameters are not supported")
     member_of: list[frozenset[str]] = []
@@ -195,7 +195,7 @@ def parse_member_of(values: Sequence[str], version: Microversion) -> MemberOf:
 
 
 def parse_in_tree(text: str) -> str:
-    """Parse the uuid in ``in_tree``, which may be the uuid of any provider in the tree."""
+    """Parse the uuid in ``in_tree``, which can be the uuid of any provider in the tree."""
     return _parse_uuid(text, "Expected 'in_tree' parameter to be a format of uuid.")
 
 

@@ -1,4 +1,4 @@
-"""The query of ``GET /ext/v1/time_events``."""
+"""Has the query of ``GET /ext/v1/time_events``, and its parser."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from placement.store.time_events import EventInterval, EventPosition, TimeEventK
 from placement.store.time_profile import iso_time
 
 MAX_INTERVAL: Final = 7 * 86_400.0
-"""Maximum length of an interval, and of the time of notice, in seconds."""
+"""The maximum length of an interval, and of the time of notice, in seconds."""
 DEFAULT_NOTICE: Final = 3600
-"""Default number of seconds between an announcement and the announced time."""
+"""The default number of seconds between an announcement and the announced time."""
 
 
 class _EventsQuery(StrictSchema):
@@ -37,9 +37,10 @@ class _EventsQuery(StrictSchema):
 
 @dataclass(frozen=True, slots=True)
 class EventsPage:
-    """A requested page of events: its interval, project, notice, limit and preceding event.
+    """A requested page of events.
 
-    If the end of the interval is None, the interval ends at the present.
+    The page has at most ``limit`` events from ``since`` to ``until``. If ``until`` is None, the interval ends
+    at the present. ``after`` is the position of the last event before the page.
     """
 
     since: float
@@ -50,11 +51,12 @@ class EventsPage:
     limit: int
 
     def interval_at(self, now: float, project_id: str | None) -> EventInterval:
-        """Return the interval of events of a project, for the current time ``now``.
+        """Return the interval of the events of a project, at the current time ``now``.
 
         :raises InvalidRequest: the interval is too long.
         """
-        # whole milliseconds, which answers show exactly; a clock may be behind that of an earlier request
+        # the end has whole milliseconds, because answers show them exactly; it is not before the start,
+        # because the clock can be behind the clock of an earlier request
         until = max(self.since, int(now * 1000) / 1000) if self.until is None else self.until
         if until - self.since > MAX_INTERVAL:
             raise InvalidRequest(
@@ -65,7 +67,7 @@ class EventsPage:
 
 
 def parse_events(params: Params, version: Microversion) -> EventsPage:
-    """Parse the query string of ``GET /ext/v1/time_events``, or raise InvalidRequest."""
+    """Parse the query string of ``GET /ext/v1/time_events``; raise InvalidRequest if it is invalid."""
     values: Mapping[str, Any] = load_query(_EventsQuery, params, version)
     since = parse_time(values["since"], "since")
     until = parse_time(values["until"], "until") if "until" in values else None
@@ -73,7 +75,7 @@ def parse_events(params: Params, version: Microversion) -> EventsPage:
         raise InvalidRequest("until has to be at or after since.")
     after = None
     if "marker" in values:
-        # the name of a kind has an underscore, too
+        # the marker is split at its ends, because the name of a kind also has an underscore
         time, kind_and_consumer = values["marker"].split("_", 1)
         kind, consumer = kind_and_consumer.rsplit("_", 1)
         after = EventPosition(float(time), TimeEventKind(kind), consumer)

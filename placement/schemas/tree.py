@@ -1,4 +1,4 @@
-"""The body of ``POST /ext/v1/trees``."""
+"""Has the body of ``POST /ext/v1/trees``, and the query of ``GET /ext/v1/trees/{uuid}``."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -26,11 +26,11 @@ from placement.schemas.resource_provider import (
 from placement.schemas.terms import Params, load_query
 from placement.store.trees import ProviderDescription
 
-# hosts have dozens of providers, or hundreds if each device is a provider
+# a host has dozens of providers, or hundreds of providers if each device is a provider
 MAX_PROVIDERS: Final = 1000
-"""Maximum number of providers in one request."""
+"""The maximum number of providers in a request."""
 MAX_PARTS: Final = 5000
-"""Maximum number of inventories, traits, aggregates and attributes of all providers in a request."""
+"""The maximum number of inventories, traits, aggregates and attributes of all providers in a request."""
 _PARTS: Final = ("inventories", "traits", "aggregates", "attributes")
 
 
@@ -46,10 +46,10 @@ class _TreeProvider(StrictSchema):
 
 
 class _BoundedProviders(ArrayField):
-    """An array of descriptions of providers; the parts are counted before they are read."""
+    """A field for an array of descriptions of providers, with a limit for the number of all parts."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
-        # parts are counted before they are read, because reading is the expensive step
+        # the parts are counted before they are read, because reading them takes much longer
         if isinstance(value, list) and (count := _count_parts(value)) > MAX_PARTS:
             raise violation_error(
                 "maxItems",
@@ -62,7 +62,7 @@ class _BoundedProviders(ArrayField):
 class TreeBody(StrictSchema):
     """The body with the descriptions of all providers, which :func:`parse_descriptions` reads."""
 
-    # descriptions are read one at a time later, so that an error message can name the provider
+    # each description is read separately later, so that an error message can have the provider's uuid
     resource_providers = _BoundedProviders(SchemaField(), required=True, min_items=1, max_items=MAX_PROVIDERS)
 
 
@@ -76,7 +76,10 @@ class _ShowQuery(StrictSchema):
 
 
 def parse_show(params: Params, version: Microversion) -> bool:
-    """Return whether a query of ``GET .../trees/{uuid}`` asks for allocations, or raise InvalidRequest."""
+    """Return whether a query of ``GET .../trees/{uuid}`` asks for allocations.
+
+    :raises InvalidRequest: the query is invalid.
+    """
     shown: str = load_query(_ShowQuery, params, version).get("allocations", "false")
     return shown == "true"
 
@@ -87,7 +90,10 @@ def _count_parts(providers: list[Any]) -> int:
 
 
 def parse_descriptions(body: Mapping[str, Any]) -> list[ProviderDescription]:
-    """Convert a body to descriptions of providers; InvalidRequest names the wrong provider."""
+    """Convert a body to descriptions of providers.
+
+    :raises InvalidRequest: a description is wrong; the message has the provider's uuid or its number.
+    """
     return [
         _make_description(load(_PROVIDER, each, f"{_provider_name(number, each)}: JSON does not validate: "))
         for number, each in enumerate(body["resource_providers"], start=1)

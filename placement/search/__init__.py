@@ -1,43 +1,48 @@
 """Searches the read model with pure functions: allocation candidates, their diagnosis, and claims.
 
 Nouns
-    A *request* is a parsed query string. Several providers may serve its *group* without a suffix; exactly
-    one provider serves each group with a suffix. A *need* is the smallest part of a request that one provider
-    serves: each suffixed group is a need, and so is each resource class of the unsuffixed group. A need has
-    amounts and *conditions*. Each kind of condition is one Python class. The class is registered once, and
-    all modules that read conditions find it there.
+    A *request* is a parsed query string, which consists of *groups*. Several providers can serve the group
+    without a suffix together; exactly one provider serves each group with a suffix. A *need* is the smallest
+    part of a request that one provider serves: each suffixed group is a need, and so is each resource class
+    of the unsuffixed group. A need has amounts of resource classes, and *conditions* that its provider has to
+    meet, such as required traits. Each kind of condition is one Python class, which is registered once. All
+    modules that read conditions find the class in this registry.
 
     A candidate is *anchored* at a tree, which is the tree of the host. The providers of a candidate come from
     a *provider set*: the tree, and the sharing providers of its aggregates. The *options* of a need are the
     providers of the set that can serve it. An *assignment* maps some of the needs to chosen options. The
-    *rules* say which choices a candidate may combine. A complete assignment is a *candidate*. A *pattern* is
-    a candidate in which positions of the provider set stand for the providers. An *offer* is a provider set
-    with a batch of its patterns. In answers, positions count only the options, which are an *option set*, so
-    that hosts of unlike structures share patterns.
+    *rules* say which choices a candidate is allowed to combine. A complete assignment is a *candidate*. A
+    *pattern* is a candidate in which positions of the provider set stand for the providers. An *offer* is a
+    provider set with a batch of its patterns. For answers, positions are counted among the options only,
+    which form an *option set*. So hosts of unlike structures can share patterns.
 
-    A *compiled request* applies to all trees of a structure for which the conditions of the request have the
-    same results. The search compares only the free amounts that matter. For most resource classes, it
-    compares whether a provider has enough for a need. For classes that several needs *contest*, it compares
-    the free amount itself. If several trees have the same such amounts, the search visits only one of them.
-    Trees of different compiled requests are also equivalent if their options have the same relations (or, in
-    claims, also the same positions). A *dead end* is a partial assignment that no further choice can
-    complete. An assignment that differs from a dead end only in equivalent providers is a dead end, too. A
-    search *rests* at a tree after many choices without a result, so that other trees come first. Each step of
-    a search *spends* a part of its *budget*.
+    A *compiled request* applies to all trees of one structure in which providers at the same positions meet
+    the conditions of the request. To recognise equivalent trees, the search compares only the free amounts
+    that matter to the request. For most resource classes, it compares whether a provider has enough for a
+    need. Several needs *contest* a class if all of them ask for it. For a contested class, the search
+    compares the free amount itself. If several trees are equal in this comparison, the search visits only one
+    of them. Trees of different compiled requests are also equivalent if their options have the same
+    relations, such as a common parent. For claims, their options must also have the same positions. A *dead
+    end* is a partial assignment that no choice for the remaining needs can complete. An assignment that
+    differs from a dead end only in equivalent providers is a dead end, too. A search *rests* at a tree after
+    many choices without a result, so that other trees come first. Each step of a search *spends* a part of
+    its *budget*.
 
 Modules
-    - ``request`` is made by ``placement.schemas``; ``conditions`` turns it into needs and conditions.
-    - ``roots`` finds the trees that may serve the request, beginning with the rarest requested property.
+    - ``request`` has the classes of requests, which ``placement.schemas`` makes. ``conditions`` turns a
+      request into needs and conditions.
+    - ``roots`` finds the trees in which a search can have results. It begins with the rarest requested
+      property.
     - ``candidate_search`` goes from tree to tree and orders the candidates.
     - ``equivalence`` groups trees, and ``compiled_request`` searches each group once.
     - ``backtracking`` tries assignments of one tree. ``rules`` excludes impossible assignments first, and
       ``symmetry`` recognises assignments that differ only in equal providers and equal groups.
     - ``candidates`` has the classes of the results, ``rendering`` writes the answer, and ``budget`` limits
-    the work.
+      the work.
     - ``host_filter`` serves ``GET /resource_providers``.
     - ``diagnosis`` explains why a request has few candidates or none, and which changes of the request would
       help.
-    - ``claims`` finds a host for each claim, scores choices, and writes the chosen allocations.
+    - ``claims`` finds a host for each claim, scores the possible choices, and writes the chosen allocations.
 
 The order of calls
     ``placement.api`` parses a query, takes a view of the read model, and calls
@@ -83,14 +88,14 @@ Invariants
       ``tests/placement/search/brute.py`` defines a candidate, with a function for each rule.
     - A limit bounds not only the size of the answer but also the work, because the search stops at the limit.
     - If a tree can serve a request in many equivalent ways, one of these ways comes before all other ways of
-      any tree. So the candidates beyond a limit are first those that differ from another candidate only in
-      equal providers. In a random order, this is not so.
+      any tree. So a limit first cuts off candidates that differ from another candidate only in equal
+      providers. This does not hold for a random order.
     - Two trees share patterns only if the conditions have the same results in both trees, and the free
-    amounts that matter are the same.
+      amounts that matter are the same.
     - Feasibility checks and dead ends rule out only impossible assignments. A need that passes a feasibility
-      check may still be impossible to serve.
-    - Each loop that a client can make long spends steps. A search that has spent its budget returns the
-      candidates found so far. If there are none, the service refuses the request with an error that names the
-      responsible group.
+      check can still turn out to be impossible to serve.
+    - Each loop with a length that clients determine spends steps of the budget. A search that has spent its
+      budget returns the candidates found so far. If there are none, the service refuses the request with an
+      error that names the responsible group.
     - The search never decides about capacity, because the database checks each claim (``placement.store``).
 """

@@ -17,9 +17,9 @@ for each tree of each request. A journal of changes, which the planner uses, wou
 every choice. The two loops are generators, so that they search for a candidate only when the caller asks for
 it.
 
-:mod:`placement.search.compiled_request` uses this module for candidates, and explanations ask it whether
-positions fit. Tests compare it with brute force. The module knows providers and rules, but neither patterns
-nor caches.
+:mod:`placement.search.compiled_request` uses this module for candidates, and explanations use it to check
+whether positions fit. Tests compare it with brute force. The module knows providers and rules, but neither
+patterns nor caches.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ SMALL: Final = 256
 # all rules
 SMALL_IN_PAIRS: Final = 4096
 """Largest number of assignments for which :func:`pairwise_assignments` is used."""
-# most of these assignments are left out, as equivalent ones or by a rule, and quick proofs come first
+# most of these assignments are left out, because they are equivalent to others or break a rule, and quick
+# proofs come first
 SMALL_BY_KINDS: Final = 32_768
-"""The same maximum as :data:`SMALL`, for a search that leaves out equivalent assignments."""
+"""The same maximum as :data:`SMALL_IN_PAIRS`, for a search that leaves out equivalent assignments."""
 _CHOICES_BEFORE_REST: Final = 256
 """Number of choices without a result after which a search first rests, so that other trees are searched. Each
 rest doubles this number.
@@ -75,7 +76,7 @@ def complete_assignments(
     settled = rules.traits_settled(options)
     if settled is False:
         return
-    # no rule relates the needs to each other, so every combination of options is a way
+    # no rule relates the needs to each other, so every combination of options is an assignment
     if rules.independent and settled and kinds is None:
         yield from product(*options)
     elif (small := count_ways(options, SMALL) <= SMALL) or fits_at_all(
@@ -100,9 +101,9 @@ def _distinct_first(
     The first pass yields one assignment of each set that differs only in units of pools. The second pass
     yields one assignment of each set of equivalent assignments.
 
-    The third pass yields one assignment for each distinct set of amounts, and the last pass all other
-    assignments. The search rests between these passes, so that the caller first gets one assignment from each
-    other tree.
+    The third pass yields one assignment for each way to distribute the amounts over providers. The last pass
+    yields all other assignments. The search rests between these passes, so that the caller first gets one
+    assignment from each other tree.
     """
     # the first pass needs pools, the second pass needs equal providers, and the third pass equal needs
     passes: list[Iterator[Sequence[Provider] | None]] = []
@@ -124,8 +125,8 @@ def _distinct_first(
         for chosen in ways:
             if chosen is None:
                 # these passes only decide the order: the complete search at the end of this function finds
-                # all ways that they have missed. Proving that a pass has no more ways would cost more than an
-                # answer
+                # all ways that they have missed. Proving that a pass has no more ways would take more time
+                # than finding an answer
                 if yielded:
                     break
                 yield None
@@ -141,7 +142,8 @@ def _distinct_first(
             return
         yield None
         if pools is None and number == 0:
-            # in trees with pools, the second pass also yields ways that are not equivalent
+            # the search rests once more here, because without pools all further ways are equivalent to
+            # earlier ones. In trees with pools, the second pass also yields ways that are not equivalent
             yield None
     for chosen in run():
         if chosen is None or tuple([provider.id for provider in chosen]) not in yielded:
@@ -184,7 +186,7 @@ def pairwise_assignments(
     The result is only correct if each rule compares two needs at a time (``rules.pairwise``).
 
     :param order: the indexes of the needs in the order of the search; by default an order by their rules.
-    :param visited: see :func:`_run_through`, as ``kinds``.
+    :param visited: see :func:`_run_through`, which also explains ``kinds``.
     """
     # needs of one same_subtree rule follow one another, so that an incompatible pair is found before other
     # needs are tried
@@ -196,7 +198,8 @@ def pairwise_assignments(
         for at, index in enumerate(order)
     ]
     distinct = [rules.isolate and not rules.needs[index].unsuffixed for index in order]
-    # a stack of iterators instead of recursion, which would be slow for requests with hundreds of groups
+    # the code uses a stack of iterators instead of recursion, which would be slow for requests with hundreds
+    # of groups
     chosen = [-1] * len(order)
     taken: set[int] = set()
     left: list[Iterator[int]] = [iter(options[order[0]])]
@@ -249,7 +252,7 @@ def pairwise_assignments(
 def pairs_fit(
     rules: RequestRules, options: Sequence[Sequence[int]], lineages: Sequence[Sequence[int]]
 ) -> bool | None:
-    """Return whether there is an assignment, found only by positions; None if this would not be correct.
+    """Return whether there is an assignment, found only by positions; None if this check cannot decide.
 
     :param options: for each need the positions of its options, which are not empty.
     :param lineages: for each position of the tree, the positions of the provider and its ancestors. Positions
@@ -295,7 +298,7 @@ def _mates_together(rules: RequestRules, options: Sequence[Sequence[int]]) -> li
 
 
 def count_ways(options: Sequence[Sequence[object]], limit: int) -> int:
-    """Return in how many ways each need can get one of its options; exact only up to the limit."""
+    """Return the number of ways to give each need one of its options; exact only up to the limit."""
     found = 1
     for each in options:
         found *= len(each)
@@ -308,8 +311,9 @@ def count_ways(options: Sequence[Sequence[object]], limit: int) -> int:
 def _order_needs(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> list[int]:
     """Return the indexes of the needs in the order in which the search chooses providers for them.
 
-    Needs with an option that has a trait required by the unsuffixed group come first, then needs with few
-    options. Among needs for much of a class, the need for the largest share of the free amount comes first.
+    Needs of the unsuffixed group come first if one of their options has a trait that the group requires. Then
+    come needs with few options. Of needs with equally many options, those for the largest share of a
+    contested class come first. The share refers to the sum of all needs for the class.
     """
     rules.budget.spend(len(rules.unsuffixed_traits) * sum(map(len, options)))
 
@@ -350,7 +354,7 @@ def _run_through(
     equal_before = _equal_before(kinds, order)
     tried = [0] * len(order)  # by depth, number of options tried for the need
     found = 0
-    found_before = [0] * len(order)  # by depth, number of results when the search entered it
+    found_before = [0] * len(order)  # by depth, number of results when the search reached the depth
     skipped = [False] * len(order)  # by depth, whether an assignment was left out as already visited
     kinds_tried: list[set[int]] = [set() for _ in order]  # by depth, kinds of tried providers without a need
     proves = False  # whether each step first checks that the remaining needs can be served

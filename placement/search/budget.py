@@ -83,7 +83,7 @@ class SearchBudget:
             self._check_clock()
 
     def allows_size(self, size: int) -> bool:
-        """Return whether an answer of ``size`` bytes may become larger."""
+        """Return whether an answer of ``size`` bytes is allowed to grow."""
         if size > self.size:
             self.ended = "size"
         return self.ended is None

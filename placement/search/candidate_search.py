@@ -54,7 +54,7 @@ def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
     interchangeable providers and groups.
     """
     resting: deque[Source] = deque()
-    # the function is a generator, because sources that rest are appended to the deque while it is read
+    # the function is a generator, because the loop appends sources that rest to the deque from which it reads
     for source in chain(sources, drain_waiting(resting)):
         provider_set, batches = source
         for batch in batches:
@@ -65,7 +65,10 @@ def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
 
 
 def round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
-    """Yield one batch of each tree, then a second batch of each; a tree is searched when its first is due."""
+    """Yield one batch of each tree, then a second batch of each tree, and so on.
+
+    The search at a tree begins when its first batch is due.
+    """
     active: deque[Source] = deque()
     # the function is a generator, because a limit may be reached before most sources are opened
     for provider_set, batches in chain(sources, drain_waiting(active)):
@@ -84,7 +87,7 @@ def drain_waiting(waiting: deque[T]) -> Iterator[T]:
 
 
 def limit_offers(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
-    """Yield batches until there are ``limit`` candidates in total; the last batch may be shortened."""
+    """Yield batches until there are ``limit`` candidates in total; shorten the last batch if necessary."""
     if limit < 1:
         return
     for provider_set, patterns in offers:
@@ -104,7 +107,8 @@ BATCH: Final = 16
 # patterns
 _CHUNK: Final = 256
 """Number of needs, summed over the found candidates, after which the size of the answer is checked again."""
-# the loop is quick: one dictionary lookup, which takes less time than a step, refuses most roots
+# the loop over roots is quick: for most roots, one dictionary lookup shows that they have no candidate, in
+# less time than a step
 _ROOTS: Final = 32
 """Number of roots between two checks of the budget."""
 _NO_PATTERNS: Final = UnusedPatterns(PatternBatch())
@@ -130,8 +134,8 @@ class CandidateSearch:
         self._trees = snapshot.whole_trees()
         self._request = request
         self._rng = rng
-        # this order of statements matters: needs filter the sharing providers, and rules refer to needs by
-        # index
+        # the order of the next three statements matters: needs filter the sharing providers, and rules refer
+        # to needs by index
         self._needs = needs_of(request)
         self._sharing = SharingProviders(snapshot, budget, self._needs)
         self._rules = RequestRules(snapshot, request, self._needs, budget)
@@ -152,7 +156,8 @@ class CandidateSearch:
         ]
         self._on_roots = tuple(root_conditions(request))
         self._read_root = root_reader(self._on_roots)
-        #: returns a key of all attributes of a tree that decide which compiled request applies to the tree
+        #: a function that returns a key of all attributes of a tree that decide which compiled request
+        #: applies to the tree
         self._read_tree = tree_reader(self._rules.conditions)
         #: whether a root meets the conditions on roots; the keys are the attributes of the root that the
         #: conditions read
@@ -160,18 +165,19 @@ class CandidateSearch:
         #: whether sharing providers alone can serve all needs, so that the same candidate may be found at
         #: several roots
         self.may_repeat = self._sharing.suffice
-        #: compiled requests, under two kinds of keys: a quick key of a tree, and the positions that meet the
-        #: conditions
+        #: compiled requests in two caches. The first has keys that are quick to make; the keys of the second
+        #: contain the positions that meet the conditions
         self._plans: dict[Hashable, CompiledRequest | None] = {}
         self._distinct_plans: dict[Hashable, CompiledRequest | None] = {}
-        #: for each need the indexes of the sharing providers that can serve it, by the ids of all of them
+        #: by the ids of the sharing providers of a tree: for each need, the indexes of those providers that
+        #: can serve it
         self._serving: dict[tuple[int, ...], list[list[int]]] = {}
         self._met_in: list[MetPositions] = [each.met_in(snapshot) for each in self._rules.conditions]
-        # the code uses one cache for all plans, because trees of two structures may have the same positions
-        # of options
+        # all compiled requests use one cache, because trees of two structures can have their options at the
+        # same positions
         self._searched = SearchResults(self._rules, 1, distinct_only=distinct_only, options_only=options_only)
-        #: patterns of unused trees; the keys are a compiled request, a class of trees, and the positions
-        #: outside of pools
+        #: patterns of unused trees in two caches. The first has a key for each class of trees, the second for
+        #: each set of positions that never belong to a pool
         self._when_empty: dict[tuple[CompiledRequest, TreeClass, tuple[int, ...]], UnusedPatterns] = {}
         self._unused: dict[tuple[CompiledRequest, tuple[int, ...], tuple[int, ...]], UnusedPatterns] = {}
         self._known_unused: dict[int, Provider] = {}
@@ -199,18 +205,18 @@ class CandidateSearch:
         return sum(map(_need_size, self._needs))
 
     def possible_roots(self) -> RootFilter:
-        """Return the roots of trees that may be the host of a candidate."""
+        """Return the roots of the trees that are possible hosts of a candidate."""
         return possible_roots(self._snapshot, self._request, self._needs, self._sharing)
 
     def by_root(self, batch: int) -> Iterator[Source]:
-        """Yield batches of at most this size with the candidates of each tree that may serve the request."""
+        """Yield each tree that can have candidates, with these candidates in batches of at most this size."""
         roots: Iterable[int] = self.possible_roots()
         # roots are drawn without replacement, so that each root comes once
         if self._rng is not None:
             found = list(roots)
             roots = self._rng.sample(found, len(found))
-        # the attribute is set here and not in the constructor, because only the caller knows its limit and
-        # strategy
+        # the size is set here and not in the constructor, because it depends on the limit and the strategy of
+        # the caller
         self._searched.batch = batch
         uncounted = 0
         for root in roots:
@@ -300,7 +306,7 @@ class CandidateSearch:
 
     def _without_usage(self, provider: Provider) -> Provider:
         """Return a copy of the sharing provider with no usage."""
-        # the same object is kept if possible, because its id is a part of the keys of plans
+        # the same object is kept if possible, because its id is a part of the keys of compiled requests
         if not provider.used:
             return provider
         if provider.id not in self._known_unused:
@@ -324,8 +330,8 @@ class CandidateSearch:
     def is_repeated(self, offer: Offer, seen: set[Hashable]) -> bool:
         """Return whether the search has already found this candidate at an earlier root.
 
-        Only a candidate with no provider but sharing ones can be found at several roots. The method neither
-        compares nor remembers other candidates.
+        Only a candidate that consists of sharing providers alone can be found at several roots. The method
+        neither compares nor remembers other candidates.
 
         :param offer: a batch of one candidate.
         :param seen: the keys of the remembered candidates; the method adds the key of a new one.
@@ -346,7 +352,7 @@ class CandidateSearch:
         return False
 
     def _is_repeated(self, shared: Iterable[Provider]) -> bool:
-        """Return whether an earlier tree had a candidate of these sharing providers alone; remember them."""
+        """Return whether an earlier tree had a candidate of only these sharing providers; remember these."""
         provider_ids = tuple([each.id for each in shared])
         repeated = provider_ids in self._alone
         self._alone.add(provider_ids)
@@ -385,8 +391,8 @@ class CandidateSearch:
     def _find_plan(self, tree: HostTree, shared: Sequence[Provider]) -> CompiledRequest | None:
         """Compile the request for the trees with this tree's key; None if they cannot serve it."""
         self.budget.spend(1 + len(self._met_in) * len(tree.members) // 4)
-        # both checks are skipped if providers share with the tree, because a sharing provider may have the
-        # class or the trait
+        # the next two checks are skipped if providers share with the tree, because a sharing provider may
+        # have the class or the trait
         if not shared and not self._classes <= tree.shape.classes:
             return None
         met = [met_at(tree) for met_at in self._met_in]
@@ -456,11 +462,11 @@ def find_candidates(
     randomize: bool = False,
     budget: SearchBudget | None = None,
 ) -> list[Offer]:
-    """Return each candidate of a request once; unless roots take turns, those of one tree are adjacent.
+    """Return each candidate of a request once; those of one tree are adjacent, unless roots take turns.
 
     :param strategy: ``depth-first`` yields all candidates of a root before those of the next root.
         ``breadth-first`` yields one candidate of each root before a second candidate of any root. Candidates
-        that differ only in equal providers and groups may come after all other candidates of all roots.
+        that differ only in equal providers and groups perhaps come after all other candidates of all roots.
     :param max_candidates: a maximum number of candidates, which applies in addition to the limit of the
         request.
     :param randomize: choose the candidates within the limit at random. The search yields one candidate of
@@ -484,8 +490,8 @@ def find_candidates(
         offers = _drop_repeated(offers, looking)
     if limit is not None:
         offers = limit_offers(offers, limit)
-    # the loop over offers is the outermost iterator, so that a spent budget ends the answer and all
-    # candidates found so far are kept
+    # this iterator is the outermost one: if the budget is spent, it ends the answer, and all candidates found
+    # so far are kept
     offers = _while_it_lasts(offers)
     chunk = looking.chunk_size()
     found = list(islice(offers, chunk))
@@ -528,7 +534,7 @@ class CandidatesByHost:
         self._seen: set[Hashable] = set()
 
     def roots(self) -> RootFilter:
-        """Return the roots of trees that may have candidates."""
+        """Return the roots of trees that possibly have candidates."""
         return self._looking.possible_roots()
 
     def choices_at(self, root: int) -> Iterator[AllocationCandidate | None]:
@@ -575,8 +581,9 @@ def unused_patterns(
     number.
 
     The function also ignores the usage of sharing providers. Trees get the same batch if their providers meet
-    the same conditions and have the same portions. The patterns of the batch are those of the largest of
-    these trees, so a smaller tree may be too small for some of the patterns.
+    the same conditions, and their inventories have the same units (such as ``step_size``). The patterns of
+    the batch are those of the largest of these trees, so a smaller tree may be too small for some of the
+    patterns.
 
     :param pooled: whether equal devices form pools.
     """
@@ -600,7 +607,7 @@ def _while_it_lasts(offers: Iterable[Offer]) -> Iterator[Offer]:
 
 
 def _too_much(request: CandidatesRequest, budget: SearchBudget) -> InvalidRequest:
-    """Return the error for too many steps, with the group that most often found no provider."""
+    """Return the error for a spent budget; it names the group that most often found no provider."""
     advice = "."
     if budget.dead_ends:
         # a smaller request of this group is most likely to help

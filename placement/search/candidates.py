@@ -72,12 +72,12 @@ class CandidatePattern(NamedTuple):
 
     @property
     def giving_positions(self) -> Iterable[int]:
-        """The positions of providers from which an amount is taken; a position may occur twice."""
+        """The positions of providers from which an amount is taken; a position can occur twice."""
         return self.positions if self.form.all_give else self.resources
 
 
 class PatternBatch(tuple[CandidatePattern, ...]):
-    """Patterns of candidates in a row; equivalent trees share the object, so it is rendered only once."""
+    """Consecutive patterns of candidates; equivalent trees share the batch, so it is rendered only once."""
 
     __slots__ = ()
     # batches are keys of dictionaries, and hashing their patterns would cost more than the cache saves
@@ -88,7 +88,7 @@ class PatternBatch(tuple[CandidatePattern, ...]):
 
 
 class OptionSet(ProviderSet):
-    """The part of a provider set that serves a request, so that unlike trees share patterns of positions."""
+    """The providers of a provider set that are options of a request; unlike trees can share its patterns."""
 
     __slots__ = ("part", "whole")
 
@@ -110,7 +110,7 @@ class OptionSet(ProviderSet):
 
     @property
     def own_lineages(self) -> Sequence[tuple[int, ...]]:
-        """For each of these providers in the tree, the positions of the provider and of those above it."""
+        """For each of these providers in the tree, the positions of the provider and its ancestors."""
         return self.part.lineages
 
     @property

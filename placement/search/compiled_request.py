@@ -2,7 +2,7 @@
 
 The comparison uses only the free amounts that matter to the request, that is, whether each provider has
 enough for a need. If several needs ask for a class, the free amount itself is compared, up to the sum of
-these needs. Trees without a difference in these amounts have candidates of the same patterns.
+these needs. Trees that are equal in this comparison have candidates of the same patterns.
 
 Trees of different structures share results if their options have the same relations. In answers, positions
 then count only the options (:class:`~placement.search.candidates.OptionSet`), not all providers.
@@ -47,7 +47,7 @@ first.
 """
 
 _PartBatches = tuple[TreePart | None, Iterable[PatternBatch]]
-"""Batches of patterns, and the part of a tree that their positions count; None stands for the whole tree."""
+"""A part of a tree, and batches of patterns with positions in this part. None stands for the whole tree."""
 _BatchEnd = Literal["full", "rest", "done"]
 """The reason for the end of a batch: it is full, the search rests, or there are no more patterns."""
 
@@ -68,14 +68,14 @@ class NeedOptions(NamedTuple):
 
 
 class _PatternCache(dict[tuple[int, ...], CandidatePattern]):
-    """The patterns of a request by the positions that were chosen for its needs; makes missing patterns."""
+    """The patterns of a request, by the positions chosen for its needs; a lookup makes a missing pattern."""
 
     def __init__(self, rules: RequestRules) -> None:
         self._rules = rules
-        #: forms by the index of the first need at the provider of each need
+        #: forms; the key has for each need the index of the first need with the same provider
         self._forms: dict[tuple[int, ...], PatternForm] = {}
 
-    # as in conditions, a known pattern is looked up in C
+    # the method runs only for missing patterns, because a known pattern is looked up in C
     def __missing__(self, positions: tuple[int, ...]) -> CandidatePattern:
         self._rules.budget.spend(len(positions))
         firsts = tuple(map(positions.index, positions))
@@ -107,12 +107,13 @@ class SearchResults:
         self.batches: dict[Hashable, Iterable[PatternBatch]] = {}
         self.patterns = _PatternCache(rules)
         #: the indexes of the needs, in the order in which they are checked
-        # a need that fails is moved to the front, because in a crowded cloud one need fails at most trees
+        # a need that fails is moved to the front, because in a crowded cloud the same need fails in most of
+        # the trees
         self.hardest_first = [*rules.distinct]
 
 
 class _ContestedClass(NamedTuple):
-    """A resource class that several needs ask for, and the providers that may give it to them.
+    """A resource class that several needs ask for, and the providers that can give it to them.
 
     - ``asking`` has the indexes of these needs; ``asked`` is the sum of their amounts, ``least`` the smallest
       amount.
@@ -153,8 +154,7 @@ class CompiledRequest:
         self._searched = searched
         self._traits = traits
         self._shared_ids = tuple([each.id for each in shared]) if shared else ()
-        # each list of options is computed once: groups that ask for many devices are mostly equal, and have
-        # the same options
+        # equal needs share one list of options, because a request for many devices mostly has equal groups
         self._distinct = [options[index].own for index in rules.distinct]
         #: the number of steps for a check of all options
         self._steps = sum(map(len, self._distinct))
@@ -168,7 +168,7 @@ class CompiledRequest:
     ) -> tuple[ProviderSet, Iterable[PatternBatch]]:
         """Return the patterns of all candidates of a tree in batches, and the providers at their positions.
 
-        The search for a batch begins when it is needed.
+        The search for a batch begins when the caller asks for this batch.
 
         An empty batch means that the search rests, so that the caller can search other trees first.
 
@@ -209,11 +209,11 @@ class CompiledRequest:
     ) -> UnusedPatterns:
         """Return all patterns that a tree would have without any usage.
 
-        The result applies to all trees of the structure. The capacities are those of the structure's largest
-        tree.
+        The result applies to all trees of the structure. The search uses the capacities of the structure's
+        largest tree.
 
         :param empty: the unused tree with its sharing providers.
-        :param pooled: whether equal devices form pools; the results have to be ``distinct_only``.
+        :param pooled: whether equal devices form pools; this requires results with ``distinct_only``.
         :param parts: a number for each provider of the tree; all devices of a pool have the same number.
         """
         capacities = tuple(self._shape.capacities)
@@ -258,7 +258,7 @@ class CompiledRequest:
         if is_part:
             options = part.chosen
         likeness: Hashable = options
-        # this part of the key is missing if the options decide alone
+        # the key does not need this part if the options alone decide
         if not rules.by_options_alone:
             # ids stand for the free amounts and relations of sharing providers
             by_ids = self._shared_ids if rules.by_lineage or rules.adding_up else ()
@@ -292,8 +292,9 @@ class CompiledRequest:
         return part if is_part else None, known
 
     def _is_wide(self, options: Sequence[Sequence[int]]) -> bool:
-        """Return whether there are at least ``_WIDE`` assignments, and some of them may be equivalent."""
-        # there are many equivalent ways only with needs of equal terms, or with a need of many options
+        """Return whether there are at least ``_WIDE`` assignments, and some of them can be equivalent."""
+        # there are many equivalent ways only with needs of equal amounts and conditions, or with a need of
+        # many options
         return (self._rules.any_alike or max(map(len, options)) >= _WIDE) and count_ways(
             options, _WIDE - 1
         ) >= _WIDE
@@ -316,7 +317,7 @@ class CompiledRequest:
         pooled: bool = False,
         parts: Sequence[int] = (),
     ) -> AssignmentKinds | None:
-        """Return which needs and which providers are equal; None if none are, and there are no pools."""
+        """Return the kinds of equal needs and providers; None if there are neither equal ones nor pools."""
         members = provider_set.members
         self._rules.budget.spend(sum(map(len, options)))
         providers = [[members[at] for at in found] for found in options]
@@ -332,7 +333,7 @@ class CompiledRequest:
     def _within_reach(
         self, rule: Sequence[int], options: Sequence[Sequence[int]]
     ) -> Sequence[Sequence[int]] | None:
-        """Return the options that same_subtree rules allow beside some option of each other need.
+        """Return the options that a same_subtree rule allows together with some option of each other need.
 
         The result is None if a need has no option left. The root of the subtree has to be an option of one of
         these needs.
@@ -356,7 +357,11 @@ class CompiledRequest:
         return left
 
     def _contested_amounts(self, free: tuple[int, ...]) -> list[list[int]] | None:
-        """Return what is free at each option of contested classes, up to what all ask; None if too little."""
+        """Return for each contested class the free amount at each option.
+
+        Each amount is limited to the sum that all needs ask for. The result is None if too little of a class
+        is free.
+        """
         found: list[list[int]] = []
         if not self._rules.adding_up:
             return found
@@ -457,7 +462,8 @@ class CompiledRequest:
         places = None
         limit = SMALL_IN_PAIRS if kinds is None else SMALL_BY_KINDS
         if rng is None and rules.pairwise and count_ways(options, limit) <= limit:
-            # lineages only contain positions of the tree
+            # lineages have no positions of sharing providers, so options of same_subtree rules must be in the
+            # tree
             own = provider_set.own_count
             if not any(options[index][-1] >= own for rule in rules.subtrees for index in rule):
                 places = OptionPlaces(members, options, provider_set.own_lineages)
@@ -514,11 +520,11 @@ def options_of(
     shape = tree.shape
     found: list[NeedOptions] = []
     for index, like in enumerate(rules.first_alike):
-        # an earlier need with the same terms has the same options
+        # an earlier need with the same amounts and conditions has the same options
         if like < index:
             found.append(found[like])
             continue
-        # mostly this is the list of the frame, unchanged
+        # mostly no condition removes an option, and ``own`` remains the list of the frame
         own = shape.frame.places_giving(rules.names[index])
         rules.budget.spend(len(own))
         for rank, (name, amount) in rules.doubtful[index]:

@@ -7,9 +7,9 @@ field of the request that states the condition. Other modules use these attribut
 - ``reads`` has the attributes of a provider that decide whether it meets the condition.
   :mod:`placement.search.equivalence` derives from these attributes which trees and which providers are
   equivalent for a request.
-- ``sets`` and the pieces are the parts of a condition. An explanation counts each part separately, and a
-  relaxation may leave out single parts.
-- ``index`` names the index of the snapshot with which a search for roots begins.
+- ``sets`` has sets of names, such as traits. Each set is a *piece* of the condition. An explanation counts
+  each piece separately, and a relaxation can leave out single pieces.
+- ``index`` names the index of the snapshot that maps these names to providers. The search for roots reads it.
 - ``words`` has texts for the condition in sentences, queries and the console.
 
 Every module that enumerates conditions asks :func:`group_conditions`, :func:`root_conditions` or
@@ -17,7 +17,7 @@ Every module that enumerates conditions asks :func:`group_conditions`, :func:`ro
 class here.
 
 Each group with a suffix is one need. The group without a suffix is divided into one need per resource class,
-because each resource class may come from a different provider.
+because each resource class can come from a different provider.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ class ProviderCondition(ABC):
     """Name of the snapshot's attribute that maps the names of ``sets`` to providers; None if there is
     no such index.
 
-    With an index, the condition has one result for all providers without any of the names, in trees with
-    a root without these names.
+    With an index, the condition has the same result for all providers without any of the names. The
+    exceptions are providers in trees with a root that has one of the names.
     """
     excludes: ClassVar[bool] = False
     """Whether the condition excludes the providers that have a name of ``sets``."""
@@ -180,7 +180,7 @@ class ProviderCondition(ABC):
             yield from (replace(self, sets=(names,)) for names in self.sets)
 
     def deciding_pieces(self) -> Iterator[ProviderCondition]:
-        """Yield conditions; their results in a tree together determine the result of this condition."""
+        """Yield simpler conditions: their results in a tree determine the result of this condition."""
         return self.single_pieces()
 
     def alternative_checks(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
@@ -199,7 +199,7 @@ class ProviderCondition(ABC):
                 yield IndexedNames(getattr(snapshot, self.index), tuple(names), self.of_roots)
 
     def named_providers(self, snapshot: ModelSnapshot) -> set[int] | None:
-        """Return the ids of providers that can meet the condition; None if it does not name providers."""
+        """Return ids of providers that can meet the condition; None if the condition names no providers."""
         return None
 
     def is_unknown(self, snapshot: ModelSnapshot) -> bool:
@@ -275,8 +275,8 @@ def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
 
 
 def _split_field(said: Any) -> tuple[Names, ...]:
-    """Return the sets of names of a field: one of its alternatives, and one of each other name."""
-    # the parser has made a tuple of sets of alternatives
+    """Return the names of a field as sets: a tuple of sets unchanged, otherwise a set for each name."""
+    # each set of such a tuple has alternatives; the parser has made the tuple
     if isinstance(said, tuple):
         return said
     # names are sorted, so that explanations list names in the same order each time
@@ -351,7 +351,7 @@ class RequiredTraits(_TraitCondition):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class ForbiddenTraits(_TraitCondition):
-    """Traits that the provider may not have."""
+    """Traits that the provider must not have."""
 
     name = "forbidden"
     field = "forbidden"
@@ -469,7 +469,10 @@ class InTree(ProviderCondition):
 
 @dataclass(frozen=True, slots=True)
 class _AggregateCondition(ProviderCondition):
-    """A condition on aggregates of a provider and, with ``or_root``, of its root, which span its tree."""
+    """A condition on the aggregates of a provider and, with ``or_root``, on those of its root.
+
+    An aggregate of a root counts for all providers of its tree.
+    """
 
     # the root's aggregates are listed even without or_root, because a class variable cannot depend on a field
     reads = ("aggregates", "root.aggregates")
@@ -516,7 +519,7 @@ class _AggregateCondition(ProviderCondition):
         return met_positions
 
     def deciding_pieces(self) -> Iterator[ProviderCondition]:
-        """Yield a piece for each provider, because its result includes the aggregates of the root."""
+        """Yield the pieces without ``or_root``; their results in a tree include the result for its root."""
         return replace(self, or_root=False).single_pieces()
 
 
@@ -532,14 +535,15 @@ class MemberOf(_AggregateCondition):
     )
 
     def _admits_names(self, own: Names, root: Names | None) -> bool:
-        # one of the two has to be in an aggregate of every set; it is not enough that each is in some of them
+        # the provider or its root has to be in an aggregate of every set. It is not enough if the provider is
+        # in aggregates of some sets, and the root in aggregates of the others
         return self._reaches_all(own) or (root is not None and self._reaches_all(root))
 
     def _reaches_all(self, aggregates: Names) -> bool:
         return not any(map(aggregates.isdisjoint, self.sets))
 
     def alternative_checks(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
-        """Return two checks, of the provider and of its root; one of the two has to pass for all sets."""
+        """Return two checks, of the provider and of its root; one of them has to pass for all sets."""
         own = partial(replace(self, or_root=False).met_by, snapshot=snapshot)
         if not self.or_root:
             return (own,)
@@ -548,7 +552,7 @@ class MemberOf(_AggregateCondition):
         return own, lambda provider: own(snapshot.providers[provider.root_id])
 
     def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
-        """Yield the names to look up in the index, of providers and of roots that count for whole trees."""
+        """Yield the names to look up in the index; with ``or_root``, a name at a root counts for its tree."""
         for names in self.sets:
             # the method is overridden, because an aggregate of a root counts for all providers of its tree
             yield IndexedNames(snapshot.by_aggregate, tuple(names), spans_trees=self.or_root)
@@ -584,7 +588,7 @@ class RootRequired(RequiredTraits):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class RootForbidden(ForbiddenTraits):
-    """Traits that the root of the tree may not have."""
+    """Traits that the root of the tree must not have."""
 
     name = "root_forbidden"
     field = "root_forbidden"
@@ -614,7 +618,8 @@ class ProviderNeed:
     @property
     def serving_terms(self) -> Hashable:
         """All properties of the need that decide which providers can serve it."""
-        # the key is without the suffix, so that the options of groups with equal terms are computed once
+        # the key is without the suffix, so that options are computed once for all groups with equal amounts
+        # and conditions
         return self.resources, self.conditions
 
     def served_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:

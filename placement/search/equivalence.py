@@ -12,9 +12,10 @@ request:
 - A :class:`TreeKin`, and each :class:`LikeTrees` in a kin, ignore providers without any requested class. Kins
   are coarser than compiled requests, because an explanation counts hosts and needs no positions.
 
-All keys of equivalence classes cover conditions by the attributes that these read (``reads``).
-:func:`tree_reader` makes keys of trees, and :func:`provider_reader` makes keys of providers. An attribute
-without an entry in ``_OF_TREES`` makes each tree different from all others, which is correct but slow.
+A key of an equivalence class does not contain conditions, but the attributes that the conditions read
+(``reads``). :func:`tree_reader` makes keys of trees, and :func:`provider_reader` makes keys of providers. An
+attribute without an entry in ``_OF_TREES`` makes each tree different from all others, which is correct but
+slow.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -126,12 +127,12 @@ class AskedAmounts:
             sums = _sums_of([amount for need in needs for each, amount in need.resources if each == name])
             if sums:
                 self.sums[name] = sums
-        #: the amounts and sums that some providers may not be able to give, and whether each is a sum
+        #: the amounts and sums that some providers perhaps cannot give, and whether each is a sum
         self._doubtful = [
             (name, amount, is_sum)
             for is_sum, asked in enumerate((self.amounts, self.rules.contested.items()))
             for name, amount in asked
-            # one verdict for the whole cloud spares a look at each structure
+            # if one verdict holds for the whole cloud, the structures need not be read
             if (bounds := snapshot.portion_bounds(name)) is not None
             and ((found := bounds.give_verdict(amount)) is None or (is_sum and not found))
         ]
@@ -139,7 +140,7 @@ class AskedAmounts:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether structures may differ in the requested amounts that they can give."""
+        """Whether structures perhaps differ in the requested amounts that they can give."""
         return bool(self._doubtful)
 
     def portions_key(self, shape: TreeStructure) -> Hashable:
@@ -192,7 +193,7 @@ class AskedAmounts:
 
 
 def _sums_of(amounts: Iterable[int]) -> tuple[int, ...]:
-    """Return the sums of each choice of some of these amounts; no sums if there are too many."""
+    """Return the sum of each non-empty subset of these amounts; no sums if there are too many."""
     sums = {0}
     for amount in amounts:
         sums |= {each + amount for each in sums}
@@ -204,8 +205,8 @@ def _sums_of(amounts: Iterable[int]) -> tuple[int, ...]:
 def _is_about_all(request: CandidatesRequest) -> bool:
     """Return whether providers without any of the requested classes can change the result.
 
-    A provider without any requested class matters if a ``same_subtree`` rule names a group that it may serve.
-    Without ``same_subtree`` a group without resources has no effect.
+    A provider without any requested class matters if a ``same_subtree`` rule names a group that the provider
+    can serve. Without ``same_subtree`` a group without resources has no effect.
     """
     named = frozenset[str]().union(*request.same_subtrees)
     # without a same_subtree rule every provider of a candidate gives some amount
@@ -338,7 +339,7 @@ _Members = tuple[TreeKin, list[HostTree], list[tuple[int, ...]]]
 def regroup_trees(
     snapshot: ModelSnapshot, request: CandidatesRequest, groups: Iterable[LikeTrees], budget: SearchBudget
 ) -> Iterator[LikeTrees]:
-    """Yield groups of trees for a weaker request, which may split or join the groups of the whole request.
+    """Yield groups of trees for a weaker request; it can split or join the groups of the whole request.
 
     :param groups: the groups of equivalent trees for the whole request.
     :raises placement.search.budget.BudgetExhausted: the grouping takes too long.

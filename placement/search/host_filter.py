@@ -11,7 +11,10 @@ from placement.search.request import ProviderFilter
 
 
 def filter_providers(snapshot: ModelSnapshot, wanted: ProviderFilter, budget: SearchBudget) -> list[Provider]:
-    """Return providers that pass every filter, by id; each alone has all ``resources`` free."""
+    """Return the providers that pass every filter, in the order of ids.
+
+    Each of these providers alone has enough free of all ``resources``.
+    """
     # the smallest set comes first, because the time of an intersection depends on its first set
     sets = sorted(_index_sets(snapshot, wanted), key=len)
     provider_ids = sets[0].intersection(*sets[1:]) if sets else snapshot.providers.keys()

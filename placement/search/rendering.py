@@ -212,7 +212,7 @@ def _summary_parts(
     kept: ProviderSummaries,
     budget: SearchBudget,
 ) -> Iterable[bytes]:
-    """Return ``"uuid":{...}`` of each provider; from 1.29 on, of all providers of the trees."""
+    """Return ``"uuid":{...}`` of each used provider; from 1.29 on, of all providers of their trees."""
     shape = SummaryShape.for_version(version)
     # summaries of whole trees do not depend on the request, so they are kept for later answers
     if shape.nested:

@@ -13,11 +13,11 @@ from placement.read_model.snapshot import ModelSnapshot
 
 @dataclass(frozen=True, slots=True)
 class RequestGroup:
-    """One group of ``resources[$S]``, ``required[$S]``, ``member_of[$S]`` and ``in_tree[$S]``.
+    """One group of a request: its ``resources[$S]``, ``required[$S]``, ``member_of[$S]`` and ``in_tree[$S]``.
 
-    Several providers may serve the group without a suffix; exactly one provider serves each other group. A
-    provider has to have one trait of each set in ``required``, and be in one aggregate of each set in
-    ``member_of``. Neither the provider nor an ancestor may have a trait of ``outside``. The provider or an
+    Several providers can serve the group without a suffix together; exactly one provider serves each other
+    group. A provider has to have one trait of each set in ``required``, and be in one aggregate of each set
+    in ``member_of``. Neither the provider nor an ancestor may have a trait of ``outside``. The provider or an
     ancestor has to have each trait of ``inside``. Query strings have no parameters for ``outside`` and
     ``inside``.
     """

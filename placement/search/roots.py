@@ -36,8 +36,8 @@ _MAX_SELECTIVE: Final = 0.7
 class SharingProviders:
     """The sharing providers (trait MISC_SHARES_VIA_AGGREGATE), by aggregate.
 
-    :param needs: keep only sharing providers that may serve one of these needs of the request; None keeps
-        all.
+    :param needs: keep only sharing providers that possibly serve one of these needs of the request; None
+        keeps all.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class SharingProviders:
         #: whether sharing providers alone could serve all needs
         self.suffice = bool(self.providers)
         if self.providers and needs is not None:
-            # the keys are the terms of needs, so that equal needs are looked up once
+            # the keys are the amounts and conditions of needs, so that equal needs are looked up once
             serving = [
                 self._find_serving(need) for need in {need.serving_terms: need for need in needs}.values()
             ]
@@ -59,7 +59,10 @@ class SharingProviders:
         self._known: dict[frozenset[str], tuple[list[Provider], tuple[bytes, ...]]] = {}
 
     def _find_serving(self, need: ProviderNeed) -> set[int]:
-        """Return the sharing providers that may serve the need; conditions are checked only for few."""
+        """Return the sharing providers that possibly serve the need.
+
+        Amounts and conditions are checked only if few sharing providers have the requested classes.
+        """
         found = set(self.providers)
         for name, _ in need.resources:
             found &= self._snapshot.by_class.get(name, set())
@@ -99,8 +102,8 @@ class SharingProviders:
             roots = self._snapshot.roots_having(self._snapshot.by_aggregate, aggregate).ids
             self.budget.spend(1 + len(roots) // 16)
             for root in roots:
-                # the tuples are sorted, so that callers can use them as keys: hosts with equal tuples have
-                # the same sharing providers
+                # all tuples have the aggregates in the same order, so that callers can use the tuples as
+                # keys: hosts with equal tuples have the same sharing providers
                 found[root] = (*found.get(root, ()), aggregate)
         return found
 
@@ -130,7 +133,7 @@ class SharingProviders:
         return providers, tuple([each.uuid.encode() for each in providers])
 
     def anchor_roots(self, provider_id: int) -> Iterator[int]:
-        """Yield the roots of all trees that can use a sharing provider; a root may occur twice."""
+        """Yield the roots of all trees that can use a sharing provider; a root can occur twice."""
         for aggregate in self._snapshot.providers[provider_id].aggregates:
             for member in self._snapshot.by_aggregate[aggregate]:
                 self.budget.spend()
@@ -161,7 +164,7 @@ class RootFilter:
         return replace(self, ids=[each for each in self.ids if each in ids])
 
     def from_anywhere(self, rng: random.Random) -> Iterator[int]:
-        """Iterate over the passing roots in a circle, from a random root on, each equally likely."""
+        """Iterate once over the passing roots, in a circle; each is equally likely to be the first one."""
         # roots are drawn at random until one passes: each passing root has the same probability, and not all
         # roots are filtered
         for _ in range(_DRAWS if self.ids else 0):
@@ -188,14 +191,14 @@ def possible_roots(
     needs: Iterable[ProviderNeed],
     sharing: SharingProviders,
 ) -> RootFilter:
-    """Return the roots of trees at which a candidate may be anchored.
+    """Return the roots of trees at which a candidate can be anchored.
 
     The rarest condition or resource is looked up in its index, and all other selective conditions filter
-    these roots. The result contains each root that has a candidate, and may contain roots that have none.
+    these roots. The result contains each root that has a candidate, and perhaps also roots that have none.
     """
     needs = tuple(needs)
-    # classes of sharing providers are left out, because a tree with too little of such a class can get it
-    # from them
+    # classes of sharing providers are left out, because a tree with too little of such a class can use that
+    # of these providers
     scarcest = min(
         (
             (snapshot.free_index(name), amount)
@@ -244,7 +247,7 @@ def possible_roots(
 
 
 def _in_all(roots: Iterable[int], wanted: Sequence[Sequence[Container[int]]]) -> Iterator[int]:
-    """Yield the roots for which each condition has a set with the root."""
+    """Yield the roots that are, for each condition, in at least one of its sets."""
     # nested loops replace any() and all(), because generators would take longer than the lookups
     for root in roots:
         for any_of in wanted:
@@ -268,7 +271,7 @@ def _indexed_names(
 
 
 def _anchor_roots(snapshot: ModelSnapshot, members: set[int], sharing: SharingProviders) -> set[int]:
-    """Return the roots of all trees at which a candidate with one of these providers may be anchored."""
+    """Return the roots of all trees at which a candidate with one of these providers can be anchored."""
     sharing.budget.spend(len(members))
     # a provider may serve its own tree, and each tree that it shares with
     roots = {snapshot.providers[provider_id].root_id for provider_id in members}
@@ -278,7 +281,7 @@ def _anchor_roots(snapshot: ModelSnapshot, members: set[int], sharing: SharingPr
 
 
 class _SelectiveNames:
-    """Names in a condition, and the share of trees with such a name. Each candidate needs one of them."""
+    """Names in a condition. Each candidate needs a provider with at least one of these names."""
 
     def __init__(self, snapshot: ModelSnapshot, what: IndexedNames, sharing: SharingProviders) -> None:
         self._snapshot = snapshot
@@ -286,7 +289,7 @@ class _SelectiveNames:
         self._sharing = sharing
         #: for each name, the ids of all providers that have it
         self.sets = [what.index[name] for name in what.names if name in what.index]
-        # steps are counted only if the code below intersects whole sets
+        # the sizes of the sets count only if the code below intersects whole sets
         sharing.budget.spend(sum(map(len, self.sets)) if what.spans_trees else 1)
         each = [snapshot.roots_having(what.index, name) for name in what.names]
         self._roots = [roots for roots in each if roots.ids]

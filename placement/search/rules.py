@@ -1,11 +1,11 @@
 """Rules for combinations of providers in a candidate, and quick proofs that a tree has no candidate.
 
 :mod:`placement.search.conditions` has the conditions on a single provider. The rules decide whether a
-provider may serve a need, given the providers chosen for the other needs.
+provider is allowed to serve a need, given the providers chosen for the other needs.
 
 Without quick proofs, a search over many equivalent devices tries all combinations before it finds that none
 fits. For example, 17 groups of one unit at a host with 16 devices of one unit each have 16! branches. A quick
-proof may miss that a request is impossible, but never refuses a possible request.
+proof can miss that a request is impossible, but never refuses a possible request.
 
 - *Volume*: the amounts of a resource class have to fit into the free amounts of its providers. A proof counts
   only units that these amounts can use: of 5 free units, groups of 2 units each can use 4.
@@ -43,7 +43,7 @@ is checked.
 """
 
 _Asked = tuple[int, Sequence[Provider]]
-"""An amount, and the providers that may give this amount."""
+"""An amount, and the providers that can give this amount."""
 
 
 def fits_at_all(
@@ -55,7 +55,7 @@ def fits_at_all(
 ) -> bool:
     """Return False if a quick proof shows that the needs cannot all get one of their providers.
 
-    :param isolate: whether no two suffixed groups may have the same provider.
+    :param isolate: whether two suffixed groups must not have the same provider.
     :param taken: amounts that a search has already taken, by provider id and class.
     """
     budget = budget or SearchBudget()
@@ -89,7 +89,7 @@ def _free_amounts(name: str, asked: Sequence[_Asked], taken: Mapping[tuple[int, 
 
 
 def available_amount(provider: Provider, name: str) -> int:
-    """Return the largest amount of a resource class that one candidate may take from a provider."""
+    """Return the largest amount of a resource class that one candidate can take from a provider."""
     return min(provider.inventories[name].max_unit, provider.free(name))
 
 
@@ -117,7 +117,7 @@ def _amounts_fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: Searc
 def _list_volumes(
     asked: Sequence[_Asked], free: Mapping[int, int]
 ) -> Iterator[tuple[Sequence[int], Collection[int]]]:
-    """Yield groups of amounts, each with the free amounts of all providers that may give its amounts."""
+    """Yield groups of amounts, each with the free amounts of all providers that can give its amounts."""
     yield [amount for amount, _ in asked], free.values()
     by_providers: dict[frozenset[int], list[int]] = {}
     for amount, providers in asked:
@@ -131,7 +131,10 @@ def _list_volumes(
 
 
 def _max_sum(amounts: Sequence[int], volumes: Collection[int], budget: SearchBudget) -> int:
-    """Return an upper bound of the sum of whole amounts that fit; bits of an integer are possible sums."""
+    """Return an upper bound of the sum of those amounts that fit into the volumes undivided.
+
+    Each bit of the integer ``sums`` stands for a possible sum.
+    """
     budget.spend(len(amounts) + len(volumes))
     # amounts are divided by their greatest common divisor, so that large amounts, such as memory in MB, take
     # few bits
@@ -203,13 +206,13 @@ class RequestRules:
         self.needs = needs
         #: the budget of the request
         self.budget = budget
-        #: whether no two suffixed groups may be at one provider
+        #: whether two suffixed groups must not have the same provider
         self.isolate = request.group_policy == "isolate"
         #: whether relations of providers in a tree matter
         self.by_lineage = bool(request.same_subtrees) or not request.nested
-        #: whether a candidate may combine several providers of a tree
+        #: whether a candidate is allowed to combine several providers of a tree
         self.nested = request.nested
-        #: the traits that the providers of the group without a suffix have together
+        #: the traits that the providers of the group without a suffix must have together
         self.unsuffixed_traits = next((group.required for group in request.groups if group.suffix == ""), ())
         # all needs of the group without a suffix have the same conditions in ``together``
         together = next((need.together for need in needs if need.unsuffixed), ())
@@ -231,7 +234,8 @@ class RequestRules:
         self.names = [tuple([name for name, _ in need.resources]) for need in needs]
         self.asked = [tuple([amount for _, amount in need.resources]) for need in needs]
         bounds = snapshot.portion_bounds
-        #: for each need, the ranks of its resources that some providers of the class may be unable to give
+        #: for each need, its resources of which some providers perhaps cannot give the amount, each with its
+        #: rank in the need
         self.doubtful = [
             [
                 (rank, (name, amount))
@@ -248,10 +252,11 @@ class RequestRules:
         ]
         #: for each need, its amounts by class, as candidates have them
         self.amounts: list[Mapping[str, int]] = [dict(need.resources) for need in needs]
-        #: for each need, the index of the first need with the same terms, which the same providers can serve
+        #: for each need, the index of the first need with the same amounts and conditions, which the same
+        #: providers can serve
         first: dict[Hashable, int] = {}
         self.first_alike = [first.setdefault(need.serving_terms, index) for index, need in enumerate(needs)]
-        #: the indexes of the needs of which no earlier need has the same terms
+        #: the indexes of the needs without an earlier need of the same amounts and conditions
         self.distinct = sorted(set(self.first_alike))
         #: whether several groups with a suffix have the same options
         self.any_alike = any(
@@ -387,7 +392,7 @@ class NeedAssignment:
         )
 
     def _subtree_in_reach(self, rule: Sequence[int], index: int, provider: Provider) -> bool:
-        """Return whether one provider of the rule may be the root of a subtree with all other providers."""
+        """Return whether one provider of the rule can be the root of a subtree with all other providers."""
         above = self._lineage_of(provider)
         open_ones, chosen = [], [provider.id]
         for other in rule:

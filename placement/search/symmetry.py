@@ -6,9 +6,9 @@ search yields one of these ways before all other ways. The search remembers a de
 assignments.
 
 Devices form a *pool* if all needs that they serve ask for the same amount, the unit. Only the number of free
-units in a pool matters. A device may have several units: for example, virtual functions of a network card.
+units in a pool matters. A device can have several units: for example, virtual functions of a network card.
 The planner, which computes how many guests fit, uses pools of equal devices. The search for candidates serves
-one guest, so the devices of its pools may have different free amounts (:attr:`AssignmentKinds.in_pools`).
+one guest, so the devices of its pools can have different free amounts (:attr:`AssignmentKinds.in_pools`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_REMEMBERED: Final = 100_000
 
 
 def never_pooled(traits: frozenset[str]) -> bool:
-    """Return whether traits exclude a provider from pools: NUMA nodes differ, and others use sharing ones."""
+    """Return whether these traits, of NUMA nodes and of sharing providers, exclude a provider from pools."""
     return not traits.isdisjoint((ZONE, SHARES))
 
 
@@ -118,7 +118,8 @@ class AssignmentKinds:
         a unit left can serve the next need, and each need takes one unit. So whether the remaining needs can
         be served depends on the number of units taken, not on the devices.
         """
-        # without classes that add up, free amounts do not distinguish kinds, and pools would join nothing
+        # if no provider may give a class to several needs, free amounts do not distinguish kinds, and pools
+        # would join nothing
         if not self._rules.adding_up:
             return None
         members: dict[int, list[Provider]] = {}
@@ -173,7 +174,10 @@ class AssignmentKinds:
         )
 
     def _provider_signature(self, provider: Provider, serves: Sequence[int]) -> Hashable:
-        """Return a key; equal ones can be swapped: leaves of one parent, or neither parents nor children."""
+        """Return a key of a provider; providers with equal keys can be swapped.
+
+        Such providers are leaves below the same parent, or have neither a parent nor children.
+        """
         rules = self._rules
         # this is a key with the provider's own id, so that this provider is equal to no other
         if provider.id in self._parents or (self._pooled and not self._gives_units(provider, serves)):
@@ -194,7 +198,7 @@ class AssignmentKinds:
             self._parts.get(provider.id),
             tuple(serves),
             tuple([not provider.traits.isdisjoint(traits) for traits in self._rules.unsuffixed_traits]),
-            # orders of claims count NUMA nodes
+            # a claim can prefer choices with few NUMA nodes, so NUMA nodes differ from other providers
             never_pooled(provider.traits),
         )
 
@@ -232,7 +236,7 @@ class AssignmentKinds:
         return units if units == 1 or self._serves_together(serves) else 0
 
     def _serves_together(self, serves: Sequence[int]) -> bool:
-        """Return whether the provider may serve any combination of these needs while it has free units."""
+        """Return whether the provider can serve any combination of these needs while it has free units."""
         rules = self._rules
         suffixed = [index for index in serves if not rules.needs[index].unsuffixed]
         subtrees = [{*rule} for index in serves for rule in rules.subtrees_of[index]]

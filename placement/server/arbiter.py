@@ -1,4 +1,4 @@
-"""gunicorn's parent process, which listens, starts the workers and stops them."""
+"""Has gunicorn's parent process, which listens for connections, and starts and stops the workers."""
 
 import socket
 import struct
@@ -10,23 +10,23 @@ from typing import Final
 from gunicorn.arbiter import Arbiter
 
 _HANDSHAKE_SECONDS: Final = 0.1
-"""Seconds for which a stopping server waits for connections that clients have begun, but not completed."""
+"""A stopping server gives clients this number of seconds to complete the connections that they have begun."""
 _SO_ATTACH_FILTER: Final = 26
 """The option of sockets in the kernel's ``asm-generic/socket.h``; Python has no name for it."""
 _DROP_SYN: Final = (
     (0x30, 0, 0, 13),  # load the byte of the flags in the TCP header (RFC 9293, 3.1)
     (0x54, 0, 0, 0x12),  # keep SYN and ACK
-    (0x15, 0, 1, 0x02),  # if the block has only SYN, the loop continues; otherwise the loop skips one packet
+    (0x15, 0, 1, 0x02),  # if only SYN is set, go on; otherwise, skip one instruction
     (0x06, 0, 0, 0),  # drop the packet
     (0x06, 0, 0, 0xFFFF_FFFF),  # accept the packet
 )
-"""A classic BPF program: code, two jumps and operand of each instruction (``linux/filter.h``)."""
+"""A classic BPF program: the code, two jumps and the operand of each instruction (``linux/filter.h``)."""
 
 
 class ServerArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
     """Stops the server so that no accepted connection is left without a worker.
 
-    Before several workers start, the application may read data that these workers share.
+    Before several workers start, the application can read data that these workers share.
     """
 
     def spawn_workers(self) -> None:
@@ -41,11 +41,11 @@ class ServerArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
     def stop(self, graceful: bool = True) -> None:
         """Stop the workers. gunicorn calls this method."""
-        # another process listens on a shared socket: a later server, which systemd or this one starts
+        # a shared socket stays open in another process, such as a server that systemd or this server starts
         is_shared = self.systemd or self.reexec_pid or self.master_pid
         if graceful and self.LISTENERS and not is_shared:
-            # The kernel resets each connection that arrives between a worker's last look and the end of the
-            # socket. Its request would be lost.
+            # If a connection arrived after a worker has accepted its last connection, the kernel would reset
+            # this connection when the socket is closed. The request of this connection would be lost.
             for each in self.LISTENERS:
                 ignore_new_connections(each.sock)
             time.sleep(_HANDSHAKE_SECONDS)
@@ -55,13 +55,14 @@ class ServerArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 def ignore_new_connections(listener: socket.socket) -> None:
     """Make the kernel drop the first packet of each new connection to a listening TCP socket.
 
-    The server's kernel still completes connections that have begun. A later client's kernel gets no answer,
-    and sends the SYN again after about a second. If the socket is closed at that time, the connection is
-    refused. UNIX sockets stay unchanged, because gunicorn removes their path before the workers stop.
+    The server's kernel still completes connections that have begun. The kernel of a later client gets no
+    answer, and sends the SYN again after about a second. If the socket is closed by then, the connection is
+    refused. This function does not change UNIX sockets, because gunicorn removes the path of a UNIX socket
+    before the workers stop.
     """
     if listener.family == socket.AF_UNIX:
         return
     program = array("B", b"".join(struct.pack("HBBI", *each) for each in _DROP_SYN))
     address, _ = program.buffer_info()
-    with suppress(OSError):  # a kernel without such filters accepts connections until the socket is closed
+    with suppress(OSError):  # without such filters, the kernel accepts connections until the socket is closed
         listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", len(_DROP_SYN), address))

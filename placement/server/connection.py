@@ -1,6 +1,6 @@
-"""The connection of one client, with buffers.
+"""Has the connection of a client, with buffers.
 
-A connection buffers each request until it has arrived completely, and each answer until it is sent.
+A connection buffers each request until the whole request has arrived, and each answer until it is sent.
 """
 
 import socket
@@ -16,27 +16,27 @@ from gunicorn.http.parser import RequestParser
 from placement.server.plain_http import PlainRequest, make_base, read_plain
 
 HEADERS_TIMEOUT: Final = 10.0
-"""Maximum seconds from the start of a connection or request until its headers are complete."""
+"""The maximum number of seconds from the start of a connection or a request to the end of the headers."""
 BODY_TIMEOUT: Final = 60.0
-"""Maximum seconds from the end of a request's headers until its whole body has arrived."""
+"""The maximum number of seconds from the end of a request's headers to the end of its body."""
 IDLE_TIMEOUT: Final = 75.0
-"""Maximum seconds that a connection may wait for its next request."""
+"""The maximum number of seconds for which a connection waits for its next request."""
 ANSWER_TIMEOUT: Final = 60.0
-"""Maximum seconds for the client to read an answer; each MiB of a longer answer has this time."""
+"""The maximum number of seconds in which a client reads an answer, or each MiB of a longer answer."""
 
 MAX_HEADERS: Final = 64 * 1024
-"""Maximum size in bytes of all headers of a request, and of all trailers."""
+"""The maximum size in bytes of all headers of a request, and of all trailers."""
 MAX_BODY: Final = 64 * 1024 * 1024
-"""Maximum size of a request's body in bytes."""
+"""The maximum size in bytes of a request's body."""
 _MAX_CHUNKS: Final = 100_000
-"""Maximum number of chunks in a body."""
-# pieces are small, because gunicorn copies the rest of a piece for each chunk in it
+"""The maximum number of chunks in a body."""
+# the pieces are small, because for each chunk in a piece gunicorn copies the rest of the piece
 _PIECE: Final = 8 * 1024
-"""Size in bytes of the pieces in which gunicorn reads a body."""
+"""The size in bytes of the pieces in which gunicorn reads a body."""
 _RENEWED_AFTER: Final = 1024 * 1024
-"""Number of bytes of an answer that a client has to read to get a new deadline."""
+"""A client gets a new deadline after each time that it has read this number of bytes of an answer."""
 _MAX_AT_ONCE: Final = 256 * 1024
-"""Maximum number of bytes that one system call reads or sends."""
+"""The maximum number of bytes that one system call reads or sends."""
 _HTTP_1_1: Final = (1, 1)
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -46,39 +46,40 @@ class TooLarge(Exception):
 
 
 class ClientConnection:
-    """The state of a connection, which belongs to the event loop or to the thread that answers its request.
+    """A connection, which belongs either to the event loop or to the thread that answers its request.
 
-    gunicorn uses this object in place of the socket. Bytes that gunicorn sends are kept until :meth:`flush`.
+    gunicorn uses this object instead of the socket. The object keeps the bytes that gunicorn sends until
+    :meth:`flush`.
     """
 
     def __init__(self, cfg: Any, sock: socket.socket, peer: Any, server: Any) -> None:
         self.sock, self.peer, self.server = sock, peer, server
-        #: the key of the connection, which is also needed after the socket is closed
+        #: the key of the connection, which the worker also needs after the socket is closed
         self.fd = sock.fileno()
         sock.setblocking(False)
         self._cfg = cfg
         #: the part of the WSGI environment that all plain requests of this connection have in common
         self.base_environ = make_base(cfg, self, peer, server)
-        #: received bytes that were not yet given to gunicorn
+        #: the received bytes of incomplete headers, of an incomplete body, and of later requests
         self._received = bytearray()
-        #: the current request in pieces, as gunicorn reads it
+        #: the complete parts of the current request, in pieces that are not read yet
         self._source: deque[bytes] = deque()
-        #: number of bytes of the current body in these pieces
+        #: the number of bytes of the current request's body; 0 until the whole body has arrived
         self._handed_on = 0
-        #: position at which the search for the end of the headers continues
+        #: the position at which the search for the end of the headers continues
         self._searched = 0
         self._body: _SizedBody | _ChunkedBody | None = None
         self.request: Any = None
-        #: bytes of answers that have not yet been sent
+        #: the bytes of answers that are not sent yet
         self._unsent = bytearray()
-        #: number of bytes of the answer that were sent since the deadline was set
+        #: the number of bytes of the answer that were sent since the deadline was set
         self._taken = 0
         self.closing = False
         self.deadline = time.monotonic() + HEADERS_TIMEOUT
-        #: the time at which the connection was made, or its last answer sent
+        #: the time at which the connection was made or its last request ended
         self.last_used = time.monotonic()
         self._has_asked = False
-        #: number of bytes that the worker's total currently includes for this connection
+        #: the number of this connection's bytes in the worker's current total
         self.counted = 0
 
     def fileno(self) -> int:
@@ -87,14 +88,14 @@ class ClientConnection:
 
     @property
     def client(self) -> str:
-        """The address of the client for the log; the client of a UNIX socket has no address."""
+        """The address of the client for the log; for a UNIX socket, a text with the path of the socket."""
         if isinstance(self.peer, tuple):
             return "{}:{}".format(*self.peer)
         return f"a client of {self.server}"
 
     @property
     def held_bytes(self) -> int:
-        """The number of bytes in the buffers, with the body of the current request."""
+        """The number of bytes in the buffers, including the body of the current request."""
         return len(self._received) + self._handed_on + len(self._unsent)
 
     @property
@@ -104,7 +105,7 @@ class ClientConnection:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no byte of a request has arrived, and no byte of an answer is left to send."""
+        """Return whether no byte of the next request has arrived, and all bytes of answers are sent."""
         return self.request is None and not self.held_bytes
 
     @property
@@ -113,11 +114,14 @@ class ClientConnection:
         return self._has_asked and self.is_idle
 
     def receive(self) -> bool:
-        """Read bytes; return False if the client has closed the connection. OSError: it is lost."""
+        """Read bytes; return False if the client has closed the connection.
+
+        :raises OSError: the connection is lost.
+        """
         try:
             data = self.sock.recv(_MAX_AT_ONCE)
         except BlockingIOError:
-            # there is nothing to read yet
+            # no bytes have arrived since the last call
             return True
         if data and self.is_idle:
             self.deadline = time.monotonic() + HEADERS_TIMEOUT
@@ -125,14 +129,14 @@ class ClientConnection:
         return bool(data)
 
     def is_complete(self) -> bool:
-        """Return whether a whole request is in the buffer.
+        """Return whether a whole request has arrived.
 
         :raises TooLarge: the request is too long.
         :raises Exception: the bytes are not HTTP; gunicorn raises exceptions of many classes.
         """
         if self.request is None and not self._read_headers():
             return False
-        # this line is for the type checker: _read_headers() has made the body
+        # the type checker does not know that _read_headers() has made the body
         assert self._body is not None
         end = self._body.end_position(self._received)
         if end is None:
@@ -145,7 +149,7 @@ class ClientConnection:
 
     def _read_headers(self) -> bool:
         end = self._received.find(b"\r\n\r\n", self._searched)
-        # the end of the headers may be split over two reads
+        # the search continues before the last bytes, because the end of the headers can arrive in two parts
         self._searched = max(0, len(self._received) - 3)
         if end < 0:
             if len(self._received) > MAX_HEADERS:
@@ -163,7 +167,7 @@ class ClientConnection:
             length = reader.length if isinstance(reader, LengthReader) else 0
             self._body = _ChunkedBody() if isinstance(reader, ChunkedReader) else _SizedBody(length)
         self.deadline = time.monotonic() + BODY_TIMEOUT
-        # a client that expects "100 Continue" waits for this interim response before it sends the body
+        # a client that expects "100 Continue" waits for this interim answer before it sends the body
         if self._body.end_position(self._received) is None and self._expects_continue():
             self.sendall(_CONTINUE)
             self.flush()
@@ -181,7 +185,7 @@ class ClientConnection:
         """
         if isinstance(self.request, PlainRequest):
             return b"".join(self._drain_source())
-        # this line is for the type checker, as gunicorn has no types
+        # the variable has a type for the type checker, because gunicorn has no types
         content: bytes = self.request.body.read()
         return content
 
@@ -190,7 +194,7 @@ class ClientConnection:
             yield self._source.popleft()
 
     def end_request(self, *, close: bool) -> None:
-        """End the current request after its answer was sent, so that the next request may follow."""
+        """End the current request when its answer is complete, so that the next request can follow."""
         self.request = self._body = None
         self._has_asked = True
         self.last_used = time.monotonic()
@@ -206,11 +210,11 @@ class ClientConnection:
         self.deadline = time.monotonic() + (HEADERS_TIMEOUT if self._received else IDLE_TIMEOUT)
 
     def send(self, data: bytes) -> int:
-        """Ignore gunicorn's interim response ("100 Continue"), because the whole body has arrived already."""
+        """Ignore gunicorn's interim answer ("100 Continue"), because the whole body has arrived already."""
         return len(data)
 
     def gettimeout(self) -> float:
-        """Return 0, like the method of a non-blocking socket."""
+        """Return 0, like the method of a socket that does not block."""
         return 0.0
 
     def sendall(self, data: bytes) -> None:
@@ -218,13 +222,13 @@ class ClientConnection:
         self._unsent += data
 
     def take_back(self) -> None:
-        """Drop the buffered answer, of which no byte was sent yet, so that another answer can replace it."""
+        """Drop the buffered answer, of which no byte is sent yet, so that another answer can replace it."""
         self._unsent.clear()
 
     def flush(self) -> bool:
         """Send as many bytes as the socket takes; return whether all bytes are sent.
 
-        While a slow client continues to read, it gets more time.
+        A slow client gets more time while it continues to read.
 
         :raises OSError: the connection is lost.
         """
@@ -234,7 +238,7 @@ class ClientConnection:
             try:
                 sent = self.sock.send(memoryview(self._unsent)[:_MAX_AT_ONCE])
             except BlockingIOError:
-                # The buffer of the socket is full until the client reads.
+                # the socket's buffer is full, and stays full until the client reads
                 return False
             del self._unsent[:sent]
             self._taken += sent
@@ -246,9 +250,9 @@ class ClientConnection:
         return True
 
     def close(self) -> None:
-        """Read what has arrived of a request, then close: otherwise the client might lose the answer."""
-        # unread input would make the kernel reset the connection, and the client could lose the answer. An
-        # error means that the client has closed its end already
+        """Read the bytes that have arrived, and then close the connection."""
+        # if bytes stayed unread, the kernel would reset the connection, and the client would perhaps lose the
+        # answer; if an error occurs, the client has closed the connection already
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
             self.sock.recv(_MAX_AT_ONCE)
@@ -266,7 +270,7 @@ def _body_too_large() -> TooLarge:
 
 
 class _SizedBody:
-    """A body of known length.
+    """A body with a known length.
 
     :raises TooLarge: the body is too long.
     """
@@ -277,12 +281,12 @@ class _SizedBody:
         self._length = length
 
     def end_position(self, received: bytearray) -> int | None:
-        """Return the position at which the body ends; None if a part of the body has not arrived."""
+        """Return the position of the end of the body; None if a part of the body has not arrived."""
         return self._length if len(received) >= self._length else None
 
 
 class _ChunkedBody:
-    """A chunked body; this class only finds its end, and gunicorn decodes it."""
+    """A chunked body; this class only finds the end of the body, and gunicorn decodes the body."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -290,9 +294,12 @@ class _ChunkedBody:
         self._searched = 0
 
     def end_position(self, received: bytearray) -> int | None:
-        """Return the position at which the body ends, or at which gunicorn will refuse an invalid chunk."""
+        """Return the position of the end of the body; None if a part of the body has not arrived.
+
+        If a chunk is invalid, the position is the end of the received bytes, and gunicorn refuses the body.
+        """
         while True:
-            # no line end follows the chunk, so the body is invalid
+            # if no line end follows the chunk, the body is invalid
             if (
                 self._next
                 and len(received) >= self._next
@@ -303,7 +310,7 @@ class _ChunkedBody:
             if line < 0:
                 return None if len(received) - self._next < MAX_HEADERS else len(received)
             try:
-                # extensions of a chunk follow a semicolon (RFC 9112, 7.1.1), and have no meaning here
+                # the extensions of a chunk follow a semicolon (RFC 9112, 7.1.1), and have no meaning here
                 size = int(bytes(received[self._next : line]).split(b";")[0], 16)
             except ValueError:
                 return len(received)

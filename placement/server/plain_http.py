@@ -1,8 +1,8 @@
-"""HTTP in the form that nearly all clients and handlers use, without the general code of gunicorn.
+"""Handles HTTP in the form that nearly all clients and handlers use, without gunicorn's general code.
 
-For a small request, gunicorn's code would take a fifth of the time: it reads the request, makes the WSGI
-environment, and checks the headers of the answer. All other requests, and all other headers of answers, still
-go through the code of gunicorn. The results are equal.
+For a small request, gunicorn's code would take a fifth of the time. This code reads the request, makes the
+WSGI environment, and checks the headers of the answer. gunicorn's code still handles all other requests, and
+all other headers of answers. The results of both kinds of code are equal.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from gunicorn import util
 from gunicorn.http import wsgi
 
 _FIELD: Final = "[A-Za-z0-9-]+: [!-~](?:[ -~]*[!-~])?\r\n"
-"""Pattern of a header in the form in which nearly all programs send it. Names without underscores are
-unambiguous in the WSGI environment, and values are printable ASCII.
+"""The pattern of a header in the usual form. The name has no underscore, because such a name would be
+ambiguous in the WSGI environment, and the value is printable ASCII.
 """
-# a path that begins with two slashes, and a fragment, have rules of their own
+# the pattern excludes paths that begin with two slashes, and fragments, because they have special rules
 _HEAD: Final = re.compile(
     f'(DELETE|GET|HEAD|OPTIONS|PATCH|POST|PUT) (/(?!/)[!"$-~]*) HTTP/1\\.1\r\n((?:{_FIELD})+)\r\n'.encode()
 )
-"""Pattern of the request line with all headers."""
+"""The pattern of the request line with all headers."""
 _FIELDS: Final = re.compile(f"(?:{_FIELD})+")
 _MAX_HEAD: Final = 8190
-"""Maximum bytes of the request line and all headers for this form, below the limits of gunicorn."""
+"""The maximum number of bytes of the request line and all headers in this form, below gunicorn's limits."""
 _MAX_FIELDS: Final = 50
-"""Maximum number of headers for this form, below the limit of gunicorn."""
+"""The maximum number of headers in this form, below gunicorn's limit."""
 _MAX_DIGITS: Final = 18
-"""Maximum number of digits of a length for this form."""
+"""The maximum number of digits of a length in this form."""
 _SPECIAL_FIELD: Final = re.compile("EXPECT|TRANSFER-ENCODING|X-FORWARDED-")
-"""The beginning of header names with a meaning for gunicorn while it reads headers."""
+"""The beginning of names of headers that have a meaning for gunicorn while it reads headers."""
 _USUAL_NAMES: Final = frozenset(
     (
         *("cache-control", "content-length", "content-type", "etag", "last-modified", "location"),
         *("openstack-api-version", "placement-ext-incomplete", "vary", "x-openstack-request-id"),
     )
 )
-"""Headers of answers that gunicorn passes on unchanged."""
+"""The names of headers of answers that gunicorn passes on unchanged."""
 
 
 class PlainRequest:
-    """A request that has the usual form, with the attributes that gunicorn's request class has.
+    """A request in the usual form, with the attributes of gunicorn's class of requests.
 
-    :param uri: the target of the request: a path, mostly with a query.
-    :param headers: the headers with names in upper case, each once.
+    :param uri: the target of the request: a path, often with a query.
+    :param headers: the headers, with names in upper case; each name occurs once.
     """
 
     version = (1, 1)
@@ -64,16 +64,16 @@ class PlainRequest:
         self.uri = uri
         self.path, _, self.query = uri.partition("?")
         self.headers = headers
-        #: number of bytes of the body
+        #: the number of bytes of the body
         self.length = length
 
     def should_close(self) -> bool:
-        """Return whether the client wants the connection to be closed after the answer."""
+        """Return whether the client asks the server to close the connection after the answer."""
         return any(name == "CONNECTION" and value.lower() == "close" for name, value in self.headers)
 
 
 def read_plain(head: bytes) -> PlainRequest | None:
-    """Return the request with this request line and these headers; None if it has another form."""
+    """Return the request with this request line and these headers; None if they have another form."""
     match = _HEAD.fullmatch(head) if len(head) <= _MAX_HEAD else None
     if match is None:
         return None
@@ -81,7 +81,7 @@ def read_plain(head: bytes) -> PlainRequest | None:
     fields = [line.split(": ", 1) for line in lines[:-2].split("\r\n")]
     headers = [(name.upper(), value) for name, value in fields]
     named = dict(headers)
-    # gunicorn decides about headers that are repeated
+    # if a header is repeated, gunicorn handles the request
     if len(named) < len(headers) or len(headers) > _MAX_FIELDS or any(map(_SPECIAL_FIELD.match, named)):
         return None
     length = named.get("CONTENT-LENGTH", "0")
@@ -93,8 +93,8 @@ def read_plain(head: bytes) -> PlainRequest | None:
 def make_base(cfg: Any, connection: Any, peer: Any, server: Any) -> Mapping[str, Any] | None:
     """Return the part of the WSGI environment that all requests of a connection have in common.
 
-    The result is None if gunicorn has to derive names from a request: at a UNIX socket, or if the
-    environment variable ``SCRIPT_NAME`` is set.
+    The result is None if gunicorn has to derive a part from each request. This is so for UNIX sockets, and if
+    the environment variable ``SCRIPT_NAME`` is set.
     """
     if not (isinstance(peer, tuple) and isinstance(server, tuple)) or os.environ.get("SCRIPT_NAME"):
         return None
@@ -125,7 +125,7 @@ def make_environ(request: PlainRequest, base: Mapping[str, Any]) -> dict[str, An
     return environ
 
 
-# clients send few different headers, and the cache is limited, because a client may send any name
+# usual clients send few different names; the cache is limited, because a client can send any name
 @lru_cache(maxsize=256)
 def _variable_of(name: str) -> str:
     """Return the key of a header in the WSGI environment."""
@@ -134,15 +134,15 @@ def _variable_of(name: str) -> str:
 
 
 class PlainResponse(wsgi.Response):  # type: ignore[misc]  # gunicorn has no types
-    """The answer to a plain request; usual headers are checked together."""
+    """The answer to a plain request; it checks all usual headers together."""
 
     def process_headers(self, headers: Sequence[tuple[str, str]]) -> None:
-        """Check the headers of the answer, and keep them; gunicorn calls this method."""
+        """Check the headers of the answer, and keep them. gunicorn calls this method."""
         named = {name.lower(): value for name, value in headers}
         text = "".join(chain.from_iterable([(name, ": ", value, "\r\n") for name, value in headers]))
         length = named.get("content-length", "0")
         is_usual = len(named) == len(headers) and named.keys() <= _USUAL_NAMES
-        # one line for each header proves that no value has a line end
+        # if the number of lines is equal to the number of headers, no value has a line end
         if is_usual and text.count("\n") == len(headers) and _FIELDS.fullmatch(text) and length.isdigit():
             self.headers += headers
             if "content-length" in named:
@@ -151,9 +151,9 @@ class PlainResponse(wsgi.Response):  # type: ignore[misc]  # gunicorn has no typ
             super().process_headers(headers)
 
     def default_headers(self) -> list[str]:
-        """Return the status line, and the headers of the server; gunicorn calls this method."""
+        """Return the status line and the headers of the server. gunicorn calls this method."""
         if self.upgrade or self.chunked:
-            # this line is for the type checker, as gunicorn has no types
+            # the variable has a type for the type checker, because gunicorn has no types
             lines: list[str] = super().default_headers()
             return lines
         connection = "close" if self.should_close() else "keep-alive"
@@ -163,7 +163,7 @@ class PlainResponse(wsgi.Response):  # type: ignore[misc]  # gunicorn has no typ
         ]
 
 
-# all answers of a second have the same text
+# the function has a cache, because all answers within a second have the same date
 @lru_cache(maxsize=2)
 def _date_text(seconds: int) -> str:
     text: str = util.http_date(seconds)

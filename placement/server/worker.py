@@ -1,9 +1,10 @@
-"""The worker process of the bundled web server, which slow clients cannot keep busy.
+"""Has the worker process of the bundled web server, which slow clients cannot keep busy.
 
-One event loop reads from all connections and writes to them, without waiting for any client. A thread gets a
+One event loop reads from all connections and writes to them, and it never waits for a client. A thread gets a
 request only after the whole request has arrived. If the client does not read the whole answer at once, the
-loop sends the rest. So silent, idle and slow connections occupy no thread, and each of them has a deadline.
-If there are too many connections, one that waits for its client is closed (:class:`IdleConnections`).
+loop sends the rest of the answer. So silent, idle and slow connections occupy no thread, and each of them has
+a deadline. If a worker has too many connections, it closes a connection that waits for its client
+(:class:`IdleConnections`).
 """
 
 from __future__ import annotations
@@ -36,15 +37,17 @@ from placement.server.connection import ClientConnection, TooLarge
 from placement.server.plain_http import PlainRequest, PlainResponse, make_environ
 
 MAX_REQUEST_LINE: Final = 8190
-"""Maximum bytes of a request line, as in Apache httpd; lists of aggregates and traits make queries long."""
+"""The maximum number of bytes of a request line, as in Apache httpd. Queries with lists of aggregates and
+traits are long.
+"""
 
 
 class BundledServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
-    """gunicorn with fixed settings, which neither a file nor an environment variable can change."""
+    """gunicorn with fixed settings; neither a file nor an environment variable can change the settings."""
 
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
-        """Return the settings of this server that other bundled servers do not have."""
+        """Return the settings of this server that are not common to all bundled servers."""
 
     def share_with_workers(self, count: int) -> AbstractContextManager[None]:
         """Return a context in which the server starts this number of workers."""
@@ -52,8 +55,8 @@ class BundledServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no t
 
     def run(self) -> None:
         """Serve requests until the server is stopped."""
-        # the garbage collector writes to each object that it visits, so workers would no longer share the
-        # memory of modules
+        # existing objects are frozen, because the garbage collector writes to each object that it visits, and
+        # then the workers would no longer share the memory of modules
         gc.collect()
         gc.freeze()
         try:
@@ -64,15 +67,15 @@ class BundledServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no t
     def load_config(self) -> None:
         """Set the options of gunicorn. gunicorn calls this method."""
         settings: dict[str, Any] = {
-            # clients must not choose the path at which the service is mounted (SCRIPT_NAME)
+            # clients must not choose the path at which the service is mounted (SCRIPT_NAME) by a header
             "forwarder_headers": "",
             "limit_request_line": MAX_REQUEST_LINE,
             "logger_class": _ServerLogger,
-            # all servers would share one control socket in the home folder
+            # the control socket is disabled, because all servers would share one socket in the home folder
             "control_socket_disable": True,
             **self.settings(),
         }
-        # gunicorn before 25.1 does not know this setting
+        # versions of gunicorn before 25.1 do not have this setting
         if "control_socket_disable" not in self.cfg.settings:
             del settings["control_socket_disable"]
         for name, value in settings.items():
@@ -91,13 +94,14 @@ class _ServerLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no t
 
 
 class IdleConnections:
-    """File descriptors of waiting connections, ordered by the time when their current state began.
+    """The file descriptors of waiting connections, ordered by the time when their current state began.
 
     A connection at rest has no unfinished request, so its client can connect again without a loss. All other
     waiting connections wait for a request or its rest, or for a client that reads an answer slowly. Normally
-    a connection at rest is closed first, because other clients are in the middle of a request or about to
-    send one. But a client may open any number of connections without a request. So if more than half of the
-    maximum number of connections are not at rest, one of these is closed first.
+    a connection at rest is closed first, because the other clients are in the middle of a request, or will
+    soon send a request. But a client can open any number of connections without a request. So if more than
+    half of the maximum number of connections are not at rest, a connection that is not at rest is closed
+    first.
 
     :param most: the maximum number of connections.
     """
@@ -114,35 +118,35 @@ class IdleConnections:
         now.setdefault(fd)
 
     def discard(self, fd: int) -> None:
-        """Remove a connection that is no longer waiting."""
+        """Remove a connection that no longer waits."""
         self._at_rest.pop(fd, None)
         self._owing.pop(fd, None)
 
     def first_to_close(self) -> int | None:
-        """Return the connection to close first; None if no connection is waiting."""
+        """Return the file descriptor of the connection to close first; None if no connection waits."""
         owing_end = len(self._owing) > self._share or not self._at_rest
         return next(iter(self._owing if owing_end else self._at_rest), None)
 
 
 _MAX_HELD: Final = 256 * 1024 * 1024
-"""Total size of the buffers of all clients, in bytes, above which the worker refuses larger requests."""
+"""If the buffers of all clients have more than this number of bytes, the worker refuses larger requests."""
 _ALWAYS_HELD: Final = 64 * 1024
-"""Number of bytes that the buffers of each client may hold even if the total size is exceeded."""
+"""The number of bytes that a client's buffers can always have, even if the total size is exceeded."""
 _RESERVED_FILES: Final = 256
-"""Number of file descriptors that are reserved for databases, logs and other files."""
+"""The number of file descriptors that are reserved for databases, logs and other files."""
 _STOP_TIMEOUT: Final = 2.0
-"""Maximum seconds for which searches may continue when the service stops."""
+"""The maximum number of seconds for which searches continue when the service stops."""
 _LAST_REQUEST_TIMEOUT: Final = 5.0
-"""Seconds without a request after which a stopping service closes a connection. A request that arrives at the
-moment of the close is lost. The next request of a busy client arrives much earlier, and its answer has
-``Connection: close``. A stopping worker ends before ``graceful_timeout`` in any case.
+"""A stopping service closes a connection after this number of seconds without a request. A request that
+arrives at the moment of the close is lost. The next request of a busy client arrives much earlier, and its
+answer has ``Connection: close``. In all cases, a stopping worker ends before ``graceful_timeout``.
 """
 _TICK: Final = 1.0
-"""Seconds between two checks of deadlines."""
+"""The number of seconds between two checks of deadlines."""
 
 
 class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
-    """A worker process of gunicorn: an event loop for all connections, threads for complete requests."""
+    """A worker process of gunicorn, with an event loop for all connections and threads for requests."""
 
     alive: bool
 
@@ -155,7 +159,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         self._ready: queue.SimpleQueue[ClientConnection] = queue.SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stop_began = 0.0
-        # the limit is raised to the system's maximum, because each connection needs a file descriptor
+        # the limit of open files is raised to the maximum, because each connection needs a file descriptor
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._most = min(self.cfg.worker_connections, max(16, most - _RESERVED_FILES))
@@ -166,8 +170,8 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
     def run(self) -> None:
         """Serve requests until the worker has to stop. gunicorn calls this method."""
         listeners = {each.fileno(): each for each in self.sockets}
-        # the socket is non-blocking, because several workers share a listening socket, and only one of them
-        # gets a new connection
+        # a listening socket must not block, because several workers share the socket, and only one of the
+        # workers gets a new connection
         for each in self.sockets:
             each.setblocking(False)
         for fd in (*listeners, self._wake, self.PIPE[0]):
@@ -176,7 +180,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             threading.Thread(target=self._answer_all, daemon=True).start()
         next_tick = 0.0
         while self.alive or self._is_stopping(listeners):
-            # a stopping worker checks more often, because it ends when its last request is answered
+            # a stopping worker waits for less time, because it ends as soon as its last request is answered
             for fd, _ in self._loop.poll(_TICK if self.alive else 0.1):
                 if fd in listeners:
                     self._accept_client(listeners[fd])
@@ -197,11 +201,11 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
                     self.alive = False
 
     def _is_stopping(self, listeners: dict[int, Any]) -> bool:
-        """Stop listening; return whether unanswered requests remain, and time to answer them."""
+        """Stop listening; return whether connections remain, and the worker still has time for them."""
         if not self._stop_began:
             self._stop_began = time.monotonic()
             for fd, listener in listeners.items():
-                # the kernel would reset connections that it has accepted and that no worker has taken
+                # the kernel would reset those connections that it has accepted, but that no worker has taken
                 while self._accept_client(listener):
                     pass
                 self._loop.unregister(fd)
@@ -211,14 +215,14 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         unused_since = time.monotonic() - _LAST_REQUEST_TIMEOUT
         for each in list(self._connections.values()):
             if each.fd not in self._busy and each.is_idle and each.last_used < unused_since:
-                self._go_on(each)  # a request may have arrived since the last poll
+                self._go_on(each)  # perhaps a request has arrived since the last poll
                 if each.fd not in self._busy and each.is_idle:
                     self._close(each)
-        # ends one second before gunicorn would kill this worker
+        # the worker ends one second before the time at which gunicorn would kill it
         return bool(self._connections) and time.monotonic() - self._stop_began < self.cfg.graceful_timeout - 1
 
     def _accept_client(self, listener: Any) -> bool:
-        """Accept one connection; return False if no client is waiting."""
+        """Accept a connection; return False if no client waits for a connection."""
         try:
             sock, peer = listener.accept()
         except OSError:  # another worker has taken the connection, or the client has left
@@ -230,8 +234,8 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
                 return True
             self._close(self._connections[first])
         if sock.family != socket.AF_UNIX:
-            # without this option, the last piece of an answer would wait for an acknowledgement (Nagle's
-            # algorithm)
+            # without this option, the last piece of an answer would wait for an acknowledgement by the client
+            # (Nagle's algorithm)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = ClientConnection(self.cfg, sock, peer, listener.getsockname())
         self._connections[connection.fd] = connection
@@ -240,7 +244,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         return True
 
     def _go_on(self, connection: ClientConnection) -> None:
-        """Send unsent bytes if there are any; otherwise read, and queue the request once it is complete."""
+        """Send all unsent bytes; then read, and put the request into the queue if it is complete."""
         try:
             if not connection.flush():
                 self._watch_connection(connection, select.EPOLLOUT)
@@ -263,8 +267,8 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             if not complete:
                 self._watch_connection(connection, select.EPOLLIN)
                 return
-            # the connection is unregistered, because epoll reports a lost connection even without events, and
-            # until the answer the connection belongs to a thread
+            # the connection is unregistered, because it belongs to a thread until the answer, and because
+            # epoll reports a lost connection even if no events are requested
             self._loop.unregister(connection.fd)
             self._waiting.discard(connection.fd)
             self._busy.add(connection.fd)
@@ -275,7 +279,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             util.write_error(connection, *error.args)
         except OSError:
             raise
-        except Exception as error:  # the request is not HTTP: gunicorn answers with the error
+        except Exception as error:  # the request is not HTTP, so gunicorn answers with an error
             self.handle_error(None, connection, connection.peer or ("", -1), error)
         connection.end_request(close=True)
         self._follow_up(connection)
@@ -285,7 +289,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         self._busy.discard(connection.fd)
         try:
             self._loop.register(connection.fd, 0)
-        except OSError as error:  # the kernel has no memory for it
+        except OSError as error:  # the kernel has no memory to watch the connection
             self.log.warning(
                 "Closing the connection of %s, which the kernel cannot watch: %s", connection.client, error
             )
@@ -311,7 +315,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         self._loop.modify(connection.fd, events)
 
     def _count_held(self, connection: ClientConnection) -> None:
-        """Add the change of this connection's buffers to the total, which is faster than a new sum."""
+        """Add the change of this connection's buffers to the total, because a new sum would take longer."""
         held = connection.held_bytes
         self._held += held - connection.counted
         connection.counted = held
@@ -320,7 +324,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         if self._connections.pop(connection.fd, None) is not None:
             self._waiting.discard(connection.fd)
             self._held -= connection.counted
-            with suppress(OSError):  # registering it may have failed
+            with suppress(OSError):  # perhaps the connection is not registered
                 self._loop.unregister(connection.fd)
             connection.close()
 
@@ -338,27 +342,27 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
                 self._close(connection)
 
     def _answer_all(self) -> None:
-        """Answer requests until the worker ends; each thread of the worker runs this method."""
+        """Answer requests until the worker ends. Each thread of the worker runs this method."""
         while True:
             connection = self._ready.get()
             close = True
             try:
                 close = self._answer_request(connection)
-            except Exception as error:  # every error is answered and logged
+            except Exception as error:  # each error is logged, and the client gets an answer
                 with suppress(OSError):
                     self.handle_error(connection.request, connection, connection.peer or ("", -1), error)
             connection.end_request(close=close)
             self._returned.append(connection)
             # the event loop waits in epoll, and an entry in the queue of returned connections does not wake
-            # it
+            # the loop
             os.eventfd_write(self._wake, 1)
 
     def _answer_request(self, connection: ClientConnection) -> bool:
-        """Call the application and send its answer; return whether to close the connection afterwards."""
+        """Call the application and send its answer; return whether to close the connection after it."""
         request = connection.request
         try:
             content = connection.read_body()
-        except Exception as error:  # the error has several kinds: invalid chunks, or an early end
+        except Exception as error:  # the exception has one of many classes, for instance for invalid chunks
             self.log.warning(
                 "Refused a request from %s with 400, because its body is invalid: %r",
                 connection.client,
@@ -375,8 +379,8 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         environ["wsgi.multithread"] = True
         environ[ABANDONED] = self._abandoned_check(connection)
         body = self.wsgi(environ, response.start_response)
-        # the headers are not sent before the first write, so this includes a stop that began meanwhile: the
-        # client learns from the first answer since the stop that it has to connect again
+        # the headers are sent with the first write, so they can still say that the connection closes, also if
+        # a stop began while the application ran; so the client connects again for its next request
         if not self.alive:
             response.force_close()
         try:
@@ -389,16 +393,17 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         finally:
             if hasattr(body, "close"):
                 body.close()
-        # the answer is complete; the loop sends the rest of it later, unless the client has left
+        # the answer is complete, so the loop sends the rest later, unless the client has closed the
+        # connection
         with suppress(OSError):
             connection.flush()
         return bool(response.should_close())
 
     def _abandoned_check(self, connection: ClientConnection) -> Callable[[], str | None]:
-        """Return a function that returns the reason why the answer is no longer needed, or None."""
+        """Return a function that returns why the answer is no longer needed, or None if it is needed."""
 
         def abandoned_reason() -> str | None:
-            # most requests end before they ask
+            # the poll is made only when this function is called, because most requests end without a call
             poll = select.poll()
             poll.register(connection.sock, select.POLLRDHUP)
             if poll.poll(0):

@@ -24,11 +24,11 @@ Modules
     - ``claim_commit`` writes claims that were placed with the read model, and their groups (``groups``).
     - ``claimants`` locks the consumers of claims, with their holdings.
     - ``reservations`` reads reservations, and divides them between claims; ``reservation_changes`` writes
-      them. ``expiries`` writes the end times of claims; ``expired`` has queries that leave out ended
-      allocations, and ``due_changes`` releases these and begins windows. ``booking_limits`` checks the
-      limits on reservations of a project, and ``maintenances`` books whole hosts. ``window_history`` records
-      windows that are over, and ``window_usage`` computes sums of windows for metrics. ``time_profile``
-      computes the amounts that later windows need, and ``holds`` keeps these amounts free.
+      them. ``expiries`` writes the end times of claims; ``expired`` has queries that leave out expired
+      consumers, and ``due_changes`` releases these consumers and begins windows. ``booking_limits`` checks
+      the limits on reservations of a project, and ``maintenances`` books whole hosts. ``window_history``
+      records windows that are over, and ``window_usage`` computes sums of windows for metrics.
+      ``time_profile`` computes the amounts that later windows need, and ``holds`` keeps these amounts free.
     - ``providers``, ``inventories``, ``traits``, ``aggregates`` and ``attributes`` write one part of a
       provider each; ``trees`` writes all parts of a tree, ``reshaper`` moves inventories with allocations.
     - ``optimistic_write`` writes inventories, traits or aggregates without reading first. ``names`` and
@@ -44,8 +44,8 @@ Imports
 A worked example
     A host has 8 VCPU. The consumer ``a`` has 5 of them allocated, and ``b`` has 2. In one request ``a`` moves
     to another host and ``b`` grows to 4 VCPU. No other consumer uses the host, so the service grants the
-    claim of 4 VCPU. Now an operator reduces the total to 3. Now ``b`` has more allocated than the total.
-    Consumer ``b`` may claim at most 4 VCPU again, but not 5. Any other consumer is refused even 1 VCPU. So no
+    claim of 4 VCPU. Later an operator reduces the total to 3, so ``b`` has more allocated than the total.
+    Consumer ``b`` may claim up to 4 VCPU again, but not 5. Any other consumer is refused even 1 VCPU. So no
     claim can increase the excess over the capacity, but guests can still move away.
 
 Invariants
@@ -57,7 +57,7 @@ Invariants
       operation runs again.
     - Locks are taken in one order, so that operations do not deadlock. If two operations deadlock, the
       database ends one of them, and that operation runs again.
-    - A consumer without allocations has no row, unless it is a window that begins later, or of which claims
-      use all amounts. Each allocation has a consumer.
+    - A consumer without allocations has no row, unless it is a window that begins later, or a window of which
+      claims use all amounts. Each allocation has a consumer.
     - Each change stamps its providers, so that no reader misses the change.
 """

@@ -90,7 +90,7 @@ def write_claims(
     timed_write: holds.TimedWrite | None = None
     # holds depend on allocations with a known end only; other writes need no further statement
     if locked.timed or any(claim.window is not None for claim in claims):
-        # before the write, which removes the claim or makes its end ineffective
+        # ended claims are recorded before the write, which removes a claim or makes its end ineffective
         time_events.note_ended(
             tx,
             [
@@ -99,7 +99,7 @@ def write_claims(
                 if row.uuid in locked.timed and row.consumer_type != RESERVATION
             ],
         )
-        # what is due by the clock happens in any case; a new maintenance may be refused
+        # a change that is due by the clock must not be refused; a new maintenance can be refused
         is_due = are_promised and bool(locked.timed)
         timed_write = holds.plan_write(tx, claims, locked, may_lack_holds=is_due)
         claims, planned, locked = timed_write.claims, timed_write.planned, timed_write.locked
@@ -113,7 +113,7 @@ def write_claims(
         consumer_store.remove_amounts_at(tx, allocations, locked.consumers[uuid].id, here)
     touched = {uuid for claim in (*claims, *planned) for uuid in claim.resources}
     change = None if timed_write is None else timed_write.change
-    # a window gets amounts back also where it holds nothing now
+    # a window can also get amounts back from providers of which it holds nothing now
     returning = set() if change is None else {each.provider for each in change.after}
     supplies, known_classes = read_supplies(tx, touched | returning)
     named = {name for claim in claims for resources in claim.resources.values() for name in resources}
@@ -128,20 +128,22 @@ def write_claims(
             change.check_instants(supplies, classes)
     _insert(tx, claims, supplies, classes)
     if planned:
-        # after the check, so that a provider that is gone is a refusal and no violated foreign key
+        # the plans are written after the check, so that a deleted provider leads to a refusal and not to a
+        # violated foreign key
         holds.insert_planned(tx, planned)
     lasting = frozenset[str]() if timed_write is None else timed_write.lasting
     if timed_write is not None:
         holds.insert_promises(tx, timed_write.promises, locked)
     _update_consumers(tx, [*claims, *planned], locked.consumers, lasting)
     # clients rely on this: the generation of a provider grows when a consumer releases all allocations, but
-    # not when it moves away
+    # not when the consumer moves away
     emptied = {claim.consumer for claim in claims if not claim.takes_anything} - lasting
     left = {each.provider_id for each in locked.holdings if each.consumer in emptied}
     raised = left.union(supplies[uuid].provider_id for uuid in touched & supplies.keys())
     # the change is usage_only, so that readers do not read inventories, traits and aggregates again
     tx.note_changed(raised, generation=True, usage_only=True)
-    # without a hold nothing else tells other workers that the plans of a provider have changed
+    # these providers are stamped, because without a hold nothing else tells other workers that the plans of a
+    # provider have changed
     before = locked.provider_ids | {each.provider_id for each in (*locked.planned, *locked.promised)}
     tx.note_changed(before - raised, generation=False, usage_only=True)
 
@@ -255,7 +257,7 @@ def _update_consumers(
             consumer_store.advance_consumer(tx, present, consumer_store.owner_after(present, claim.owner))
         elif present is not None:
             emptied.append(present.id)
-            # claims may have taken all of a reservation, which is no deletion
+            # a reservation is not recorded as deleted if claims have taken all of it
             if present.consumer_type == RESERVATION and not claim.in_any_portions:
                 window_history.note_deletion(tx, present.uuid)
     if emptied:
@@ -398,7 +400,7 @@ def of_provider(conn: sa.Connection, provider: str) -> list[Allocation]:
 _NOBODY: Final = "0"
 """A text in place of a consumer's id, if the consumer does not exist."""
 _ANOTHER_WAY: Final = "-1"
-"""A text in place of a consumer's id, if the release concerns a hold, so that the rows must be read first."""
+"""A text in place of a consumer's id, if the release changes holds, so that the rows must be read first."""
 _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.released'")
 """The setting of the transaction that stores the id of the consumer to release."""
 
@@ -440,7 +442,7 @@ _held: Final = sa.select(allocations.c.provider_id).where(allocations.c.consumer
 # the id is stored in a setting of the transaction, because later statements of a batch cannot use an answer
 _RELEASED_AT_ONCE: Final = sa.and_(
     # a pending window has no allocations, but is a reservation
-    # (no IN, because its list would be an expanding parameter)
+    # (the condition is without IN, because the list of IN would be an expanding parameter)
     *(sa.func.coalesce(consumers.c.consumer_type, "") != kind for kind in (RESERVATION, WINDOW_HOLD)),
     sa.not_(IS_TIMED),
 )

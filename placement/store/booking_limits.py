@@ -1,8 +1,8 @@
 """Limits on the reservations of a project: duration and horizon, number, amounts and hours.
 
-The amounts and hours of claims with an end time count, too. Otherwise a project could claim from a
-reservation, and then book the same amount again. All writes of
-reservations and of such claims lock one bucket, so two simultaneous bookings cannot exceed a limit together.
+The amounts and hours of claims with an end time count, too. Otherwise a project could claim the amounts of a
+reservation, and then book the same amounts again. All writes of reservations and of such claims lock one
+bucket, so two simultaneous bookings cannot exceed a limit together.
 """
 
 from __future__ import annotations

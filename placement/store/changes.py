@@ -152,7 +152,7 @@ class _StampedRow:
 
 
 def note_deletion(tx: WriteTransaction, uuid: str) -> None:
-    """Record the deletion of a locked provider, and drop the oldest such records of its bucket."""
+    """Record the deletion of a locked provider, and drop the oldest records of deletions in its bucket."""
     bucket = buckets.bucket_of(uuid)
     of_bucket = sa.select(_dp.uuid, _dp.change_seq).where(_dp.bucket == bucket)
     # the number is one less than the maximum, to leave room for the new record

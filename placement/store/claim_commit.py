@@ -1,11 +1,11 @@
 """Commits claims with providers chosen in the read model, if these choices are still valid.
 
-A usual claim of a new consumer is written without reading the database first (:func:`is_worthwhile`). The
-statements that write the claim
-contain the conditions of a valid choice. All properties of a chosen provider, except its usage, must be
-unchanged since the choice, and enough of its capacity must be free. If a condition fails, the statement
-inserts an allocation with a provider id that does not exist. A foreign key forbids such an allocation, so the
-database rolls the whole transaction back. The next attempt reads the database first, and finds the reason.
+Most claims of new consumers are written without reading the database first (:func:`is_worthwhile`). The
+statements that write such a claim contain the conditions of a valid choice. All properties of a chosen
+provider, except its usage, must be unchanged since the choice, and enough of its capacity must be free. If a
+condition fails, the statement inserts an allocation with a provider id that does not exist. A foreign key
+forbids such an allocation, so the database rolls the whole transaction back. The next attempt reads the
+database first, and finds the reason.
 
 A consumer is a member of at most one group. The consumer leaves the group when it loses its last allocation.
 A consumer also leaves its group with its next claim, unless this claim names the group again. A transaction
@@ -198,8 +198,8 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
         }
         for claim, uuid, name, amount in claimed_amounts(claims)
     ]
-    # the witnesses: providers that give no amount but have to be unchanged, such as a parent with a required
-    # trait
+    # the witnesses are providers that give no amount but have to be unchanged, such as a parent with a
+    # required trait
     named = {uuid for uuid, _ in taken}
     witnesses = [provider for uuid, provider in chosen.items() if uuid not in named]
     values = {
@@ -299,17 +299,17 @@ def commit_claims(
     """Write all claims or none, and move their consumers to the given groups.
 
     :param chosen: all providers that the choices depend on, by uuid, in their state at the time of the
-        choice. Providers without amounts are not locked, so a change of such a provider during the commit may
+        choice. Providers without amounts are not locked, so a change of such a provider during the commit can
         go unnoticed.
     :param reservation: the reservation from which all amounts are taken.
     :param expiring: the number of seconds after which an unconfirmed claim expires, by uuid of the consumer.
-    :param preempted: the consumers of preemptible claims that are ended at the start of the only claim, a
-        window.
+    :param preempted: the consumers of preemptible claims that end at the start of a window; the only element
+        of ``claims`` is then this window.
     :param moves: moves of windows that make room for the claims.
     :returns: the times at which these claims expire, by uuid of the consumer.
     :raises ConcurrentUpdate: a generation in a claim is not the current generation of its consumer.
-    :raises Conflict: the named reservation does not exist, or the claims may not use it. Or a provider has
-        too little for the reservation.
+    :raises Conflict: the named reservation does not exist, or the claims are not allowed to use it. Or a
+        provider has too little for the reservation.
     :raises LostRace: another transaction has made the choice of a provider invalid.
     """
     # groups, reservations and expiries need answers before the commit
@@ -317,7 +317,8 @@ def commit_claims(
     if not (joining or reservation or expiring or is_timed) and is_worthwhile(tx, claims, chosen):
         write(tx, claims, chosen)
         return {}
-    # described_seq by provider id, which also differs for a provider that was deleted and created again
+    # the described_seq of each provider by id, which also differs for a provider that was deleted and created
+    # again
     described = {provider.id: provider.described_seq for provider in chosen.values()}
     names = {each.group.name for each in joining}
     others = [*preempted] if reservation is None else [reservation]
@@ -353,7 +354,7 @@ def commit_claims(
     try:
         write_claims(tx, claims, locked)
     except HoldRefusal as error:
-        # another choice of the same request would be refused again, but other moves may not
+        # another choice of the same request would be refused again, but a choice with other moves may succeed
         if moves or preempted:
             raise LostRace(error.detail) from error
         raise
@@ -376,8 +377,8 @@ def commit_claims(
     # group
     leave_groups(tx, [row.id for uuid, row in locked.consumers.items() if uuid not in preempted])
     join_groups(tx, {each.consumer: each.group.name for each in joining})
-    # the end of a window is a part of its reservation. The end of a preempted claim is set now: a read of
-    # time events up to now has not missed the event of the new end
+    # the end of a window is a part of its reservation. The end of a preempted claim counts as set now, so
+    # that no reader of the time events up to now has missed the event of the new end
     ends = {
         claim.consumer: expiries.ClaimEnd(
             claim.window.ends_at,
@@ -397,7 +398,7 @@ def commit_claims(
 
 
 def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: Collection[str]) -> None:
-    """Raise LostRace if a consumer may not join its group; ``moving`` consumers leave their hosts."""
+    """Raise LostRace if a consumer must not join its group; ``moving`` consumers leave their hosts."""
     counts = {
         name: members_by_host(members.get(name, ()), moving) for name in {each.group.name for each in joining}
     }

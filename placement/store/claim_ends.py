@@ -1,4 +1,4 @@
-"""Changes of the end times of claims in place: consumer, providers and amounts stay."""
+"""Changes the end times of claims; the consumer, the providers and the amounts of a claim stay."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def change_end(database: ServiceDatabase, consumer: str, generation: int, change
     :raises NotFound: the consumer has no claim with a future end time.
     :raises InvalidRequest: the new end time is not in the future.
     :raises Conflict: the claim has no fixed end time, or its resources are not free until the new end time.
-        Also if the new end time is later than both the present one and the end of the claim's window.
+        Or the new end time is later than both the present end time and the end of the claim's window.
     """
     try:
         return due_changes.write_with_room(
@@ -55,7 +55,7 @@ def _change_locked(tx: WriteTransaction, consumer: str, generation: int, change:
             " with ends_at."
         )
     if found.seconds <= found.cleaning_time:
-        # it is over, and its guest may be gone
+        # the claim is over, and its guest may be gone
         raise expiries.no_expiry(consumer)
     source = _source_window(tx, consumer)
     if (before and before.uuid) != (source and source.uuid):
@@ -63,7 +63,8 @@ def _change_locked(tx: WriteTransaction, consumer: str, generation: int, change:
     present_end = found.expires_at - found.cleaning_time
     guest_end = present_end if change.ends_at is None else change.ends_at
     check_window(TimeWindow(AT_ONCE, guest_end), clock.server_time(tx.conn))
-    # the end of the window may have moved before the end of the claim, which may become earlier even then
+    # the end of the window may have moved to a time before the end of the claim. Even then the claim may get
+    # an earlier end
     if source is not None and guest_end > max(source.usable.ends_at, present_end):
         raise Conflict(
             f"The claim of consumer {consumer} is from the reservation {source.uuid}, which ends at"
@@ -80,7 +81,7 @@ def _change_locked(tx: WriteTransaction, consumer: str, generation: int, change:
         )
     ]
     if source is not None and source.starts_at is not None:
-        # what is left of the window depends on its claims
+        # the window is written, too, because the amounts that return to it depend on its claims
         time = TimeWindow(source.starts_at, source.expires_at)
         claims.append(reservations.window_claim(tx, locked.consumers[source.uuid], locked, time))
     allocations.write_claims(tx, claims, locked)

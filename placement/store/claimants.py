@@ -52,7 +52,7 @@ class LockedConsumers:
     scopes: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def with_scope(self, window: str, providers: Collection[str]) -> LockedConsumers:
-        """Return the consumers with the amounts of an active window at some providers, without its others."""
+        """Return these consumers without the amounts that an active window has at other providers."""
         if window not in self.timed or any(each.consumer == window for each in self.planned):
             return self
         holdings, promised = (
@@ -149,9 +149,10 @@ def refuse_hold(consumer: consumer_store.ConsumerRow) -> None:
 
 
 def refuse_used_windows(claims: Iterable[ConsumerClaim], locked: LockedConsumers) -> None:
-    """Refuse claims that would replace the amounts of windows which claims use, and would keep them windows.
+    """Refuse a claim that would replace the amounts of a window while other claims use the window.
 
-    Such a claim has no time, and does not know which amounts return to the window.
+    Such a claim has no time, and does not know which amounts return to the window. A claim is allowed if it
+    takes nothing, or gives the consumer another type.
 
     :raises Conflict: the consumer of a claim is such a window.
     """

@@ -45,7 +45,8 @@ def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
     # it any more
     inserted = tx.conn.execute(sa.insert(resource_classes).values(name=new, updated_at=tx.now))
     (new_id,) = inserted.inserted_primary_key or (None,)
-    # these rows move before the old row of the class is deleted, because foreign keys protect it
+    # rows that refer to the class move to the new id before the old row of the class is deleted, because
+    # foreign keys protect the old row
     for table in _USERS:
         tx.conn.execute(
             sa.update(table).where(table.c.resource_class_id == class_id).values(resource_class_id=new_id)
@@ -83,7 +84,7 @@ def make_standard_names(tx: WriteTransaction, additional: Iterable[str]) -> None
     wanted = list(dict.fromkeys((*os_resource_classes.STANDARDS, *additional)))
     for table, standard in ((resource_classes, wanted), (traits, os_traits.get_traits())):
         present = set(tx.conn.execute(sa.select(table.c.name)).scalars())
-        # the function returns without a lock in the common case, when no name is missing
+        # in the common case no name is missing, and no lock is taken
         missing = [name for name in standard if name not in present]
         if missing:
             tx.lock_names()

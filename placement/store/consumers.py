@@ -60,7 +60,7 @@ class ConsumerOwnership:
     project_id: str
     user_id: str
     consumer_type: str | None
-    # a request must not erase them: for instance, a client below microversion 1.38 cannot send a type
+    # a request must not erase these fields: for instance, a client below microversion 1.38 cannot send a type
     unsaid: frozenset[str] = frozenset()
 
 
@@ -155,7 +155,7 @@ def create_consumers(tx: WriteTransaction, owners: Mapping[str, ConsumerOwnershi
 
 
 def advance_consumer(tx: WriteTransaction, row: ConsumerRow, owner: ConsumerOwnership) -> None:
-    """Increase the generation, write the owner; a reservation that gets another type is none any more."""
+    """Increase the generation and write the owner; a reservation ends if it gets another type."""
     # the new type may end a reservation, because PUT /allocations may change any consumer
     if row.consumer_type == RESERVATION != owner.consumer_type:
         tx.queue(_no_reservation, {"consumer": row.id})
@@ -226,8 +226,8 @@ def _partial_removal(table: sa.Table) -> StatementFamily:
 def find_roots(conn: sa.Connection, uuids: Collection[str]) -> Mapping[str, Sequence[str]]:
     """Return the sorted uuids of the roots of all trees from which consumers have, or will have, amounts.
 
-    Consumers without amounts are missing. The roots of a window include those of which claims use all of its
-    amounts. The root of a sharing provider is included.
+    Consumers without amounts are missing. The roots of a window include those where claims use all amounts of
+    the window. The root of a sharing provider is included.
     """
     found: dict[str, set[str]] = {}
     for chunk in split_rows(sorted(uuids)):

@@ -45,7 +45,7 @@ def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction]
 
     :raises Conflict: the write conflicts with the state after the release.
     """
-    # ends at some point, because each round releases an allocation or raises an error
+    # the loop ends at some point, because each round releases an allocation or raises an error
     while True:
         try:
             return database.write(work)
@@ -67,7 +67,7 @@ def _describe_overlaps(conn: sa.Connection, conflict: Conflict) -> str:
     if not isinstance(conflict, CapacityExceeded):
         return ""
     schedule = time_schedule.read_schedule(conn, of_providers=[conflict.provider])
-    # the write has no end, so each later window matters
+    # the refused write has no end time, so each later window matters
     some = [each for each in schedule.amounts if each.resource_class == conflict.resource_class]
     return overlaps_sentence(some, TimeWindow(schedule.now, math.inf))
 
@@ -77,8 +77,8 @@ def give_back_expired(database: ServiceDatabase) -> int:
 
     Afterwards all workers read the next expiry from the database.
     """
-    # two transactions, because each locks its consumers before its providers; a worker that dies in between
-    # leaves the windows to the next one, and their room is held meanwhile
+    # the work takes two transactions, because each locks its consumers before its providers. If the worker
+    # dies in between, another worker begins the windows; their room is held meanwhile
     return database.write(_give_back_expired) + database.write(begin_windows)
 
 
@@ -113,16 +113,17 @@ def begin_windows(tx: WriteTransaction) -> int:
     if not due:
         return 0
     locked = claimants.lock_consumers(tx, due)
-    # under the locks of the consumers a window that another worker has begun has no planned allocations
+    # a window that another worker has begun in the meantime has no planned allocations under these locks
     begun = _write_held(tx, locked, {each.consumer for each in locked.planned})
     tx.lock_buckets([buckets.RESERVATIONS])
     return begun
 
 
 class UnseenReturns(ConcurrentUpdate):
-    """The error for windows that have got amounts back, which are no allocations yet: 409.
+    """The error (409) for windows with returned amounts that are no allocations yet.
 
-    The client cannot have meant these amounts, because the windows have the same generation without them.
+    The client cannot have known these amounts, because the generation of a window stays the same when amounts
+    return to it.
     """
 
     def __init__(self, windows: Sequence[str]) -> None:
@@ -134,13 +135,14 @@ class UnseenReturns(ConcurrentUpdate):
 
 
 def refuse_returns(tx: WriteTransaction, locked: claimants.LockedConsumers) -> None:
-    """Refuse a write of locked windows that have got amounts back, which are no allocations yet.
+    """Refuse a write of locked windows with returned amounts that are no allocations yet.
 
     The caller has locked the buckets of their providers, and calls :func:`write_seen`.
 
     :raises UnseenReturns: there are such windows.
     """
-    # each write of a window makes its amounts allocations, and claims end without a write of their window
+    # returned amounts become allocations with the next write of their window, and a claim ends without such a
+    # write
     promised, written = Counter[str](), Counter[str]()
     for each in window_promises.promised_amounts(tx.conn, {each.consumer for each in locked.promised}):
         promised[each.window] += each.held_part.used
@@ -170,7 +172,7 @@ def _write_returns(tx: WriteTransaction, uuids: Collection[str]) -> None:
 
 
 def _write_held(tx: WriteTransaction, locked: claimants.LockedConsumers, uuids: Collection[str]) -> int:
-    """Write all that some locked windows hold as their allocations; return the number of these windows."""
+    """Write all amounts that some locked windows hold as allocations; return the number of these windows."""
     rows = [row for row in locked.consumers.values() if row.uuid in uuids]
     chosen = replace(
         locked,
@@ -182,10 +184,11 @@ def _write_held(tx: WriteTransaction, locked: claimants.LockedConsumers, uuids: 
     )
     if rows:
         tx.lock(chosen.providers)
-        # under the locks, because another worker may have moved the end of a window meanwhile
+        # the times are read under the locks, because another worker may have moved the end of a window
+        # meanwhile
         times = window_times(tx.conn, uuids)
         claims = [window_claim(tx, row, chosen, times[row.uuid]) for row in rows]
-        # their room is held since the booking, so this write is never refused
+        # holds have kept the room of these windows free since the booking, so this write is never refused
         allocations.write_claims(tx, claims, chosen, are_promised=True)
     return len(rows)
 
@@ -197,7 +200,7 @@ def _give_back_expired(tx: WriteTransaction) -> int:
         for query in expired.UUIDS
         for uuid in tx.conn.execute(query.order_by(consumers.c.uuid).limit(_AT_ONCE)).scalars()
     ]
-    # removes rows of confirmed claims, so that the query below does not read them each time
+    # this removes rows of confirmed claims, so that the query below does not read them each time
     expiries.forget_confirmed(tx)
     if found:
         # the claim is read again under the locks, because it may have been confirmed meanwhile
@@ -211,6 +214,7 @@ def _give_back_expired(tx: WriteTransaction) -> int:
     # the counter is incremented in any case, so that workers read the next expiry
     tx.lock_buckets([buckets.RESERVATIONS])
     if found:
-        # under the lock of the bucket, so that no two transactions delete the same rows
+        # old claims are deleted under the lock of the bucket, so that no two transactions delete the same
+        # rows
         time_events.forget_ended(tx, clock.server_time(tx.conn))
     return len(found)

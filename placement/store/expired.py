@@ -26,7 +26,7 @@ _HAS_EXPIRED: Final = (
     sa.and_(
         consumers.c.id == reservations.c.consumer_id,
         consumers.c.consumer_type == RESERVATION,
-        # the clock of the database, so that all workers agree
+        # the clock of the database decides, so that all workers agree
         reservations.c.expires_at <= clock.ServerNow(),
     ),
     sa.and_(EXPIRES, claim_expiries.c.expires_at <= clock.ServerNow()),
@@ -38,15 +38,16 @@ UUIDS: Final = (
 )
 """Queries for the uuids of expired consumers: reservations, and claims."""
 
-# Correlated lookups by primary key. PostgreSQL estimates that a third of all reservations has expired, so it
-# would read the whole table for NOT IN: 50 ms with 500,000 windows, for the allocations of one consumer.
+# Both conditions are correlated lookups by primary key. PostgreSQL estimates that a third of all reservations
+# has expired, so it would read the whole table for NOT IN: 50 ms with 500,000 windows, for the allocations of
+# one consumer.
 COUNTS: Final = sa.and_(
     *(~sa.select(sa.literal(1)).where(expired).correlate(consumers).exists() for expired in _HAS_EXPIRED)
 )
 """SQL condition: the consumer has not expired."""
 
 IS_TIMED: Final = sa.or_(
-    # correlated lookups by primary key, because a cloud may have many claims with an end time
+    # these are correlated lookups by primary key, because a cloud may have many claims with an end time
     sa.select(sa.literal(1))
     .where(reservations.c.consumer_id == consumers.c.id, reservations.c.starts_at.is_not(None))
     .correlate(consumers)

@@ -35,7 +35,7 @@ def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) 
     """Set the expiry times of claims that this transaction writes.
 
     :param seconds: seconds until the expiry, by uuid of the consumer.
-    :param known: the ids of the consumers that existed before this transaction, by uuid.
+    :param known: the ids of those consumers that existed before this transaction.
     :returns: rows of the uuid of a consumer and the time when its claim expires; None if no claim expires.
     """
     # claims that do not expire, the common case, need no statement
@@ -163,7 +163,7 @@ _TIMES: Final = StatementFamily(
 
 
 class ClaimExpiry(NamedTuple):
-    """The expiry of a claim (in seconds since 1970, and from now), and the generation of its consumer.
+    """The expiry of a claim (as seconds since 1970, and as seconds from now), and its consumer's generation.
 
     If ``is_final`` is true, the claim cannot be confirmed: its amounts are released ``cleaning_time`` seconds
     after its end. A preemptible claim has ``kept_until``.
@@ -303,9 +303,10 @@ def _is_behind(time: sa.ColumnElement[float]) -> sa.ColumnElement[bool]:
 
 
 _ENDING_THERE: Final = (
-    # a consumer has several amounts of a tree
+    # the rows are distinct, because a consumer may have several amounts of a tree
     _ending_claims.distinct()
-    # from the few allocations of the tree to ends by primary key, because a cloud may have many ends
+    # the query goes from the few allocations of the tree to the end times by primary key, because a cloud may
+    # have many end times
     .select_from(resource_providers)
     .join(allocations, allocations.c.provider_id == resource_providers.c.id)
     .join(claim_expiries, claim_expiries.c.consumer_id == allocations.c.consumer_id)
@@ -320,7 +321,8 @@ _ENDING_THERE: Final = (
 )
 _ENDING: Final = (
     _ending_claims.select_from(claim_expiries.join(consumers, EXPIRES))
-    # plain columns, so that the index on the time gives each page without the claims of the others
+    # the conditions are on plain columns, so that the index on the time finds a page without reading the
+    # claims of other pages
     .where(claim_expiries.c.expires_at >= _end, _is_behind(claim_expiries.c.expires_at))
     .order_by(claim_expiries.c.expires_at, consumers.c.uuid)
     .limit(sa.bindparam("limit", type_=sa.Integer))
@@ -330,10 +332,11 @@ _ENDING: Final = (
 def confirm_claim(
     tx: WriteTransaction, consumer: str, generation: int, seconds: float | None
 ) -> float | None:
-    """Make an expiring claim permanent, or change its expiry; return the new expiry.
+    """Make an expiring claim permanent, or change its expiry; return the new expiry time.
 
-    The new expiry is a number of seconds from now. The generation of the consumer increases by one.
+    The result is None for a permanent claim. The generation of the consumer increases by one.
 
+    :param seconds: seconds from now until the new expiry; None makes the claim permanent.
     :raises NotFound: no claim of this consumer expires, or the claim has expired already.
     :raises Conflict: the claim has a fixed end time.
     """

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class GroupPolicy(StrEnum):
-    """Whether members of a group must run on the same or other hosts; a soft policy excludes no host."""
+    """How a policy restricts the hosts of the members of a group; a soft policy is only a preference."""
 
     AFFINITY = "affinity"
     ANTI_AFFINITY = "anti-affinity"
@@ -32,7 +32,7 @@ class ConsumerGroup:
     max_per_host: int = 1
 
     def allows_hosts(self, hosts: Collection[int], present: Mapping[int, int]) -> bool:
-        """Return whether another member may be on these hosts.
+        """Return whether another member is allowed on these hosts.
 
         :param present: the number of other members at each host, by the id of the host's root; a missing host
             has 0.
@@ -52,12 +52,13 @@ class ConsumerGroup:
             has 0 members.
         :param size: the number of other members; a member on several hosts counts once.
         """
-        # max() is needed, because a member on several hosts is beside the members on all of them
+        # max() is needed, because a member on several hosts is beside the members on all these hosts
         here = max((present.get(host, 0) for host in hosts), default=0)
         if self.policy in (GroupPolicy.AFFINITY, GroupPolicy.SOFT_AFFINITY):
             # the share of members on this host: 1 if all members are on this host
             return here / max(1, size)
-        # 1 / (1 + n) instead of 0 or 1, so that hosts with many members still have different scores
+        # the score is 1 / (1 + n) instead of 0 or 1, so that hosts with many members still have different
+        # scores
         return 1 / (1 + here)
 
 
@@ -87,7 +88,7 @@ def hosts_of(taken: Iterable[tuple[int, bool]]) -> frozenset[int]:
     :param taken: for each provider of the consumer's allocations, the id of the root, and whether it is a
         sharing provider.
     """
-    # the members are a list, because they are read twice and the argument may be a generator
+    # the argument is copied to a tuple, because it is read twice and may be a generator
     taken = tuple(taken)
     return frozenset(root for root, shares in taken if not shares) or frozenset(root for root, _ in taken)
 

@@ -53,7 +53,7 @@ _first_holders: Final = (
     sa.select(allocations.c.consumer_id)
     .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
     .where(resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True)))
-    # distinct, because a consumer may hold several classes of a provider
+    # the ids are distinct, because a consumer may hold several classes of a provider
     .distinct()
     .order_by(allocations.c.consumer_id)
     .limit(sa.bindparam("limit", type_=sa.Integer))
@@ -89,7 +89,7 @@ class HeldAmount:
 def held_beside(
     conn: sa.Connection, provider_ids: Collection[int], limit: int
 ) -> tuple[list[HeldAmount], bool]:
-    """Return all allocations of the consumers of these providers, also those of other providers.
+    """Return all allocations of the consumers of these providers, also allocations of other providers.
 
     :param limit: the maximum number of amounts that are read.
     :returns: the amounts, consumer by consumer, and whether all consumers are included. The amounts of an

@@ -5,8 +5,8 @@ The module ``time_profile`` decides how large holds are.
 A provider has at most one hold, which is a consumer of the type ``WINDOW_HOLD``; the provider's uuid
 determines the uuid of the hold. Each write of timed amounts also writes a claim for the provider's hold. This
 claim replaces the old amounts of the hold by the new amounts. So the usual check of capacity also covers
-windows. If all timed amounts of a provider have begun, and claims give nothing back to a window, its hold
-has no amounts, and disappears like each consumer without allocations.
+windows. If all timed amounts of a provider have begun, and no claim gives amounts back to a window, the hold
+of the provider has no amounts. Then the hold disappears like each consumer without allocations.
 
 A transaction reads or writes the hold of a provider only while it has locked the provider's bucket. So the
 transaction locks the row of the hold after the bucket, and no deadlock is possible; the transaction locks the
@@ -189,7 +189,7 @@ def plan_write(
         consumer_store.remove_amounts(tx, planned_allocations, waiting)
     new_promises = [each for each in rows.promises if each.window in claimants]
     old_promises = [each for each in state.rows.promises if each.window in claimants]
-    # a claim divides the amounts of its window in another way, and mostly changes no promise
+    # a claim only divides the amounts of its window in another way, so mostly no promise changes
     if not _are_same_amounts(old_promises, new_promises):
         _remove_promises(tx, locked)
     else:
@@ -241,7 +241,7 @@ def _rows_after(
         if window_id is not None and window_id in windows:
             promised[window_id, each.key] += each.used
     used = {window_id for window_id, _ in promised}
-    # the promise of a window is what it holds, together with what its claims use
+    # the promise of a window consists of the amounts that it holds, and of the amounts that its claims use
     for window_id in used:
         for _, uuid, name, amount in claimed_amounts([windows[window_id]]):
             promised[window_id, (uuid, name)] += amount
@@ -289,7 +289,7 @@ def plan_repair(tx: WriteTransaction, providers: Sequence[str]) -> TimedWrite:
 class _HoldState:
     """The time of the database, with the timed amounts and the locked holds of some providers.
 
-    ``providers`` has the uuids of the providers that may have a hold.
+    ``providers`` has the uuids of the providers that can have a hold.
     """
 
     now: float
@@ -317,7 +317,7 @@ def _lock_holds(
         )
         if not may_lack_holds:
             raise refusal
-        # each request releases what has expired, so a refusal would stop the service
+        # each request first releases expired allocations, so a refusal here would stop the service
         LOG.error("%s Until then, other consumers may get the room of windows.", refusal.detail)
         locked = LockedConsumers(
             {uuid: row for uuid, row in locked.consumers.items() if uuid not in others},
@@ -351,7 +351,7 @@ def _hold_claims(providers: Iterable[str], needed: dict[HoldKey, int]) -> list[C
     for provider in providers:
         amounts = {name: amount for (uuid, name), amount in needed.items() if uuid == provider and amount}
         resources = {provider: amounts} if amounts else {}
-        # min_unit, max_unit and step_size are for guests
+        # min_unit, max_unit and step_size do not apply to holds
         claims.append(
             ConsumerClaim(hold_uuid(provider), resources, ANY_GENERATION, _OWNER, in_any_portions=True)
         )

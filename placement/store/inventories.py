@@ -102,7 +102,7 @@ def change_inventory(
     check_capacity(uuid, {resource_class: values}, may_have_none=may_have_none)
     class_id = ids.get(resource_class)
     if class_id is None:
-        # NotFound instead of InvalidRequest, because the class is a part of the path
+        # the error is NotFound instead of InvalidRequest, because the class is a part of the path
         raise NotFound(f"No such resource class {resource_class}.")
     if class_id not in present:
         why = f"No inventory of class {resource_class} found."
@@ -191,7 +191,7 @@ def remove_some(
     :param said_before: text at the beginning of the error message.
     :raises Conflict: an inventory is in use. Clients depend on the message and the code of this error.
     """
-    # an early return for the common case, in which a client only changes amounts
+    # the function returns early in the common case, in which a client only changes amounts
     if not going:
         return
     # the amounts include those of expired consumers that were not released yet
@@ -247,7 +247,7 @@ def remove(tx: WriteTransaction, uuid: str, resource_class: str) -> None:
 def _lock(
     tx: WriteTransaction, uuid: str, wanted: Collection[str], generation: int | None = None
 ) -> tuple[providers.ProviderRow, Set[int], dict[str, int]]:
-    """Lock a provider; return its row, the ids of its classes, and the ids of existing wanted ones."""
+    """Lock a provider; return its row, the ids of its classes, and the ids of wanted classes that exist."""
     # the lock and the three lookups are sent together
     tx.lock([uuid])
     present = class_ids(tx, uuid)

@@ -124,7 +124,10 @@ class HostGuest:
 def find_guests(
     conn: sa.Connection, window: CapacityReservation, providers: Collection[str], limit: int = MAX_GUESTS
 ) -> list[HostGuest]:
-    """Return up to ``limit`` other consumers by uuid, without windows that begin after this window."""
+    """Return up to ``limit`` other consumers of these providers, sorted by uuid.
+
+    Windows that begin after the end of this window are left out.
+    """
     begin = window.time_ahead.starts_at
     found: dict[str, HostGuest] = {}
     for chunk in split_rows(sorted(providers)):
@@ -159,7 +162,7 @@ def read_maintenance(
     :raises NotFound: there is no such reservation, or the caller may not see it.
     """
     found = find_reservation(conn, uuid)
-    # an error of its own would show that the reservation exists
+    # a separate error would show that the reservation exists
     if found is None or not is_visible(found.project_id):
         raise no_reservation(uuid)
     providers = sorted({each.provider for each in reserved_amounts(conn, [found]).held})

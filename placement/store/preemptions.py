@@ -50,7 +50,7 @@ from placement.store.time_schedule import TimeSchedule, read_schedule
 # an agent or a guest needs some time to stop in good order
 MIN_NOTICE: Final = 300.0
 """Minimum number of seconds from the booking of a window to the end of a claim that makes room for it."""
-# the price of a booking is limited in a cloud full of preemptible claims
+# the number limits the work of one booking in a cloud full of preemptible claims
 _MAX_CLAIMS: Final = 1000
 """Maximum number of preemptible claims that one booking considers, the newest claims first."""
 
@@ -178,7 +178,7 @@ _preemptible: Final = (
 )
 _of_classes: Final = resource_classes.c.name.in_(sa.bindparam("names", expanding=True))
 _NEWEST: Final = (
-    # the limit counts claims, of which each may have many amounts
+    # the limit counts claims, because a claim may have many amounts
     sa.select(consumers.c.uuid, claim_expiries.c.booked_at)
     .distinct()
     .select_from(_preemptible)
@@ -203,7 +203,7 @@ _LOCKED: Final = (
 def preempted_claims(
     tx: WriteTransaction, preempted: Collection[str], ends_at: float, locked: LockedConsumers
 ) -> list[ConsumerClaim] | None:
-    """Return claims of locked consumers that end at ``ends_at``; None if one may not end then."""
+    """Return claims of locked consumers that end at ``ends_at``; None if one must not end then."""
     values = {"uuids": sorted(preempted), "ends_at": ends_at}
     found = {uuid: (kept, on_end) for uuid, kept, on_end in tx.conn.execute(_LOCKED, values)}
     if found.keys() != set(preempted):

@@ -51,7 +51,7 @@ def find_providers(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, Pr
     return {row.uuid: row for row in (ProviderRow(*each) for each in found.rows)}
 
 
-# columns in the order of the fields of ProviderRow
+# the columns are in the order of the fields of ProviderRow
 _BY_UUID: Final = StatementFamily(
     _rp.uuid, sa.select(_rp.id, _rp.uuid, _rp.name, _rp.generation, _rp.parent_id, _rp.root_id).where
 )
@@ -78,7 +78,7 @@ def read_locked(tx: WriteTransaction, uuid: str) -> ProviderRow:
 
 
 def check_generation(row: ProviderRow, given: int) -> None:
-    """Refuse a write of traits, aggregates or attributes for another than the provider's generation.
+    """Refuse a write of traits, aggregates or attributes with another generation than the provider's.
 
     :raises ConcurrentUpdate: the generation differs. Clients compare the words of this message.
     """
@@ -122,7 +122,8 @@ def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str
         root = roots.scalars[0]
     else:
         root = uuid
-    # only later attempts ask: the first attempt relies on unique constraints, which do not tell the reason
+    # only later attempts look for a taken uuid or name: the first attempt relies on unique constraints, which
+    # do not tell the reason
     if not tx.optimistic:
         _refuse_taken(tx, uuid, name)
     insert(tx, uuid, name, parent)
@@ -137,7 +138,7 @@ def insert(tx: WriteTransaction, uuid: str, name: str, parent: ProviderRow | Non
 
 
 def insert_below(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str) -> None:
-    """Insert a provider like :func:`insert`, but let the database find the parent, which may be queued.
+    """Insert a provider like :func:`insert`, but let the database find the parent, which may still be queued.
 
     MariaDB refuses the statement, so this function is only for databases that accept several statements at
     once.
@@ -152,7 +153,7 @@ def _base_values(tx: WriteTransaction, uuid: str, name: str) -> dict[str, Any]:
 
 
 def _creation_at(parent: sa.ColumnElement[int], root: sa.ColumnElement[int]) -> PreparedStatement:
-    # the counter of its bucket, which this transaction's lock has incremented
+    # this is the counter of the provider's bucket, which this transaction's lock has incremented
     its_counter = present_counter(sa.bindparam("its_bucket", type_=sa.SmallInteger))
     return PreparedStatement(
         sa.insert(resource_providers).values(
@@ -213,10 +214,10 @@ def update(
 ) -> None:
     """Rename a provider and, with ``sets_parent``, put it below ``parent_uuid`` (None: make it a root).
 
-    A root may be put below a provider of another tree at any time. With ``may_move`` (microversion 1.37) a
-    child may also change its parent.
+    A root can be put below a provider of another tree at any time. With ``may_move`` (microversion 1.37) a
+    child can also change its parent.
 
-    :raises InvalidRequest: the provider may not move, or the new parent does not exist, or is below the
+    :raises InvalidRequest: the provider must not move, or the new parent does not exist, or is below the
         provider.
     :raises Conflict: the name is taken.
     """

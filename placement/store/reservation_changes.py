@@ -1,4 +1,4 @@
-"""Writes of reservations: bookings, changes of their end and amounts, and deletions."""
+"""Writes reservations: books them, changes their ends and amounts, and deletes them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ class ReservationEnd:
 
 @dataclass(frozen=True, slots=True)
 class ReservationChange:
-    """A new end, kept amounts, the action of later claims and movability; None leaves its part unchanged."""
+    """A new end, the amounts to keep, the action at the end of later claims, and movability.
+
+    A field that is None leaves its part of the reservation unchanged.
+    """
 
     end: ReservationEnd | None
     kept: Mapping[str, Mapping[str, int]] | None = None
@@ -106,7 +109,8 @@ def make_reservation(
     if starts_at is not None:
         _note_booking(tx, written)
     if limits.max_number is not None:
-        # counted under the lock of the bucket, so that the number includes each other booking
+        # reservations are counted under the lock of the bucket, so that the number includes each other
+        # booking
         limits.check_number(count_living(tx.conn, written.reservation.project_id))
     _check_limits(tx, written.reservation, limits)
     return written
@@ -166,7 +170,7 @@ def _check_limits(tx: WriteTransaction, written: CapacityReservation, limits: Bo
     begin = written.now if written.starts_at is None else written.starts_at
     limits.check_time(TimeWindow(begin, written.expires_at), written.now)
     if limits.needs_amounts:
-        # read under the lock of the bucket, so that it includes each other booking
+        # the amounts are read under the lock of the bucket, so that they include each other booking
         every = time_schedule.project_amounts(tx.conn, written.project_id)
         own = [each for each in every if each.consumer == written.uuid]
         others = [each for each in every if each.consumer != written.uuid]
@@ -181,7 +185,7 @@ def _change_locked(
     limits: BookingLimits,
     may_change: ProjectCheck,
 ) -> WrittenReservation:
-    # locks the consumer before the bucket, as every transaction does
+    # this locks the consumer before the bucket, as every transaction does
     row, found = _lock_reservation(tx, uuid, may_change)
     consumer_store.check_generation(row, generation)
     if change.is_movable and (found.starts_at is None or found.is_maintenance):
@@ -199,7 +203,7 @@ def _change_locked(
             end = ReservationEnd(ends_at, None)
         window = TimeWindow(found.starts_at, ends_at)
     if change.kept is None and (window is None or end is None):
-        # neither times nor amounts change
+        # in this case neither times nor amounts change
         consumer_store.advance_consumer(tx, row, consumer_store.present_owner(row))
     else:
         _write_again(tx, row, window, change.kept)
@@ -214,7 +218,7 @@ def _change_locked(
         # a booking that has chosen a move checks this again under the lock of the consumer
         tx.conn.execute(query.values(is_movable=change.is_movable))
     written = _read_written(tx, uuid)
-    # an earlier end is possible even if the limits are lower than before
+    # a change to an earlier end is allowed even if the limits are lower than before
     if written.reservation.expires_at > found.expires_at:
         _check_limits(tx, written.reservation, limits)
     return written
@@ -234,8 +238,9 @@ def change_reservation(
 
     :param may_change: a function that returns whether the caller may change reservations of a project.
     :raises NotFound: no reservation that the caller may change has this uuid.
-    :raises ConcurrentUpdate: ``generation`` is not the current generation, or the amounts of a window change
-        while claims have given amounts back to it since this generation. Then the generation increases.
+    :raises ConcurrentUpdate: ``generation`` is not the current generation, or the change sets the amounts of
+        a window to which claims have given amounts back since this generation. In the second case the
+        generation increases.
     :raises InvalidRequest: the new end is in the past, or not after the start of the window, or the
         reservation does not have the amounts that it should keep.
     :raises EndTooLate: the amounts of a window are not free until its new end time.
@@ -246,7 +251,7 @@ def change_reservation(
             database, lambda tx: _change_locked(tx, uuid, generation, change, limits, may_change)
         )
     except CapacityExceeded as refusal:
-        # the refused transaction is over, so this one reads the amounts before it
+        # the refused transaction was rolled back, so this transaction reads the amounts without the change
         found, latest, others = database.write(lambda tx: _latest_end(tx, uuid, change.kept))
         latest_end = iso_time(latest - found.cleaning_time)
         reason = (
@@ -267,7 +272,10 @@ def change_reservation(
 def _latest_end(
     tx: WriteTransaction, uuid: str, kept: Mapping[str, Mapping[str, int]] | None
 ) -> tuple[CapacityReservation, float, list[TimedAmount]]:
-    """Return a window that keeps amounts (None: all), its latest expiry, and others' timed amounts."""
+    """Return a window, its latest possible expiry, and the timed amounts of other consumers.
+
+    :param kept: the amounts that the window keeps; None means all its amounts.
+    """
     _, found = _lock_reservation(tx, uuid)
     start, endless = found.starts_at or AT_ONCE, TimeWindow(found.starts_at or AT_ONCE, math.inf)
     reserved = reserved_amounts(tx.conn, [found])
@@ -305,7 +313,7 @@ def _latest_end(
 
 
 def delete_reservation(tx: WriteTransaction, uuid: str, may_change: ProjectCheck = any_project) -> None:
-    """Release what a reservation still has; raise NotFound if the caller may not change it."""
+    """Release all amounts of a reservation; raise NotFound if the caller must not change it."""
     # the consumer with this uuid may be no reservation any more
     _lock_reservation(tx, uuid, may_change)
     allocations.delete(tx, uuid)
@@ -317,7 +325,7 @@ def _write_again(
     window: TimeWindow | None,
     kept: Mapping[str, Mapping[str, int]] | None,
 ) -> None:
-    """Write the amounts of a reservation again, for another time window, or only a part of the amounts."""
+    """Write the amounts of a reservation again: for another time window, or only those to keep."""
     locked = claimants.lock_consumers(tx, [row.uuid])
     tx.lock(locked.providers)
     if kept is not None:
@@ -356,9 +364,9 @@ def _read_written(tx: WriteTransaction, uuid: str) -> WrittenReservation:
 def _lock_reservation(
     tx: WriteTransaction, uuid: str, may_change: ProjectCheck = any_project
 ) -> tuple[consumer_store.ConsumerRow, CapacityReservation]:
-    """Lock the consumer of a reservation, or raise NotFound if the caller may not change it."""
+    """Lock the consumer of a reservation, or raise NotFound if the caller must not change it."""
     rows = consumer_store.rows(consumer_store.lock(tx, [uuid]))
-    # checked under the lock of the consumer, so that no other transaction ends the reservation after the
+    # the reservation is read under the lock of the consumer, so that no other transaction ends it after the
     # check
     found = find_reservation(tx.conn, uuid) if rows else None
     # another project may have made a reservation with the uuid of a deleted one

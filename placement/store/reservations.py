@@ -28,7 +28,7 @@ from placement.store.claims import ConsumerClaim, claimed_amounts
 from placement.store.consumers import ANY_GENERATION
 from placement.store.time_profile import AT_ONCE, EndAction, TimeWindow, WindowMargins, iso_time
 
-# the type of reservations: they are consumers, so that usages and allocations show them
+# reservations are consumers of this type, so that usages and allocations show them
 TYPE: Final = RESERVATION
 
 
@@ -77,7 +77,7 @@ class CapacityReservation:
 
     @property
     def usable(self) -> TimeWindow:
-        """Return the time in which claims may use the reservation.
+        """Return the time in which claims can use the reservation.
 
         Without ``starts_at``, this time begins at 0.
         """
@@ -98,7 +98,7 @@ class CapacityReservation:
     @property
     def has_begun(self) -> bool:
         """Return whether the window had already begun when it was read from the database."""
-        # the clock decides, even if no request has made the planned amounts allocations yet
+        # the clock decides, even if no request has turned the planned amounts into allocations yet
         return self.starts_at is None or not self.is_pending or self.starts_at <= self.now
 
     def refuse_time(self, window: TimeWindow | None) -> None:
@@ -278,7 +278,7 @@ def reserved_amounts(conn: sa.Connection, found: Collection[CapacityReservation]
 def amounts_for_claims(
     conn: sa.Connection, found: CapacityReservation, repeated: Collection[str]
 ) -> list[allocations.Allocation]:
-    """Return the amounts that claims may take from a reservation, with the amounts of replaced claims.
+    """Return the amounts that claims can take from a reservation, with the amounts of replaced claims.
 
     :param repeated: consumers that may have claims from the reservation, which new claims replace.
     """
@@ -304,7 +304,7 @@ def divided_claims(
     The claims last until the end of the cleaning time that the reservation requires.
 
     :param groups: the names of the groups that the consumers join.
-    :returns: None if the reservation has too little of an amount.
+    :returns: None if the reservation has too little of some resource class.
     :raises Conflict: no reservation with this uuid serves the claims.
     """
     row, found = locked.consumers.get(reservation), find_reservation(tx.conn, reservation)
@@ -353,7 +353,7 @@ def _from_reservation(claim: ConsumerClaim, reservation: CapacityReservation) ->
 
 
 def unusable_reservation(reservation: str, project_id: str) -> Conflict:
-    """Return the error for a claim that may not use a reservation.
+    """Return the error for a claim that is not allowed to use a reservation.
 
     The message hides the reservation's owner.
     """

@@ -81,7 +81,8 @@ def reshape_locked(
     for uuid, new in wanted.items():
         # inventories are written before the allocations, which need the new inventories
         inventories.write(tx, rows[uuid], new.inventories, set(present[uuid].scalars), lookup.ids)
-    # a reshape moves amounts, and changes no promise about their end, nor when it was given
+    # a reshape moves amounts. It changes neither the end times of claims, nor the times at which these were
+    # set
     ends = expiries.read_ends(tx, locked.timed) if locked.timed else {}
     allocations.write_claims(tx, _timed_claims(tx, claims, ends, locked), locked)
     lasting = {each.consumer for each in claims if each.takes_anything and each.consumer in ends}
@@ -103,9 +104,12 @@ def _timed_claims(
     ends: Mapping[str, expiries.ClaimEnd],
     locked: claimants.LockedConsumers,
 ) -> list[ConsumerClaim]:
-    """Return the claims with their present times, and those of their windows; ConcurrentUpdate if changed."""
+    """Return the claims with their present times, and the claims of the windows from which they take amounts.
+
+    :raises ConcurrentUpdate: the windows have changed since they were looked up.
+    """
     found = _with_windows(tx, claims, ends, locked) if locked.timed else [*claims]
-    # the write would remove the allocations of a consumer without a claim
+    # a locked consumer without a claim would lose its allocations by the write
     if locked.consumers.keys() - {each.consumer for each in found}:
         raise ConcurrentUpdate(_CHANGED)
     return found

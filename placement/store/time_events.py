@@ -13,8 +13,9 @@ Invariants
     - The cost of a page is bounded by its limit, and by the number of bookings with times in its interval,
       which indexes find.
 
-A claim is deleted from the tables when its amounts are released, and a new claim of its consumer replaces it.
-If the claim has already ended, :func:`note_ended` keeps the data for its events for :data:`MAX_AGE` seconds.
+A claim is deleted from the tables when its amounts are released, or when a new claim of its consumer replaces
+it. If the claim has already ended, :func:`note_ended` keeps the data for its events for :data:`MAX_AGE`
+seconds.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ from placement.store.time_profile import MAX_PAST, EndAction, iso_time
 
 MAX_AGE: Final = 7 * 86_400.0
 """Seconds after the end of a claim for which the service keeps the data for its events."""
-# more than the 100 claims of a release, so that the number of old claims decreases
+# the number is above the 100 claims of one release, so that the number of old claims decreases
 _FORGOTTEN: Final = 200
 """Maximum number of old claims of which one release deletes the data for events."""
-# a window may begin in the past by as much, and its booking takes some time
+# a window may begin up to MAX_PAST seconds in the past, and its booking takes some time
 _LATE: Final = 2 * MAX_PAST
 """Maximum number of seconds by which a window may start before its booking."""
 # the column has 64 KiB on MySQL
 _MAX_ROOTS: Final = 1000
 """Maximum number of hosts of an ended claim that its events name."""
-# any constant namespace serves; a change would repeat each event of the last minute
+# any constant namespace serves; a change of the namespace would repeat each event of the last minute
 _NAMESPACE: Final = uuids.UUID("0a8f2c1e-52f7-4a39-9d0c-6b1f3f6a7e24")
 
 
@@ -151,7 +152,7 @@ def list_events(
 ) -> list[TimeEvent]:
     """Return the events of an interval, sorted, beginning after a position."""
     found, past = dict[str, TimeEvent](), set[str]()
-    # without this, each further page would read the events of all pages before
+    # without this lower bound, each further page would read the events of all pages before
     since = interval.since if after is None else max(interval.since, after.instant)
     # claims that were released between the statements are in both tables, and in the result once
     for kind, query, is_past in _QUERIES:
@@ -176,7 +177,7 @@ def list_events(
                 past.add(event.event_id)
             found[event.event_id] = event
     page = nsmallest(limit, found.values(), key=lambda each: each.position.sort_key)
-    # a consumer of a claim that is over may have a new one elsewhere
+    # the consumer of a claim that is over may have a new claim on other hosts
     roots = find_roots(conn, {each.consumer for each in page if each.event_id not in past})
     return [
         each if each.event_id in past else replace(each, hosts=roots.get(each.consumer, ())) for each in page
@@ -216,7 +217,7 @@ def note_ended(tx: WriteTransaction, uuids_of_consumers: Sequence[str]) -> None:
     ended = tx.conn.execute(_ENDING, {"uuids": uuids_of_consumers}).mappings().all()
     if not ended:
         return
-    # a consumer may have had an earlier claim
+    # the table may have rows of earlier claims of these consumers
     known = [each["uuid"] for each in ended]
     tx.conn.execute(sa.delete(ended_claims).where(ended_claims.c.uuid.in_(known)))
     roots = find_roots(tx.conn, known)
@@ -250,7 +251,7 @@ _claim_cleaning: Final = sa.select(sa.func.coalesce(sa.func.max(_e.cleaning_time
 
 _start: Final = _w.starts_at + _w.lead_time
 _end: Final = _w.expires_at - _w.cleaning_time
-# a window may get an end in its cleaning time, which is in the past then
+# a window may get a new end during its cleaning time; then this end is already in the past
 _end_instant: Final = _larger_of(_end, _w.end_set_at)
 _is_cancelled: Final = _w.ended_at < _start
 _is_deleted: Final = _w.ended_at < _w.expires_at
@@ -324,14 +325,16 @@ def _past_claim_events(instant: sa.ColumnElement[Any], *conditions: sa.ColumnEle
     )
 
 
-# conditions on plain columns, which indexes serve: each contains the rows with instants in the interval
+# these are conditions on plain columns, which indexes serve. Each condition selects at least the rows with
+# instants in the interval
 _starts_near: Final = (_w.starts_at >= _since - _LATE - _lead) & (_w.starts_at < _until + _notice)
 _ends_near: Final = (_w.ended_at >= _since) & (_w.ended_at < _until + _notice + _cleaning)
 _soon: Final = _larger_of(_start - _notice, _w.booked_at)
 _ends_soon: Final = _larger_of(_end - _notice, _w.end_set_at)
 _claim_soon: Final = _larger_of(_claim_end - _notice, _e.booked_at)
 _past_soon: Final = _larger_of(ended_claims.c.ends_at - _notice, ended_claims.c.booked_at)
-# the last one is whether the claim is over, and its consumer may hold something else now
+# the last value of each entry tells whether the claim is over, so that its consumer may hold other amounts
+# now
 _QUERIES: Final = (
     (TimeEventKind.STARTS_SOON, _window_events(_soon, _starts_near, ~_is_cancelled, _soon < _start), False),
     (
@@ -376,7 +379,7 @@ _ENDING: Final = (
         consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True)),
         _e.is_final,
         _e.on_end != EndAction.NONE.value,
-        # a guest may go in the cleaning time, which comes after the end
+        # a guest may leave during the cleaning time, which follows the end of the claim
         _claim_end <= clock.ServerNow(),
     )
 )

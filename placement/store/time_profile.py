@@ -2,8 +2,8 @@
 
 Nouns
     A *time window* is a half-open interval ``[starts_at, ends_at)`` of seconds since 1970, by the clock of
-    the database. So one window may begin at the moment when another window ends. A *timed amount* is an
-    amount of one resource class of one provider that a consumer may use during a time window. Reservations
+    the database. So one window can begin at the moment when another window ends. A *timed amount* is an
+    amount of one resource class of one provider that a consumer can use during a time window. Reservations
     with a start time (*windows*) and claims with an end time have timed amounts. Amounts of all other
     consumers have no known end.
 
@@ -39,8 +39,8 @@ Returns of claims
 
 Invariants
     - At each instant, amounts without an end and timed amounts together are at most the capacity, unless an
-      operator reduces the capacity or books a maintenance. Any other write never increases the excess over
-      the capacity, neither at any instant nor of the peak.
+      operator reduces the capacity or books a maintenance. No other write increases the excess over the
+      capacity, neither at any instant nor of the peak.
     - A transaction that changes timed amounts also writes the holds of their providers.
     - An amount that has ended, but still has its allocation, counts as begun, but not for the peak. So the
       hold is never too small, even if the service removes the allocation late.
@@ -58,7 +58,7 @@ from typing import Final
 
 from placement.exceptions import Conflict, InvalidRequest
 
-# a limit, so that an error in a date does not hold room for centuries
+# the time is limited, so that an error in a date does not hold room for centuries
 MAX_AHEAD: Final = 366 * 86_400.0
 """Maximum number of seconds from now to the start of a window."""
 # requests need some time from the client to the service, and the clocks of clients differ
@@ -126,16 +126,16 @@ class TimeWindow:
 class WindowMargins:
     """Seconds before and after the usable time of a window, in which its amounts are also reserved."""
 
-    # whole numbers, so that sums with times are exact
+    # these are whole numbers, so that sums with times are exact
     lead: int = 0
     cleaning: int = 0
 
     def held_window(self, usable: TimeWindow) -> TimeWindow:
-        """Return the reserved time, computed from the time in which claims may use the amounts."""
+        """Return the reserved time, computed from the time in which claims can use the amounts."""
         return TimeWindow(usable.starts_at - self.lead, usable.ends_at + self.cleaning)
 
     def usable_window(self, held: TimeWindow) -> TimeWindow:
-        """Return the time in which claims may use the amounts, computed from the reserved time."""
+        """Return the time in which claims can use the amounts, computed from the reserved time."""
         return TimeWindow(held.starts_at + self.lead, held.ends_at - self.cleaning)
 
 
@@ -144,7 +144,7 @@ NO_MARGINS: Final = WindowMargins()
 
 @dataclass(frozen=True, slots=True)
 class TimedAmount:
-    """An amount of a resource class that a consumer may use during a time window.
+    """An amount of a resource class that a consumer can use during a time window.
 
     ``consumer`` and ``provider`` are uuids. ``has_begun`` tells whether the amount has an allocation.
     ``is_return`` marks an amount that a window gets back from one of its claims, without an allocation.
@@ -166,7 +166,7 @@ class TimedAmount:
     @property
     def starts_at(self) -> float:
         """The start of the window; minus infinity for an amount with an allocation, which has begun."""
-        # the clock of a server that takes over may be behind
+        # the start does not count, because the clock of a server that takes over may be behind
         return -math.inf if self.has_begun else self.window.starts_at
 
 
@@ -189,12 +189,14 @@ def largest_sum(amounts: Iterable[TimedAmount], window: TimeWindow) -> int:
 def first_growth(
     before: Iterable[TimedAmount], after: Iterable[TimedAmount], limit: int, window: TimeWindow
 ) -> float:
-    """Return the first instant of a window at which a write increases an excess over a limit, or its end.
+    """Return the first instant of a window at which a write increases an excess over a limit.
+
+    The result is the end of the window if there is no such instant.
 
     :param before: the amounts before a write, of which the sum may exceed the limit at some instants.
     :param after: the amounts after the write.
     """
-    # at each instant in order: the change of the sum before, and the change of the sum after
+    # for each instant: the change of the sum of amounts before the write, and the change of the sum after it
     steps: dict[float, list[int]] = {}
     for position, amounts in enumerate((before, after)):
         for each in amounts:
@@ -284,7 +286,7 @@ def returned_amounts(rows: TimedRows) -> list[TimedAmount]:
             if each.window.ends_at < end:
                 found.append(_return_of(promise, each.used, each.window.ends_at))
         if rest > 0:
-            # such a window has begun, even if the clock is behind
+            # a window with claims has begun, even if the clock is behind
             found.append(_return_of(promise, rest, AT_ONCE))
     return found
 

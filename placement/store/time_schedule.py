@@ -38,7 +38,8 @@ from placement.store.time_profile import (
     wrong_holds,
 )
 
-# any constant namespace serves; a change would orphan the holds of existing databases
+# any constant namespace serves; with another namespace, the service would not find the holds of existing
+# databases
 _NAMESPACE: Final = uuids.UUID("b6f0c1de-3c6f-4a0e-8a37-5f3a4ad6a9f1")
 
 _MAX_NAMED_PROVIDERS: Final = 500
@@ -69,7 +70,7 @@ def _amounts_query(
     def amounts(held: sa.Table, owners: sa.FromClause, ends: sa.Table, *more: Any) -> sa.Select[Any]:
         is_reservation = ends is reservations
         starts_at = reservations.c.starts_at if is_reservation else sa.null()
-        # the window of a promise, or that from which a claim has taken its amounts
+        # this is the window of a promise, or the window from which a claim has taken its amounts
         window_id = consumers.c.id if is_reservation else claim_expiries.c.window_id
         return (
             sa.select(

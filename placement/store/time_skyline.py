@@ -52,7 +52,7 @@ class TimeSkyline:
 
     @classmethod
     def total_of(cls, parts: "Iterable[tuple[TimeSkyline, int, int]]") -> "TimeSkyline":
-        """Return the sum of skylines, each between two bounds, relative to the sum without timed amounts."""
+        """Return the sum of skylines, each kept within two bounds, minus its value without timed amounts."""
         changes: dict[float, int] = {}
         for skyline, lowest, highest in parts:
             levels: Iterable[int] = skyline.sums
@@ -68,7 +68,7 @@ class TimeSkyline:
     @classmethod
     def from_changes(cls, changes: Mapping[float, int], counted: int = 0) -> "TimeSkyline":
         """Return the skyline of a sum, given the changes of the sum by time."""
-        # back-to-back windows of equal amounts change nothing
+        # where two windows of equal amounts adjoin, the sum does not change
         times = [time for time in sorted(changes) if changes[time]]
         sums = accumulate(map(changes.__getitem__, times))
         return cls(array("d", times), array("q", sums), counted)
@@ -80,7 +80,7 @@ class TimeSkyline:
         return max(0, max(self.sums[begin : bisect_left(self.times, window.ends_at, begin)], default=0))
 
     def largest_integral(self, now: float, period: float) -> float:
-        """Return the largest integral of the sum over a future period; all amounts have an end."""
+        """Return the largest integral of the sum over any future period; all amounts must have an end."""
         # the integral from now until each breakpoint
         instants, integrals = [max(each, now) for each in self.times], [0.0]
         for (begin, end), level in zip(pairwise(instants), self.sums, strict=False):
@@ -90,7 +90,7 @@ class TimeSkyline:
             at = bisect_right(instants, instant) - 1
             return 0.0 if at < 0 else integrals[at] + self.sums[at] * (instant - instants[at])
 
-        # the integral of a moving period is linear while no border of it meets a breakpoint
+        # the integral of a moving period is linear while no border of the period meets a breakpoint
         starts = {max(now, each) for instant in instants for each in (instant, instant - period)}
         return max((integral_until(each + period) - integral_until(each) for each in starts), default=0.0)
 

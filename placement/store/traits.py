@@ -91,7 +91,7 @@ _present: Final = PreparedStatement(
 
 
 def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Set[int]) -> bool:
-    """Write a provider's traits if they differ; return whether they do, as its generation then grows."""
+    """Write a provider's traits if they differ, and increase its generation; return whether they differ."""
     # without a change there is no stamp: agents repeat their reports, and a stamp makes all workers read the
     # provider
     if wanted == present:
@@ -102,7 +102,10 @@ def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Se
 
 
 def put(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
-    """Replace the traits of locked providers, by ids; delete registered attributes of removed traits."""
+    """Replace the traits of locked providers; ``wanted`` has the ids of the new traits by provider id.
+
+    If extensions have registered attributes for a trait, these are deleted with the trait.
+    """
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
     # all traits are removed and the wanted traits inserted, because a provider has few traits
@@ -129,7 +132,7 @@ def _removal_of(provider: sa.ColumnElement[int]) -> PreparedStatement:
 
 
 def _stale_attributes_of(provider: sa.ColumnElement[int]) -> PreparedStatement | None:
-    """Return a statement that deletes attributes of removed traits; None if no trait has attributes."""
+    """Return a statement that deletes attributes of removed traits; None if no attributes are registered."""
 
     def is_stale(trait: str, attributes: Collection[str]) -> sa.ColumnElement[bool]:
         present = (
@@ -137,7 +140,7 @@ def _stale_attributes_of(provider: sa.ColumnElement[int]) -> PreparedStatement |
             .select_from(provider_traits.join(traits, traits.c.id == provider_traits.c.trait_id))
             .where(provider_traits.c.provider_id == provider, traits.c.name == trait)
         )
-        # the condition reads the traits that the statements before have written
+        # the condition reads the traits that the earlier statements have written
         return sa.and_(
             sa.or_(*(provider_attributes.c.name == each for each in attributes)), ~sa.exists(present)
         )

@@ -9,7 +9,7 @@ Nouns
 Invariants
     - A write does not change a provider without a description. A write also does not change a provider that
       already equals its description, whatever generation the client gives. So a client that has not received
-      an answer may repeat its request. A new provider has generation 0.
+      an answer can repeat its request. A new provider has generation 0.
     - Providers can be created, but not moved, renamed or deleted.
     - All described providers belong to one tree.
 """
@@ -97,7 +97,7 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
     :raises ConcurrentUpdate: a provider has another name, parent or generation than the client knows.
     :raises Conflict: the name of a new provider is taken, or an inventory to be removed is in use.
     """
-    # first the checks that need neither database nor lock
+    # the checks that need neither database nor lock come first
     by_uuid = {each.uuid: each for each in wanted}
     _check_names(wanted)
     levels = list(_tree_levels(by_uuid))
@@ -317,7 +317,7 @@ def _write_changes(
         inventory_store.update(tx, row.id, ids.of_classes(there))
         inventory_store.insert(tx, {row.id: ids.of_classes(added)})
         going = present.inventories.keys() - wanted.inventories.keys()
-        # ids of classes that the description does not name
+        # these are the ids of classes that the description does not name
         gone = names.NameLookup(tx, resource_classes, going).ids if going else {}
         # inventories are removed last; a conflict rolls back all changes of the tree
         inventory_store.remove_some(

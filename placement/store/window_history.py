@@ -25,15 +25,15 @@ from placement.store.time_profile import EndAction, TimeWindow, WindowMargins
 MAX_AGE: Final = 90 * 86_400.0
 """Seconds for which the history keeps a window after the window's end."""
 RECENT: Final = 7 * 86_400.0
-"""Seconds after the end of a window for which readers may ask for its events, so that its row is kept."""
+"""Seconds after the end of a window for which readers can ask for its events, so that its row is kept."""
 MAX_KEPT: Final = 1000
 """Maximum number of windows of a project that the history keeps for longer than :data:`RECENT` after their
 end.
 """
-# a bound, so that a project that books and cancels without an end cannot fill the table
+# the number is limited, so that a project that books and cancels without an end cannot fill the table
 MAX_RECENT: Final = 10_000
 """Maximum number of past windows of a project that the history keeps in all."""
-# more than one, so that the history becomes shorter
+# the number is above one, so that the history becomes shorter
 _AT_ONCE: Final = 100
 """Maximum number of rows that one booking deletes in each of three steps: one step by age, two by number."""
 
@@ -130,7 +130,7 @@ def list_past(
     after: str | None,
     limit: int,
 ) -> list[WindowRecord]:
-    """Return past windows of a project and a group, in the order of uuids from ``after`` on."""
+    """Return past windows of a project and a group, sorted by uuid, beginning after the uuid ``after``."""
     query = sa.select(table).where(_STATES[state]).order_by(table.c.uuid).limit(limit)
     if project_id is not None:
         query = query.where(is_same_text(table.c.project_id, project_id))
@@ -169,7 +169,7 @@ _forget: Final = PreparedStatement(sa.delete(table).where(table.c.uuid == sa.bin
 _too_old: Final = PreparedStatement(
     sa.select(table.c.uuid).where(table.c.ended_at <= sa.bindparam("before", type_=sa.Double)).limit(_AT_ONCE)
 )
-# the windows of a project that ended before a time, except the latest ones
+# this selects the windows of a project that ended before a time, except the latest ones
 _too_many: Final = PreparedStatement(
     sa.select(table.c.uuid)
     .where(

@@ -1,4 +1,4 @@
-"""Moves of windows that have not begun from one host to another."""
+"""Moves windows that have not begun from one host to another."""
 
 from __future__ import annotations
 
@@ -58,11 +58,14 @@ def movable_windows(conn: sa.Connection, uuids: Collection[str], roots: Mapping[
 def moved_claims(
     tx: WriteTransaction, moves: Sequence[WindowMove], locked: LockedConsumers
 ) -> list[ConsumerClaim] | None:
-    """Return claims of moved windows, which the caller has locked with all buckets; None if one changed."""
+    """Return the claims of moved windows; None if one of the windows has changed.
+
+    The caller has locked the windows, and the buckets of all their providers.
+    """
     claims = []
     for move in moves:
         row = locked.consumers.get(move.consumer)
-        # under the lock, so that no other transaction changes the window after the check
+        # the window is read under the lock, so that no other transaction changes it after the check
         found = None if row is None else reservation_store.find_reservation(tx.conn, move.consumer)
         if row is None or found is None or found.has_begun or not found.is_movable:
             return None

@@ -66,7 +66,10 @@ class PromisedAmount:
 
 
 def promised_amounts(conn: sa.Connection, windows: Collection[str]) -> list[PromisedAmount]:
-    """Return the promises of these windows by uuid, if claims have taken amounts from the window."""
+    """Return the promises of these windows, given by uuid.
+
+    A window has promises only if claims have taken amounts from it.
+    """
     return [
         PromisedAmount(*row[:5], int(row[5]), float(row[6]), int(row[7]))
         for chunk in split_rows(sorted(windows))
@@ -79,7 +82,7 @@ ClassAmount = tuple[str, str]
 
 
 def taken_by(conn: sa.Connection, window: str, claims: Collection[str]) -> Counter[ClassAmount]:
-    """Return the amounts that these consumers have from a window, and give back with another claim."""
+    """Return the amounts that these consumers have from a window, and give back when they claim again."""
     found: Counter[ClassAmount] = Counter()
     for provider, name, used in conn.execute(_TAKEN, {"window": window, "claims": sorted(claims)}):
         found[provider, name] += used

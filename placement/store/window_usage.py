@@ -1,4 +1,4 @@
-"""Computes sums of windows for metrics: their number and amounts, and amounts that others use meanwhile."""
+"""Computes sums for metrics: the number and the amounts of windows, and amounts lent before their start."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from placement.store.time_profile import AT_ONCE, TimedAmount, TimeWindow, by_ke
 from placement.store.time_schedule import TimeSchedule, read_schedule
 
 _ALWAYS: Final = TimeWindow(-math.inf, math.inf)
-# a scrape reads all amounts, some 10 microseconds each
+# a scrape reads all amounts, which takes about 10 microseconds for each amount
 MAX_AMOUNTS: Final = 10_000
-"""Maximum number of planned amounts, of windows and of claims with an end time, for which sums are computed.
+"""Maximum number of amounts of windows, and of claims with an end time, for which sums are computed.
 """
 
 
@@ -66,7 +66,7 @@ class WindowUsage:
 
 
 def _present_sum(amounts: Iterable[TimedAmount], now: float) -> int:
-    """Return what active windows and claims have now, with returned amounts that lack an allocation."""
+    """Return the present sum of active windows and claims, with returned amounts that lack an allocation."""
     return sum(
         each.used
         for each in amounts

@@ -1,13 +1,12 @@
-"""The service as a WSGI application for other web servers, such as uWSGI, mod_wsgi and gunicorn."""
+"""Makes the service a WSGI application for other web servers, such as uWSGI, mod_wsgi and gunicorn."""
 
 import io
 import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from oslo_log import log
-
 from placement.api.middleware import build_application
+from placement.api.request_log import set_up_logging
 from placement.conf import PROJECT, new_config
 from placement.conf.unknown import unknown_options
 
@@ -18,22 +17,22 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _CHUNK_TIMEOUT: Final = 60
-"""Maximum seconds until the next chunk of a request's body arrives."""
+"""The maximum number of seconds until the next chunk of a request's body arrives."""
 
 
 def init_application() -> "WSGIApplication":
     """Return the application that the environment and the configuration files describe.
 
-    The environment variable ``OS_PLACEMENT_CONFIG_DIR`` names the folder of ``placement.conf``. The function
-    also sets up logging, and warns of unknown options.
+    The environment variable ``OS_PLACEMENT_CONFIG_DIR`` has the path of the folder of ``placement.conf``.
+    This function also sets up logging, and warns of unknown options.
 
     :raises oslo_config.cfg.Error: the configuration files are invalid.
-    :raises ValueError: the values of options are unusable.
+    :raises ValueError: the service cannot use the value of an option.
     """
     conf = new_config()
-    log.setup(conf, PROJECT)
+    set_up_logging(conf, PROJECT)
     uwsgi = _uwsgi_module()
-    # only one worker logs messages that are the same for all workers
+    # only one worker logs the warnings, because they are the same for all workers
     if uwsgi is None or uwsgi.worker_id() <= 1:
         for warning in unknown_options(conf):
             LOG.warning("A part of the configuration has no effect: %s", warning)
@@ -42,7 +41,7 @@ def init_application() -> "WSGIApplication":
 
 
 def _uwsgi_module() -> Any:
-    """Return the module that uWSGI offers to its applications; None in other servers."""
+    """Return the module that uWSGI gives to its applications; None in other servers."""
     try:
         import uwsgi
     except ImportError:
@@ -51,10 +50,10 @@ def _uwsgi_module() -> Any:
 
 
 class ChunkedInput:
-    """Passes a chunked body to ``app`` as a file, because uWSGI does not decode chunks.
+    """Passes a chunked body to ``app`` as a file, because uWSGI does not decode chunks for applications.
 
-    :param read_chunk: a function that returns the next chunk, or an empty text at the end. Its argument is a
-        timeout in seconds, and it raises OSError if no chunk arrives in time.
+    :param read_chunk: a function that returns the next chunk, and at the end of the body no bytes. Its
+        argument is a timeout in seconds. The function raises OSError if no chunk arrives in time.
     """
 
     def __init__(self, app: "WSGIApplication", read_chunk: Callable[[int], bytes]) -> None:
@@ -62,18 +61,18 @@ class ChunkedInput:
         self._read_chunk = read_chunk
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Call the application; if the body is chunked, replace it by a file."""
+        """Call the application; if the body is chunked, pass the body as a file."""
         if environ.get("HTTP_TRANSFER_ENCODING", "").strip().lower() == "chunked":
             environ["wsgi.input"] = io.BufferedReader(_ChunkReader(self._read_chunk))
-            # tells Flask that the input has an end although there is no Content-Length
+            # the variable tells Flask that the body has an end, although the request has no Content-Length
             environ["wsgi.input_terminated"] = True
-            # a Content-Length is ignored if the body is chunked (RFC 9112, 6.3)
+            # if the body is chunked, a Content-Length has no meaning (RFC 9112, 6.3)
             environ.pop("CONTENT_LENGTH", None)
         return self._app(environ, start_response)
 
 
 class _ChunkReader(io.RawIOBase):
-    """A file that reads the next chunk whenever it needs more bytes."""
+    """A file that reads the next chunk when it needs more bytes."""
 
     def __init__(self, read_chunk: Callable[[int], bytes]) -> None:
         self._read_chunk = read_chunk
@@ -81,11 +80,11 @@ class _ChunkReader(io.RawIOBase):
         self._ended = False
 
     def readable(self) -> bool:
-        """Return True, because the file can be read."""
+        """Return True, because a caller can read the file."""
         return True
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
-        """Read bytes into the buffer; return their number, which is 0 at the end."""
+        """Read bytes into the buffer; return the number of bytes, which is 0 at the end of the body."""
         if not self._left and not self._ended:
             self._left = memoryview(self._read_chunk(_CHUNK_TIMEOUT))
             self._ended = not self._left

@@ -1,20 +1,20 @@
 """The console: web pages for operators and projects below ``/console``.
 
 Nouns
-    A *page* shows a part of the cloud. A pure function over the read model returns the content of a page as
-    frozen dataclasses, and a template renders it. The *route* of a page calls the function and the template.
-    Some pages show an answer of the REST API. A page of this kind *asks* the handlers of the API within the
-    process, with the rights of the visitor.
+    A *page* shows a part of the cloud. A pure function reads the read model and returns the content of the
+    page as frozen dataclasses. A template renders this content. The *route* of a page calls the function and
+    the template. Some pages show an answer of the REST API. The route of such a page *asks* the handlers of
+    the API within the process, with the rights of the visitor.
 
     A *visitor* is the user of the browser. Visitors have the same rights as with the REST API. A page names
     the policy rules of all REST operations that return the same content. The visitor sees the page if each of
     these rules allows the operation.
 
     A *host* is a tree of resource providers. A host is *disabled* if its root has COMPUTE_STATUS_DISABLED,
-    *full* if it has CPUs and memory and one of the two is used up, and *open* otherwise. An open host is
-    *silent* if its agent has announced the time of its next report, and this report is overdue. Free amounts
-    on a full host are *stranded*, because each guest needs both CPUs and memory. Free amounts on a disabled
-    host count as disabled.
+    *full* if it has CPUs and memory and one of the two is used up, and *open* otherwise. Agents can announce
+    the time of their next report. An open host is *silent* if the announced report of its agent is overdue.
+    Free amounts on a full host are *stranded*, because each guest needs both CPUs and memory. Free amounts on
+    a disabled host count as disabled.
 
 A worked example
     A host has 64 VCPU and 256 GiB of memory. Guests use all VCPU and 100 GiB, so the host is full. The free
@@ -23,21 +23,23 @@ A worked example
 
 Parts
     - This module, ``options`` and ``revisions`` register the console with the service. ``app`` makes the
-      Flask application, with ``admission`` (sessions of requests) and ``signing_in`` (the form, and limits of
-      attempts).
+      Flask application. ``admission`` finds the session of a request. ``signing_in`` has the form to sign in,
+      and limits the attempts to sign in.
     - Each page has a module with its route: ``hosts``, ``host_scheduling``, ``capacity``, ``candidates``,
       ``consumers``, ``names``, ``neighbours``, ``settings`` and ``window_calendar``. ``icalendar`` makes a
       feed for other calendar programs. Two pages have a second module with their computations: ``fleet`` for
       the list of hosts, and ``host`` for the page of one host.
-    - ``page_request`` has what all routes need: the visitor, the policy rules, and requests to the API.
-      ``forms`` protects forms against other sites with cookies and marks, ``questions`` has the fields in
-      which visitors describe a guest, and ``sessions`` has the tables.
+    - ``page_request`` has the objects that all routes need: the visitor, the policy rules, and requests to
+      the API.
+      ``forms`` uses cookies and marks, so that other sites cannot send the forms of the console.
+      ``questions`` has the fields in which visitors describe a guest. ``sessions`` has the tables of sessions
+      and of attempts to sign in.
 
 Order of calls
-    A request passes the admission, which finds the session and gives its token to the authentication of the
-    REST API. Flask then finds the route, ``page_request.console_page`` checks the rules of the page, and the
-    route pins the read model or asks the API. At last the template renders the page. Without Keystone,
-    admission makes each visitor the administrator.
+    The admission finds the session of a request, and gives the token of the session to the authentication of
+    the REST API. Flask then finds the route, and ``page_request.console_page`` checks the policy rules of the
+    page. The route pins the read model or asks the API. At last the template renders the page. Without
+    Keystone, the admission makes each visitor the administrator.
 
 Imports
     ``app`` imports the modules of pages. If visitors have to sign in, ``app`` also imports ``admission`` and
@@ -46,10 +48,11 @@ Imports
 Invariants
     - For each resource class, the used, free, stranded and disabled amounts add up to the capacity. The only
       exception is a host that uses more than its capacity.
-    - Each page works without scripts. A page may only run the two scripts of the console: htmx, and a script
-      that opens an answer as a page if htmx cannot show it. A page may also load the stylesheet, and send
-      forms to the console.
-    - The address of a page determines its content, so addresses can be kept and shared.
+    - Each page works without scripts. The browser runs only the two scripts of the console: htmx, and a
+      script that opens an answer as a page if htmx cannot show the answer. A page can also load the
+      stylesheet, and send forms to the console.
+    - The address of a page determines which part of the cloud the page shows, so visitors can keep and share
+      addresses.
     - Where the console is not enabled, only the modules that register it are imported.
 """
 
@@ -66,7 +69,7 @@ if TYPE_CHECKING:
 
 
 class ConsoleApplication:
-    """Connects the console to the service, as a :class:`placement.api.middleware.SideApplication`."""
+    """Makes the console a part of the service, as a :class:`placement.api.middleware.SideApplication`."""
 
     path = "/console"
 
@@ -87,10 +90,10 @@ class ConsoleApplication:
 
 APPLICATION: Final = ConsoleApplication()
 DISABLED_REASON: Final = "console.disabled_reason"
-"""The attribute with the reason why a provider has the trait COMPUTE_STATUS_DISABLED."""
+"""The attribute that says why a provider has the trait COMPUTE_STATUS_DISABLED."""
 DISABLED_BY: Final = "console.disabled_by"
 """The attribute with the name of the visitor that has set the trait COMPUTE_STATUS_DISABLED."""
 ATTRIBUTES_OF_TRAITS: Final = {DISABLED: (DISABLED_REASON, DISABLED_BY)}
-"""By trait, the attributes that a provider loses together with this trait. For example, the reason of
-COMPUTE_STATUS_DISABLED is valid only while the host is disabled.
+"""For each trait, the attributes that a provider loses together with this trait. For example, the reason why
+a host is disabled is valid only while the host has COMPUTE_STATUS_DISABLED.
 """

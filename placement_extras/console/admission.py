@@ -1,7 +1,7 @@
 """Admits visitors of the console by their sessions.
 
-The token of a session is checked like the token of a request over REST. So a revoked token or a lost role
-takes effect in the console and in REST at the same moment.
+The console checks the token of a session in the same way as the REST API checks the token of a request. So
+the revocation of a token or of a role takes effect in the console and in REST at the same moment.
 """
 
 import base64
@@ -31,11 +31,11 @@ SIGN_IN: Final = "/console/sign-in"
 WINDOW: Final = 300.0
 """Seconds for which an attempt to sign in counts towards the limits of attempts."""
 
-# expired rows have no effect; they are removed only to keep the tables small
+# expired sessions and attempts have no effect; their rows are removed only to keep the tables small
 _TIDY_SECONDS: Final = 600.0
-"""Seconds after which a worker searches for expired rows again."""
+"""Seconds after which a worker searches again for expired sessions and attempts to sign in."""
 _PUBLIC: Final = (SIGN_IN, "/console/sign-out", "/console/static/")
-"""The beginnings of those paths that need no session."""
+"""Paths that need no session begin with one of these texts."""
 _ADMITTED: Final = "placement_extras.console.admitted"
 _UNAVAILABLE: Final = 503
 _CANNOT_ASK: Final = "The Identity service is temporarily unavailable, so your session cannot be checked."
@@ -45,10 +45,10 @@ def begin_session(service: PlacementService, access: TokenAccess) -> VisitorSess
     """Start the session of a visitor that has just signed in."""
     session = VisitorSession(sessions.new_secret(), access.token, access.user, access.project)
     content = orjson.dumps({"token": session.token, "user": session.user, "project": session.project})
-    # the content is encrypted with a key from the cookie alone, so that a copy of the database has no usable
-    # token
+    # the key of the encryption is derived from the cookie alone, so that a copy of the database contains no
+    # usable token
     kept, key = _session_cipher(session.secret).encrypt(content).decode(), sessions.key(session.secret)
-    # the session ends with its token at the latest, because each request checks the token
+    # a session that is longer than its token would be useless, because each request checks the token
     seconds = min(access.seconds, service.conf.console.session_lifetime)
     service.database.write(lambda tx: sessions.insert_session(tx, key, kept, seconds))
     return session
@@ -117,14 +117,15 @@ class SessionAdmission:
         try:
             return VisitorSession(secret, **orjson.loads(_session_cipher(secret).decrypt(kept)))
         except InvalidToken:
-            return None  # the row was not written by the console, or the secret is of another session
+            return None  # the console did not write this row, or the secret belongs to another session
 
     def _remove_expired(self) -> None:
-        """Remove expired rows, at most once in ten minutes for each worker."""
+        """Remove expired sessions and attempts, at most once in ten minutes for each worker."""
         now = time.monotonic()
         if now < self._tidy_due:
             return
-        # requests of signed-in visitors remove the rows, so that rows disappear even if no visitor signs in
+        # requests of signed-in visitors remove expired rows, so that these rows disappear even if no visitor
+        # signs in
         self._tidy_due = now + _TIDY_SECONDS
         database = self._service.database
         try:
@@ -145,7 +146,7 @@ class SessionAdmission:
 
 
 def note_admitted(pages: "WSGIApplication") -> "WSGIApplication":
-    """Wrap ``pages`` so that each request which passes the authentication is marked as admitted."""
+    """Wrap ``pages``, so that a request is marked as admitted after it has passed the authentication."""
 
     def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         environ[_ADMITTED] = True
@@ -155,7 +156,7 @@ def note_admitted(pages: "WSGIApplication") -> "WSGIApplication":
 
 
 class _PageAnswer:
-    """Sends the answer to the browser; of a refusal by the authentication, it only records the status."""
+    """Sends the answer of a page to the browser; if the authentication refuses, records only the status."""
 
     def __init__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> None:
         self._environ = environ
@@ -179,11 +180,11 @@ def _to_sign_in(environ: "WSGIEnvironment", start_response: "StartResponse") -> 
         wanted = environ["PATH_INFO"]
         if query := environ.get("QUERY_STRING"):
             wanted += "?" + query
-        # the first page needs no address, because visitors return to the first page by default
+        # the parameter "next" is left out for the first page, to which visitors return by default
         if wanted not in ("/console", "/console/"):
             address += "?" + urlencode({"next": wanted}, encoding="latin-1")
     headers = [("Content-Length", "0"), ("Cache-Control", "no-store")]
-    if "HTTP_HX_REQUEST" in environ:  # htmx would insert another page as a part of this page
+    if "HTTP_HX_REQUEST" in environ:  # htmx would follow a 303 and insert the form into the current page
         start_response("401 Unauthorized", [*headers, ("HX-Redirect", address)])
     else:
         # with status 303, the browser fetches the page to sign in with GET

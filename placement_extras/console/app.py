@@ -51,7 +51,9 @@ _UNITS: Final = ("MiB", "GiB", "TiB", "PiB", "EiB")
 _RATE_STEP: Final = 1000
 _RATE_UNITS: Final = ("MB/s", "GB/s", "TB/s", "PB/s")
 _FIRST_UNIT: Final = {"MEMORY_MB": 0, "DISK_GB": 1}
-"""The unit of each class's amounts, as an index of ``_UNITS``; other classes count pieces."""
+"""The unit of each class's amounts, as an index of ``_UNITS``. Amounts of all other classes are numbers of
+pieces.
+"""
 
 
 def format_number(value: int) -> str:
@@ -88,7 +90,10 @@ def _scaled_text(value: float, step: int, units: Sequence[str]) -> str:
 
 
 def whole_percent(part: int, whole: int) -> int:
-    """Return a part's share in percent: 0 only for an empty part, and 100 only for the whole."""
+    """Return the share of a part in percent.
+
+    The share is 0 only for an empty part, and 100 only for the whole.
+    """
     if whole <= 0:
         # without a capacity, any usage fills the bar
         return 100 if part > 0 else 0
@@ -111,7 +116,7 @@ def format_time(seconds: float) -> str:
     """Format a time (seconds since 1970) in UTC."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    # attributes of agents may have numbers that are no time
+    # an attribute of an agent can have a number that is no valid time
     except (OverflowError, OSError, ValueError):
         return "unknown"
 
@@ -163,18 +168,18 @@ _SECTIONS: Final = (
 )
 """The pages in the menu, each with the policy rules that REST requires for the same content."""
 _KEPT: Final = "public, max-age=31536000, immutable"
-"""The value of Cache-Control for a file with an address that contains a digest of its content."""
+"""The value of Cache-Control for a file if its address contains a digest of its content."""
 _FILES: Final = ("console.css", "console.js", "htmx.min.js", "icon.svg")
 _HTMX: Final = {
     "allowEval": False,
     "allowScriptTags": False,
-    "historyCacheSize": 0,  # no page is kept in the browser
+    "historyCacheSize": 0,  # htmx keeps no page in the browser
     "refreshOnHistoryMiss": True,
     "timeout": 30_000,
-    "includeIndicatorStyles": False,  # these styles would be inline
+    "includeIndicatorStyles": False,  # these styles would be inline, which _HEADERS forbid
     "responseHandling": [
         {"code": "2..", "swap": True},
-        # errors are shown, too, and replace the whole content of the page
+        # htmx also shows errors, which replace the whole content of the page
         {"code": "...", "swap": True, "target": "#content", "select": "#content"},
     ],
 }
@@ -212,7 +217,7 @@ def create_app(*, signs_in: bool) -> Flask:
     app.register_error_handler(ServiceError, _service_error)
     app.register_error_handler(ApiRefusal, _refused_by_api)
     app.register_error_handler(HTTPException, _http_exception)
-    # Flask would answer a defect with its own page, without the request id that the log has
+    # without this handler, Flask would answer an unexpected error with its own page, which has no request id
     app.register_error_handler(Exception, _unexpected_error)
     return app
 
@@ -231,8 +236,8 @@ def _template_values() -> dict[str, Any]:
         sections = [(endpoint, title) for endpoint, title, rules in _SECTIONS if visit.may_use(*rules)]
     return {
         "visitor": None if visit is None else visit.visitor,
-        # the key is not "session", because older versions of Flask give templates of blueprints their own
-        # session under this name
+        # the key is not "session", because older versions of Flask pass the session of Flask to templates
+        # under this name
         "visitor_session": request.environ.get(SESSION),
         "mark": forms.form_mark,
         "condition": questions.condition_words,
@@ -247,13 +252,13 @@ def _add_headers(response: Response) -> Response:
     response.headers.update(_HEADERS)
     if response.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
         response.headers["Retry-After"] = RETRY_AFTER
-    # pages are not kept, because they show the state of a moment and may be confidential
+    # browsers must not store pages, because a page shows the state of one moment and can be confidential
     response.headers["Cache-Control"] = _KEPT if response.status_code < 400 and _is_dated() else "no-store"
     return response
 
 
 def _is_dated() -> bool:
-    """Return whether the address contains the digest of the requested file, so that browsers may cache it."""
+    """Return whether the address contains the digest of the requested file, so that browsers can cache it."""
     name = (request.view_args or {}).get("filename") if request.endpoint == "static" else None
     return name in _FILES and request.args.get("v") == _file_digest(name)
 
@@ -267,7 +272,7 @@ def _refused_by_api(error: ApiRefusal) -> tuple[str, int]:
 
 
 def _http_exception(error: HTTPException) -> tuple[str, int] | Response:
-    # the error is a redirection, or has an answer that is already complete
+    # this "error" is a redirection, or already has a complete answer
     if error.response is not None or error.code is None or error.code < 400:
         return Response(error.get_response().response, error.code, error.get_headers())
     status = HTTPStatus(error.code)
@@ -295,7 +300,7 @@ def mount_console(service: PlacementService, handlers: WSGIApplication) -> WSGIA
 
     :param handlers: the handlers of the REST API without authentication. The console authenticates its
         visitors itself.
-    :raises ValueError: visitors have to sign in, and a package is missing.
+    :raises ValueError: visitors have to sign in, and the package cryptography is missing.
     """
     is_open = service.conf.api.auth_strategy == "noauth2"
     app = create_app(signs_in=not is_open)
@@ -303,13 +308,13 @@ def mount_console(service: PlacementService, handlers: WSGIApplication) -> WSGIA
     if is_open:
         return _OpenAdmission(NoAuth(pages))
     APPLICATION.check_options(service.conf)
-    # only signing in needs cryptography, which check_options() has checked
+    # these imports need the package cryptography; check_options() has found out that it is installed
     from placement_extras.console import signing_in
     from placement_extras.console.admission import SessionAdmission, note_admitted
 
     app.register_blueprint(signing_in.blueprint)
     app.config[signing_in.IDENTITY] = keystone = KeystoneAuth(note_admitted(pages), service.conf)
-    # the Identity service may hang, so at most a quarter of the threads may wait for it
+    # perhaps the Identity service hangs, so at most a quarter of the threads are allowed to wait for it
     threads = service.conf.threads if "threads" in service.conf else 1
     app.config[signing_in.ROOM] = BoundedSemaphore(max(1, threads // 4))
     return SessionAdmission(service, pages, keystone)
@@ -324,7 +329,7 @@ def _with_handlers(app: WSGIApplication, handlers: WSGIApplication) -> WSGIAppli
 
 
 class _OpenAdmission:
-    """Makes every visitor without a token the administrator, for development, like ``noauth2``."""
+    """Makes every visitor without a token the administrator, as ``noauth2`` is for development."""
 
     def __init__(self, app: WSGIApplication) -> None:
         self._app = app

@@ -27,7 +27,10 @@ from placement_extras.console.questions import GuestQuestion
 
 @dataclass(frozen=True, slots=True)
 class ProviderTaking:
-    """The amount of a class that a candidate takes from a provider, and its capacity and usage."""
+    """The amount of a resource class that a candidate takes from a provider.
+
+    ``capacity`` and ``used`` are amounts of the same class at the same provider.
+    """
 
     resource_class: str
     amount: int
@@ -37,7 +40,10 @@ class ProviderTaking:
 
 @dataclass(frozen=True, slots=True)
 class OfferLine:
-    """A provider and its depth; without ``takings`` it only connects providers below it to the root."""
+    """A provider and its depth in the tree.
+
+    A provider without ``takings`` is shown only because it connects providers below it to the root.
+    """
 
     depth: int
     provider: Provider
@@ -92,7 +98,7 @@ def _candidate_lines(snapshot: ModelSnapshot, candidate: AllocationCandidate, ro
         above.id for each in {*asked, *groups} for above in snapshot.lineage_of(snapshot.providers[each])
     }
     if root not in asked:
-        shown.discard(root)  # the heading of the host has this name
+        shown.discard(root)  # the heading already shows the name of the host
     lines = _offer_lines(snapshot, [snapshot.providers[each] for each in shown], asked, groups)
     # the tree of the host comes first, then the trees that share with the host
     return tuple(sorted(lines, key=lambda line: line.provider.root_id != root))
@@ -122,7 +128,7 @@ def _offer_lines(
 
 blueprint = Blueprint("candidates", __name__)
 
-# a person would not compare more pictures
+# a visitor would not compare a larger number of pictures
 _MAX_SHOWN: Final = 24
 """Maximum number of candidates that a page shows."""
 _MIB: Final = 1 << 20
@@ -142,7 +148,7 @@ def explore_candidates(visit: PageRequest) -> str | tuple[str, int]:
             asked = explanation.parse(base.load(_BODY, question.request_body()), visit.service.request_forms)
             warnings = asked.warnings
             found = _find_offers(visit, asked)
-            # a visitor without the right to explanations only sees that no candidates exist, as over REST
+            # without the right to explanations, a visitor only sees that no candidates exist, as over REST
             if not found.shown and visit.may_use(ext.EXPLAIN):
                 why = ask_api("POST", "/ext/v1/explanations", body=question.request_body())
         except (InvalidRequest, ApiRefusal) as refusal:
@@ -175,12 +181,12 @@ def _find_offers(visit: PageRequest, asked: AskedCandidates) -> HostOffers:
                 options.api.candidates_deadline, options.api.candidates_size * _MIB, view.yield_lock
             )
             # the search is breadth first, because a few candidates of many hosts are more useful than many
-            # candidates of one host; the search returns one candidate more than the page shows, to know
-            # whether more exist
+            # candidates of one host. The search looks for one candidate more than the page shows. If the
+            # search finds it, the page says that more candidates exist.
             patterns = find_candidates(
                 view.snapshot, wanted, strategy="breadth-first", max_candidates=_MAX_SHOWN + 1, budget=budget
             )
-            # patterns are read within the view, because reading computes them from the view's snapshot
+            # the candidates are computed from the patterns while the view's snapshot is still available
             candidates = list(candidates_of(topology_first(patterns, budget)))
             found = offers_by_host(
                 view.snapshot, candidates, _MAX_SHOWN, is_fallback=wanted is asked.fallback
@@ -189,7 +195,7 @@ def _find_offers(visit: PageRequest, asked: AskedCandidates) -> HostOffers:
 
 
 def _explanation_funnels(why: Mapping[str, Any] | None) -> Iterable[dict[str, Any]]:
-    """Yield a title and the number of hosts left after each condition, for each group of the request."""
+    """Yield, for each group of the request, a title and the numbers of hosts left after each condition."""
     if why is None:
         return
     for group in why["groups"]:

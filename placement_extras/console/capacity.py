@@ -19,12 +19,13 @@ from placement_extras.planner.rules import CAPACITY
 
 blueprint = Blueprint("capacity", __name__)
 CENSUS: Final = "DEVICE_CENSUS"
-"""The key of the object that counts PCI devices, in the application's configuration."""
+"""The key, in the application's configuration, of the object that counts PCI devices."""
 
 _MAX_TEXT: Final = 16_384
 """Maximum number of characters in a field of the form."""
 _AMOUNTS: Final = ("vcpus", "ram", "disk")
-# the line has a name without "=" and ":", then a colon and a blank; in a query no blank follows a colon
+# a line with a flavor of Nova has a name without "=" and ":", then a colon and a blank. In a query, no blank
+# follows a colon.
 _OF_NOVA: Final = re.compile(r"([^=:]+):\s+(.+)")
 EXAMPLE: Final = "small=resources=VCPU:1,MEMORY_MB:2048\nlarge: vcpus=8 ram=16384 disk=40"
 """Flavors that the empty form shows as an example."""
@@ -32,7 +33,10 @@ EXAMPLE: Final = "small=resources=VCPU:1,MEMORY_MB:2048\nlarge: vcpus=8 ram=1638
 
 @dataclass(frozen=True, slots=True)
 class CapacityQuestion:
-    """The fields of the form: lines with a query or a flavor of Nova, and lines with a host."""
+    """The fields of the form.
+
+    Each line of ``flavors`` has a query or a flavor of Nova, and each line of ``excluded_hosts`` has a host.
+    """
 
     flavors: str = ""
     excluded_hosts: str = ""
@@ -50,14 +54,14 @@ class CapacityQuestion:
                 provider = snapshot.providers[snapshot.by_name[line]]
             if provider is None:
                 raise InvalidRequest(f"There is no host {line[:80]!r}.")
-            # a line may name any provider of a host
+            # a line can name any provider of a host, but the API expects the root of the host
             excluded.append(snapshot.providers[provider.root_id].uuid)
-        # two lines may name the same host, by its own name and by a provider below it
+        # two lines can stand for the same host, if one has the root and the other one a provider below it
         excluded = list(dict.fromkeys(excluded))
         return {
             "flavors": flavors,
             "excluded_hosts": excluded,
-            # REST refuses a drain of no hosts, but the box may stay ticked here
+            # the API refuses a drain without hosts; here the box can be ticked although no host is excluded
             "drain": self.drain and bool(excluded),
             "moves": self.moves,
         }
@@ -99,16 +103,16 @@ def count_guests(visit: PageRequest) -> str | tuple[str, int]:
     error = ""
     census: DeviceCensus = current_app.config[CENSUS]
     with visit.pinned_model() as (snapshot, _):
-        # attributes tell which providers are devices
+        # only attributes show which providers are devices, so a visitor needs the right to see attributes
         devices = census.list_stocks(snapshot) if visit.may_use(ext.ATTRIBUTES) else []
         # an empty field means that the visitor has not sent the form yet
         if asked.flavors:
             try:
-                # names of hosts are looked up here, because the API only takes uuids
+                # the API accepts only uuids of hosts, so names are looked up here
                 body = asked.request_body(snapshot)
             except InvalidRequest as refusal:
                 error = refusal.detail
-    # the API is asked outside of the pinned model, because the API takes a view of its own
+    # the API is called after the pinned model is released, because the API uses a view of its own
     if body is not None:
         try:
             found = ask_api("POST", "/ext/v1/capacity", body=body)

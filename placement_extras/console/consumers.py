@@ -1,6 +1,7 @@
-"""The page ``/console/consumers`` shows the reservations, or one consumer.
+"""The page ``/console/consumers`` lists the reservations.
 
-The page ``/console/project`` shows the usage of a project.
+The page ``/console/consumers/{uuid}`` shows one consumer. The page ``/console/project`` shows the usage of a
+project.
 """
 
 from typing import Any, Final
@@ -20,7 +21,7 @@ _PER_PAGE: Final = 100
 
 @console_page(blueprint, "/console/consumers", rest.LIST_ALLOCATIONS)
 def find_consumer(visit: PageRequest) -> str | Response:
-    """Show a form to find a consumer, and all projects' reservations if the visitor may see them."""
+    """Show a form to find a consumer; with the right to list reservations, also show all reservations."""
     text = request.args.get("uuid", "").strip()
     uuid = canonical_uuid(text)
     if uuid is None:
@@ -42,7 +43,7 @@ def show_consumer(visit: PageRequest, uuid: str) -> str:
     found: dict[str, Any] = ask_api("GET", f"/allocations/{known}")
     if not found["allocations"]:
         raise NotFound(f"No consumer {known} has allocations.")
-    # names of hosts are shown only to visitors that may see hosts over REST
+    # only visitors with the right to see hosts over REST see the names of hosts
     providers = {}
     if visit.may_use(*SEE_HOSTS):
         with visit.service.model.fresh_view() as view:

@@ -1,4 +1,8 @@
-"""PCI devices in pages: each device of a host with its consumers, and counts for the whole cloud."""
+"""PCI devices for the pages of the console.
+
+The page of a host lists each PCI device with its consumers. The page of capacities counts the PCI devices of
+the whole cloud.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +30,8 @@ MAX_DEVICES: Final = 100
 class DeviceRow:
     """A PCI device in the list of a page.
 
-    ``node`` is the NUMA node of the device, and ``path`` the bridges above the device. An unknown node or
-    path is empty. ``holders`` has, for each consumer of the device, its number in the page's list of
+    ``node`` is the NUMA node of the device, and ``path`` has the bridges above the device. An unknown node or
+    path is an empty text. ``holders`` has the number of each consumer of the device in the page's list of
     consumers.
     """
 
@@ -40,7 +44,7 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True)
 class ShownDevices:
-    """The first PCI devices of a host, for the page, and the number of all its devices."""
+    """The PCI devices that the page of a host lists (``rows``), and the number of all its PCI devices."""
 
     rows: tuple[DeviceRow, ...] = ()
     count: int = 0
@@ -74,7 +78,11 @@ def _device_row(provider: Provider, holders: Sequence[int]) -> DeviceRow:
 
 @dataclass(slots=True)
 class DeviceStock:
-    """The PCI devices of a class, on ``hosts`` hosts, of which ``open_hosts`` have a free device."""
+    """The sums of the PCI devices of a resource class.
+
+    ``hosts`` is the number of hosts with such devices, and ``open_hosts`` the number of hosts with a free
+    one.
+    """
 
     resource_class: str
     capacity: int = 0
@@ -86,14 +94,15 @@ class DeviceStock:
 class DeviceCensus:
     """Counts the PCI devices of all hosts. A host is counted again only after the host has changed.
 
-    Threads may share the object.
+    Threads can share the object.
 
-    The cost of a further count grows with the number of hosts that have devices, and not with the number of
-    devices.
+    The first count visits each device. The time for each further count depends on the number of hosts with
+    devices, and not on the number of devices.
     """
 
     def __init__(self) -> None:
-        # a tree is replaced when it changes, and the counts of the old tree vanish with the tree
+        # a changed tree is a new object, and the counts of the old tree disappear together with the old
+        # object
         self._known: WeakKeyDictionary[HostTree, tuple[DeviceStock, ...]] = WeakKeyDictionary()
 
     def list_stocks(self, snapshot: ModelSnapshot) -> list[DeviceStock]:
@@ -118,7 +127,7 @@ def _count_devices(tree: HostTree) -> tuple[DeviceStock, ...]:
     for provider in filter(_is_device, tree.members):
         for name, inventory in provider.inventories.items():
             stock = found.setdefault(name, DeviceStock(name, hosts=1))
-            # reserved may exceed the total, so the capacity may be negative
+            # the reserved amount can exceed the total, and the capacity is then negative
             stock.capacity += max(0, inventory.capacity)
             stock.used += provider.used.get(name, 0)
             if provider.free(name) > 0:

@@ -1,8 +1,8 @@
-"""The hosts of the cloud with their states, and the sums of their resources, for the page of the fleet.
+"""Computes the page of the fleet: the hosts of the cloud with their states, and the sums of their resources.
 
-An agent writes only if its report has changed, so the time of the last write does not show whether the agent
-still runs. Agents with the option ``[compute] heartbeat_interval`` announce the time of their next report in
-attributes.
+An agent writes to Placement only if its report has changed. So the time of the last write does not show
+whether the agent still runs. Agents with the option ``[compute] heartbeat_interval`` announce the time of
+their next report in attributes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _MAX_TEXT: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class AgentHeartbeat:
-    """About when an agent last reported, and when the next report is due, by the clock of the host."""
+    """The approximate time of an agent's last report, and the time at which its next report is due.
+
+    Both times are by the clock of the agent's host.
+    """
 
     reported_at: float
     due: float
@@ -41,18 +44,21 @@ class AgentHeartbeat:
 
 
 def last_heartbeat(members: Iterable[Provider]) -> AgentHeartbeat | None:
-    """Return the heartbeat of a host, from its first provider with one; None if there is none."""
+    """Return the heartbeat in the first of these providers that has one; None if no provider has one."""
     for each in members:
         if each.attributes:
             reported_at, due = each.attributes.get(REPORTED_AT), each.attributes.get(REPORT_DUE)
-            # attributes may have values of any type
+            # attributes can have values of any type
             if isinstance(reported_at, int | float) and isinstance(due, int | float):
                 return AgentHeartbeat(reported_at, due)
     return None
 
 
 def broken_promises(members: Iterable[Provider]) -> str:
-    """Return the promises to guests that a host breaks, in its agent's words; empty if none."""
+    """Return the promises to guests that a host breaks, in the words of its agent.
+
+    If the host breaks no promise, return an empty text.
+    """
     for each in members:
         if each.attributes:
             broken = each.attributes.get(BROKEN_PROMISES)
@@ -92,9 +98,9 @@ class HostFilter:
     An empty field filters nothing, and ``page`` counts from 1.
 
     A host passes the filter if its tree has a provider with the class, a provider with the trait, and a
-    provider in the aggregate. ``broken`` selects hosts that break promises to guests. ``order`` is ``name``,
-    ``free`` or ``used``; ``free`` and ``used`` sort hosts by the free amount or the used share of the class,
-    the largest first.
+    provider in the aggregate. These three providers can be different ones. ``broken`` selects hosts that
+    break promises to guests. ``order`` is ``name``, ``free`` or ``used``. ``free`` sorts hosts by the free
+    amount of the class, and ``used`` by the used share of the class, the largest first.
     """
 
     name: str = ""
@@ -122,10 +128,11 @@ class ClassAmounts:
 
 @dataclass(frozen=True, slots=True)
 class FleetHost:
-    """A row of the list: a host, the numbers of its providers and NUMA nodes (``zones``), and its amounts.
+    """A row of the list of hosts.
 
-    If ``is_shared`` is set, guests of other hosts use some of these amounts, too. ``broken`` has the promises
-    to guests that the kernel of the host does not keep.
+    ``providers`` is the number of providers of the host, ``zones`` the number of NUMA nodes. If ``is_shared``
+    is set, guests of other hosts can use some of the amounts, too. ``broken`` has the promises to guests that
+    the host breaks.
     """
 
     root: Provider
@@ -139,7 +146,7 @@ class FleetHost:
 
 @dataclass(frozen=True, slots=True)
 class ClassTotal:
-    """The sums of one class over several hosts; an unused amount is free, stranded or disabled."""
+    """The sums of one resource class over several hosts. Each unused amount is free, stranded or disabled."""
 
     resource_class: str
     hosts: int
@@ -187,7 +194,12 @@ def state_of(tree: HostTree, now: float = 0.0) -> HostCondition:
 
 
 def make_page(snapshot: ModelSnapshot, wanted: HostFilter, now: float = 0.0) -> FleetPage:
-    """Return the page of hosts that pass the filters at a time; a number too high means the last page."""
+    """Return the page of the hosts that pass the filters.
+
+    If the wanted page does not exist, return the last page.
+
+    :param now: the current time, in seconds since 1970. The state of a host depends on this time.
+    """
     trees = snapshot.whole_trees()
     passing = _passing_roots(snapshot, trees, wanted)
     # the states of all passing hosts are needed, because the totals distinguish free amounts by state
@@ -219,13 +231,13 @@ def list_roots(snapshot: ModelSnapshot, wanted: HostFilter) -> list[int]:
 
 
 def _passing_roots(snapshot: ModelSnapshot, trees: Mapping[int, HostTree], wanted: HostFilter) -> list[int]:
-    """Return the roots of all trees that pass every filter except the filter of states."""
+    """Return the roots of the trees that pass the filters of name, class, trait and aggregate."""
     filters = (
         (snapshot.by_class, wanted.resource_class),
         (snapshot.by_trait, wanted.trait),
         (snapshot.by_aggregate, wanted.aggregate),
     )
-    # the indexes of the search answer these filters, so no tree is read
+    # these filters read only the indexes of the search, and no tree
     sets = [set(snapshot.roots_having(index, name).ids) for index, name in filters if name]
     roots: Iterable[int] = sorted(sets[0].intersection(*sets[1:])) if sets else trees
     text = wanted.name.casefold()
@@ -237,14 +249,14 @@ def _passing_roots(snapshot: ModelSnapshot, trees: Mapping[int, HostTree], wante
 
 
 def class_rank(name: str) -> int:
-    """Return the position of a resource class in the list of classes that pages show first."""
+    """Return the position of a resource class in :data:`FIRST_CLASSES`; its length for any other class."""
     return FIRST_CLASSES.index(name) if name in FIRST_CLASSES else len(FIRST_CLASSES)
 
 
 def _shown_classes(
     snapshot: ModelSnapshot, trees: Mapping[int, HostTree], roots: Iterable[int], first: str
 ) -> list[str]:
-    """Return the resource classes of these trees in the order in which the page shows them."""
+    """Return the resource classes of these trees in the order of the page, which begins with ``first``."""
     present = frozenset[str]().union(*{trees[root].shape.classes for root in roots})
 
     def class_order(name: str) -> tuple[bool, int, int, str]:
@@ -265,7 +277,7 @@ def _total(
             hosts += 1
             used += found[0]
             capacity += found[1]
-            # a host with more used than its capacity must not reduce the free amounts of other hosts
+            # a host with a usage above its capacity must not reduce the sum of the free amounts
             if found[1] > found[0]:
                 free[states[root]] += found[1] - found[0]
     # a silent host still offers its free amounts, because only its reports are missing
@@ -319,16 +331,16 @@ def _fleet_host(
 _DIGITS: Final = re.compile(r"([0-9]+)")
 
 
-# keys are cached, because sorting 10,000 hosts by name for each page would split each name again
+# without the cache, each request for a page would split the names of 10,000 hosts again
 @lru_cache(maxsize=65_536)
 def natural_order(name: str) -> tuple[tuple[str, int], ...]:
     """Return a sort key that compares numbers in names by value: ``cn2`` before ``cn10``."""
-    # split() with a group yields text and digits in turn; a name that ends in text gets the number 0
+    # split() with a group yields text and digits in turn; the last text has no digits after it and gets 0
     parts = iter(_DIGITS.split(name.casefold()))
     return tuple([(text, int(next(parts, "0"))) for text in parts])
 
 
 def filter_choices(snapshot: ModelSnapshot, limit: int) -> tuple[list[str], list[str], list[str]]:
-    """Return at most ``limit`` classes, traits and aggregates for the visitor to choose as filters."""
+    """Return at most ``limit`` classes, traits and aggregates each, which visitors can choose as filters."""
     classes = sorted(snapshot.by_class, key=lambda name: (name not in FIRST_CLASSES, name))
     return classes[:limit], sorted(snapshot.by_trait)[:limit], sorted(snapshot.by_aggregate)[:limit]

@@ -2,7 +2,7 @@
 
 The picture of consumers has one bar for each inventory, and each bar has a part for each consumer. The parts
 show amounts, because Placement does not know single CPUs. The *position* of a guest consists of its CPUs and
-its cache ways. Agents with ``[compute] report_positions`` write the CPUs and cache ways of guests into
+its cache ways. Agents with the option ``[compute] report_positions`` write the positions of guests into
 attributes. The service never sends a request to an agent, because it does not know the agents' addresses.
 """
 
@@ -28,11 +28,13 @@ from placement_extras.console.fleet import (
 from placement_extras.console.page_request import ListPage
 
 _MAX_DEPTH: Final = 6
-"""Number of levels of providers that a page shows nested. Providers further below are all shown on one
+"""Maximum number of nested levels of providers on a page. The page shows all providers further below on one
 level.
 """
 PER_PAGE: Final = 200
-"""Maximum number of providers on a page below its main provider, without their ancestors."""
+"""Maximum number of providers that a page shows below its main provider. Ancestors of the shown providers are
+added, and do not count.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,9 @@ class ProviderNodeView:
 class HostPage:
     """A provider with all providers below it.
 
-    ``above`` has the ancestors of the provider, the root first, and ``amounts`` the sums by class.
-    ``sharing`` has the providers outside the tree that share resources with the host. For a very large tree,
-    ``node`` has only the providers of the shown ``part`` and their ancestors.
+    ``above`` has the ancestors of the provider, the root first. ``amounts`` has the sums for each resource
+    class. ``sharing`` has the providers outside the tree that share resources with the host. For a very large
+    tree, ``node`` has only the providers of the shown ``part`` and their ancestors.
     """
 
     node: ProviderNodeView
@@ -93,7 +95,11 @@ class ConsumerHolding:
 
 
 def make_page(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now: float = 0.0) -> HostPage:
-    """Return the page with this number, for a large tree, of a provider at a time (seconds since 1970)."""
+    """Return the page of a provider.
+
+    :param number: the number of the page, from 1 on. The providers of a large tree fill several pages.
+    :param now: the current time, in seconds since 1970.
+    """
     tree = snapshot.whole_trees()[provider.root_id]
     children: dict[int, list[Provider]] = {}
     for each in tree.members:
@@ -109,10 +115,10 @@ def make_page(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now:
     for each in members:
         for name, inventory in each.inventories.items():
             found = sums.setdefault(name, [0, 0])
-            # reserved may exceed the total, so the capacity may be negative
+            # the reserved amount can exceed the total, and the capacity is then negative
             found[0] += max(0, inventory.capacity)
             found[1] += each.used.get(name, 0)
-    # the list goes from the root downwards, without the provider itself
+    # this list starts at the root and ends with the parent of the provider
     upwards = tuple(snapshot.lineage_of(provider))[:0:-1]
     return HostPage(
         node=_node_view(provider, children, shown.__contains__, _MAX_DEPTH),
@@ -183,7 +189,7 @@ def class_order(name: str) -> tuple[int, str]:
 
 def _sharing_providers(snapshot: ModelSnapshot, aggregates: Iterable[str], root: int) -> Iterable[Provider]:
     ids = snapshot.by_trait.get(SHARES, set())
-    # providers share with the tree if they have the trait and an aggregate of the tree
+    # a provider shares with the tree if it has the trait, and is in an aggregate of the tree
     here = set().union(*(snapshot.by_aggregate.get(each, set()) for each in aggregates)) if ids else set()
     found = [snapshot.providers[each] for each in here & ids]
     return sorted((each for each in found if each.root_id != root), key=lambda each: natural_order(each.name))
@@ -192,7 +198,7 @@ def _sharing_providers(snapshot: ModelSnapshot, aggregates: Iterable[str], root:
 def holdings_of(rows: Iterable[AllocationHolder], providers: Mapping[str, Provider]) -> list[ConsumerHolding]:
     """Return the allocations of each consumer, in the order of the rows.
 
-    :param providers: the providers of which the rows have amounts, by uuid.
+    :param providers: the providers in the rows, by uuid.
     """
     gathered: dict[str, tuple[AllocationHolder, list[tuple[Provider, str, int]]]] = {}
     for row in rows:
@@ -207,21 +213,21 @@ def holdings_of(rows: Iterable[AllocationHolder], providers: Mapping[str, Provid
 MAX_LANES: Final = 48
 """Maximum number of bars in a picture."""
 MAX_PARTS: Final = 250
-"""Number of parts of bars after which no further bar is drawn, so that the page stays small."""
+"""Number of parts after which the picture gets no further bar, so that the page stays small."""
 COLOURS: Final = 6
 """Number of different colours. Consumers with the same colour are distinguished by their numbers."""
 
-_MAX_PARTS: Final = 40  # maximum of one bar; more parts could not be told apart
+_MAX_PARTS: Final = 40  # maximum number of parts of one bar; visitors could not distinguish more parts
 _MAX_UNITS: Final = 128
-"""Largest capacity for which a bar has a mark for each unit."""
-# with this width, the number fits on a narrow screen
+"""Largest capacity for which a bar shows a mark for each unit of the capacity."""
+# with this width, the number of a consumer fits into the part on a narrow screen
 _LABELLED: Final = 6.0
-"""Minimum width of a part of a bar with a label, in percent of the bar."""
+"""Minimum width, in percent of the bar, of a part that is labelled with the number of its consumer."""
 
 
 @dataclass(frozen=True, slots=True)
 class BarSegment:
-    """The part of a bar that stands for the amount of one consumer, with start and width in percent.
+    """The part of a bar for the amount of one consumer. ``start`` and ``width`` are in percent of the bar.
 
     ``number`` is the consumer's number in the list; 0 stands for all consumers that the list leaves out.
     """
@@ -244,7 +250,10 @@ class BarSegment:
 
 @dataclass(frozen=True, slots=True)
 class InventoryBar:
-    """The bar of one inventory, with ``units`` marks; 0 if the marks would be too many."""
+    """The bar of one inventory.
+
+    ``units`` is the number of units that marks on the bar separate; 0 for a bar without marks.
+    """
 
     provider: Provider
     resource_class: str
@@ -263,7 +272,7 @@ class HostPicture:
 
 
 def draw_picture(node: ProviderNodeView, held: Sequence[ConsumerHolding]) -> HostPicture:
-    """Draw a bar with these consumers for each inventory in use, of a provider and those below it."""
+    """Draw a bar for each inventory, of a provider and all providers below it, that these consumers use."""
     amounts: dict[tuple[int, str], list[tuple[int, int]]] = {}
     for number, each in enumerate(held, 1):
         for provider, name, used in each.amounts:
@@ -271,7 +280,7 @@ def draw_picture(node: ProviderNodeView, held: Sequence[ConsumerHolding]) -> Hos
     shown: list[InventoryBar] = []
     parts = left_out = 0
     for lane in _inventory_bars(node, amounts):
-        # once a bar is left out, all later bars are left out, so that the order of bars has no gaps
+        # after the first omitted bar, all later bars are omitted, too, so that the drawn bars have no gaps
         if left_out or len(shown) == MAX_LANES or parts >= MAX_PARTS:
             left_out += 1
         else:
@@ -287,7 +296,7 @@ def _inventory_bars(
         holding = amounts.get((node.provider.id, stock.resource_class))
         if holding:
             capacity = max(0, stock.inventory.capacity)
-            # allocations are read after the snapshot, so they may exceed its usage
+            # allocations are read after the snapshot, so their sum can exceed the usage in the snapshot
             used = max(stock.used, sum(amount for _, amount in holding))
             units = capacity if capacity <= _MAX_UNITS and used <= capacity else 0
             parts = tuple(_bar_segments(holding, used, max(capacity, used)))
@@ -307,14 +316,14 @@ def _bar_segments(holding: Sequence[tuple[int, int]], used: int, whole: int) -> 
 
 
 POSITION: Final = "position."
-"""Prefix of the attribute with the CPUs and cache ways of a consumer; the uuid of the consumer follows."""
+"""Prefix of an attribute with the CPUs and cache ways of a consumer. The uuid of the consumer follows."""
 WATERMARK: Final = "watermark."
-"""Prefix of attributes about watermarks of a host; the name of the watermark follows."""
+"""Prefix of an attribute about a watermark of the host. The name of the watermark follows."""
 
 _CPUS: Final = re.compile(r"cpus ([0-9,-]+)")
 _WAYS: Final = re.compile(r"L3 ([0-9]{1,4}): ([0-9,-]+) of ([0-9]{1,2})")
 _RANGE: Final = re.compile(r"([0-9]{1,2})(?:-([0-9]{1,2}))?")
-# any client with the right may write attributes, so parts that cannot be drawn are left out
+# clients other than the agent can write attributes, too, so parts that cannot be drawn are left out
 _MAX_WAYS: Final = 64
 _MAX_GUESTS: Final = 100
 _MAX_WATERMARKS: Final = 100
@@ -322,7 +331,10 @@ _MAX_WATERMARKS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class CacheWays:
-    """The cache ways that a guest can fill, as text and as pieces (start and width in percent) of a bar."""
+    """The cache ways that a guest can fill, as text and as pieces of a bar.
+
+    Each piece has its start and its width, in percent of the bar.
+    """
 
     number: int
     ways: str
@@ -332,7 +344,10 @@ class CacheWays:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerPlace:
-    """The CPUs and cache ways of a consumer, with its number in the list; 0 if it is not there."""
+    """The CPUs and cache ways of a consumer.
+
+    ``number`` is the number of the consumer in the list of consumers; 0 if the list does not have it.
+    """
 
     consumer: str
     number: int
@@ -354,7 +369,7 @@ class AgentPositions:
 
 
 def agent_positions(members: Iterable[Provider], held: Sequence[ConsumerHolding]) -> AgentPositions | None:
-    """Return the positions of guests from attributes of these providers; None if there are no positions."""
+    """Return the positions and watermarks in attributes of these providers; None if there are none."""
     numbers = {each.consumer: number for number, each in enumerate(held, 1)}
     places, watermarks = [], []
     for each in members:
@@ -372,7 +387,7 @@ def agent_positions(members: Iterable[Provider], held: Sequence[ConsumerHolding]
 
 
 def _consumer_place(consumer: str, number: int, text: str) -> ConsumerPlace:
-    """Return the CPUs and cache ways reported for a consumer; an invalid attribute counts as empty."""
+    """Return the CPUs and cache ways in the attribute of a consumer; ignore invalid parts of its text."""
     parts = text.split("; ")
     cpus = _CPUS.fullmatch(parts[0])
     return ConsumerPlace(consumer, number, cpus[1] if cpus else "", tuple(_caches(parts[1:])))

@@ -1,9 +1,9 @@
 """Handles ``POST /console/providers/{uuid}/scheduling``, which disables a host for new guests or enables it.
 
-The root provider gets the trait that Nova's scheduler always forbids, and attributes with the visitor and the
-reason, in one write. The console removes the trait only if the provider has these attributes. Without the
-attributes, the trait is from an agent or nova-compute, which would set the trait again. The attributes are
-deleted with the trait, even if another client removes it.
+To disable a host, one write gives its root provider a trait, which Nova's scheduler always forbids, and two
+attributes: the visitor and the reason. The console removes the trait only if the provider has these
+attributes. Without the attributes, the trait is from an agent or nova-compute, which would set the trait
+again. The attributes disappear together with the trait, even if another client removes the trait.
 """
 
 from collections.abc import Mapping
@@ -32,12 +32,15 @@ CHANGE: Final = (rest.UPDATE_PROVIDER_TRAITS, ext.WRITE_TREE, ext.ATTRIBUTES, ex
 """The policy rules that the REST API requires for the same change."""
 _MAX_REASON: Final = 255
 """Maximum number of characters of a reason, because the attribute that stores it cannot be longer."""
-_TRIES: Final = 5  # more than one, because claims of other clients change the generation in the meantime
+_TRIES: Final = 5  # several tries are needed, because claims of other clients change the generation meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class HostScheduling:
-    """Whether the host is disabled for new guests; the visitor and the reason if ``is_ours``."""
+    """Whether a host is disabled for new guests.
+
+    ``is_ours`` is set if the console has disabled the host; ``by`` is then the visitor, with the ``reason``.
+    """
 
     is_disabled: bool
     is_ours: bool
@@ -62,7 +65,7 @@ def scheduling_description(root: Provider, *, disabled: bool, reason: str, by: s
     now = scheduling_of(root)
     if disabled and now.is_disabled:
         raise InvalidRequest(f"{root.name} is disabled already.")
-    # a trait of nova-compute or of the agent would come back, and the visitor would not see why
+    # nova-compute or the agent would set its trait again, and the visitor would not know the cause
     if not disabled and not now.is_ours:
         raise InvalidRequest(f"{root.name} was not disabled here, so it cannot be enabled here.")
     attributes: Mapping[str, Attribute] = {
@@ -84,8 +87,7 @@ def scheduling_description(root: Provider, *, disabled: bool, reason: str, by: s
 def change_scheduling(visit: PageRequest, uuid: str) -> Response:
     """Disable or enable a host."""
     forms.check_form()
-    # the reason becomes one line, because attributes have no line ends and the page has one line for the
-    # reason
+    # line ends in the reason become blanks, because the value of an attribute must be one line
     reason = " ".join(request.form.get("reason", "").split())[:_MAX_REASON]
     disabled = request.form.get("do") == "disable"
     if disabled and not reason:
@@ -93,7 +95,7 @@ def change_scheduling(visit: PageRequest, uuid: str) -> Response:
     by = (visit.visitor.user_name or visit.visitor.user_id or "")[:_MAX_REASON]
     for tries_left in reversed(range(_TRIES)):
         with visit.service.model.fresh_view() as view:
-            # the root is read again in each attempt, because the generation of the last attempt was outdated
+            # each attempt reads the root again, because the generation of the failed attempt was outdated
             root = view.snapshot.providers[existing_provider(view.snapshot, uuid).root_id]
         wanted = scheduling_description(root, disabled=disabled, reason=reason, by=by)
         try:

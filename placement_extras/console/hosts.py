@@ -23,12 +23,14 @@ from placement_extras.console.page_request import SEE_HOSTS, PageRequest, consol
 blueprint = Blueprint("hosts", __name__)
 
 _MAX_CHOICES: Final = 250
-"""Maximum number of classes, traits and aggregates that a filter offers."""
+"""Maximum number of classes that the page offers as filters; the same maximum applies to traits and to
+aggregates.
+"""
 _MAX_HOLDERS: Final = 100
-"""Number of consumers on one page."""
+"""Maximum number of consumers on one page of a host."""
 _MAX_HOLDERS_PAGES: Final = 1000
-"""Maximum number of pages of consumers. The maximum is needed because each page reads the consumers of all
-earlier pages.
+"""Maximum number of pages of consumers. Without a maximum, a page could be very slow, because each page also
+reads the consumers of all earlier pages.
 """
 _ORDERS: Final = ("name", "free", "used")
 
@@ -38,7 +40,7 @@ def show_home(visit: PageRequest) -> Response:
     """Show the first page: the hosts, or the project of a visitor without the right to see hosts."""
     endpoint = "hosts.show_fleet" if visit.may_use(*SEE_HOSTS) else "consumers.show_project"
     answer = redirect(url_for(endpoint), Response=Response)
-    # this line is for the type checker: redirect() makes an object of its last argument
+    # the type checker does not know that redirect() returns an object of the class in its last argument
     assert isinstance(answer, Response)
     return answer
 
@@ -73,7 +75,7 @@ def show_fleet(visit: PageRequest) -> str:
 
 
 def _visit_time(visit: PageRequest) -> float:
-    """Return the current time, or 0 for visitors that may not read attributes: no agent is silent then."""
+    """Return the current time; 0 for visitors without the right to read attributes, so no agent is silent."""
     return time.time() if visit.may_use(ext.ATTRIBUTES) else 0.0
 
 
@@ -93,7 +95,7 @@ def wanted_of(arguments: Mapping[str, str]) -> HostFilter:
 
 
 def query_parameters(wanted: HostFilter) -> dict[str, Any]:
-    """Return the query parameters that :func:`wanted_of` reads. Fields with their default are left out."""
+    """Return the query parameters from which :func:`wanted_of` makes the filter, without default values."""
     plain = HostFilter()
     names = ("name", "resource_class", "trait", "aggregate", "state", "order", "page")
     found = {name: getattr(wanted, name) for name in names if getattr(wanted, name) != getattr(plain, name)}
@@ -109,8 +111,8 @@ def show_provider(visit: PageRequest, uuid: str) -> str:
         shown = host.make_page(snapshot, provider, page_request.asked_page("providers"), now)
         members = snapshot.whole_trees()[shown.root.id].members
         following = settings.find_follower(shown.root, members)
-        # providers are collected now, in the order of the page, because allocations are read after the model
-        # is released
+        # providers are collected here, in the order of the page, because the model is already released when
+        # the allocations are read
         by_uuid = {each: snapshot.providers[snapshot.by_uuid[each]] for each in shown.members}
     may_see_attributes = visit.may_use(ext.ATTRIBUTES)
     # positions of guests belong to the whole host, so the page of a part does not show them

@@ -1,4 +1,4 @@
-"""The feed ``/console/calendar.ics``: a project's windows as iCalendar (RFC 5545), for other calendars."""
+"""The feed ``/console/calendar.ics``: a project's windows as iCalendar (RFC 5545), for calendar programs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ blueprint = Blueprint("icalendar", __name__)
 
 _PER_ANSWER: Final = 1000
 _MAX_ANSWERS: Final = 5
-"""Maximum number of lists of reservations that one feed requests from the API."""
+"""Maximum number of requests for reservations that one feed sends to the API."""
 _MAX_OCTETS: Final = 75
-"""Maximum number of octets in a line without its end, by RFC 5545 section 3.1."""
-# a text has no control characters but tab and line feed, RFC 5545 section 3.3.11; the last three ranges are
-# further ends of lines, at which some readers would begin a property
+"""Maximum number of octets in a line, without the line end, by RFC 5545 section 3.1."""
+# by RFC 5545 section 3.3.11, tab and line feed are the only control characters in a text. Some programs treat
+# U+0085, U+2028 and U+2029 as ends of lines, and would read the text after them as a new property.
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -34,13 +34,13 @@ def escape_text(text: str) -> str:
 
 
 def fold_line(line: str) -> str:
-    """Fold a line into lines of at most 75 octets of UTF-8, of which all but the first begin with a blank."""
+    """Split a line into lines of at most 75 octets of UTF-8. Each line but the first begins with a blank."""
     parts, part, size = [], "", 0
     for character in line:
         octets = len(character.encode())
         if size + octets > _MAX_OCTETS:
             parts.append(part)
-            # the blank counts, too
+            # the blank at the beginning is one of the 75 octets
             part, size = " ", 1
         part, size = part + character, size + octets
     return "\r\n".join([*parts, part]) + "\r\n"
@@ -73,7 +73,7 @@ def _event_lines(reservation: Mapping[str, Any], now: float) -> Iterator[str]:
     yield f"DTSTAMP:{_utc_form(datetime.fromtimestamp(now, UTC))}"
     yield f"DTSTART:{_utc_form(datetime.fromisoformat(reservation['starts_at']))}"
     yield f"DTEND:{_utc_form(datetime.fromisoformat(reservation['expires_at']))}"
-    # clients show the event with the highest number
+    # calendar programs show the version of an event with the highest SEQUENCE
     yield f"SEQUENCE:{reservation['generation']}"
     yield f"SUMMARY:{escape_text(summary)}"
     yield f"DESCRIPTION:{escape_text(description)}"
@@ -86,7 +86,7 @@ def _utc_form(time: datetime) -> str:
 
 @console_page(blueprint, "/console/calendar.ics")
 def feed_windows(visit: PageRequest) -> Response:
-    """Return the windows of a project as a calendar, for visitors that may list the reservations."""
+    """Return the windows of a project as a calendar, for visitors with the right to list its reservations."""
     project = page_request.text_of(request.args, "project") or visit.visitor.project_id
     if not project:
         raise NotFound("You have not signed in for a project.")
@@ -99,7 +99,7 @@ def feed_windows(visit: PageRequest) -> Response:
             break
         asked["marker"] = found[-1]["uuid"]
     else:
-        # a part of the windows would look like all of them
+        # an incomplete feed would look like a complete one, so the visitor gets an error instead
         raise InvalidRequest(
             f"The project has more than {_PER_ANSWER * _MAX_ANSWERS} reservations, the maximum of a feed."
         )

@@ -29,7 +29,7 @@ class NamedUse:
 
     @property
     def is_custom(self) -> bool:
-        """Whether the name begins with ``CUSTOM_``, so that clients may delete it."""
+        """Whether the name begins with ``CUSTOM_``. Clients can delete only such names."""
         return self.name.startswith(CUSTOM)
 
 
@@ -37,7 +37,7 @@ def count_uses(
     snapshot: ModelSnapshot, index: ProviderIndex[str], names: Iterable[str], text: str, *, used_only: bool
 ) -> list[NamedUse]:
     """Return the names that contain this text, sorted by descending number of providers."""
-    # all names are in capitals, so upper() finds a text in any case
+    # all names are in capitals, so upper() finds texts that visitors type in small letters, too
     found = [
         NamedUse(name, len(having), len(snapshot.roots_having(index, name).ids))
         for name in names

@@ -1,8 +1,8 @@
 """The page ``/console/neighbours``: use of caches and memory bandwidth, limited guests, broken promises.
 
-Agents write these values into attributes of their hosts. The attributes of a host describe its L3 caches, the
-few guests with the largest use, and the limited guests. The service sends no requests to agents or
-Prometheus. The page leaves out values that an agent has not renewed in time.
+Agents write these values into attributes of their hosts. The attributes of a host describe its L3 caches, a
+few guests with the largest use of caches and bandwidth, and the limited guests. The service sends no requests
+to agents or Prometheus. The page leaves out values that an agent has not renewed in time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from placement_extras.console.page_request import (
 
 blueprint = Blueprint("neighbours", __name__)
 CENSUS: Final = "NEIGHBOUR_CENSUS"
-"""The key of the object that caches the values of hosts, in the application's configuration."""
+"""The key, in the application's configuration, of the object that caches the values of hosts."""
 SEE_NEIGHBOURS: Final = (*SEE_HOSTS, ext.ATTRIBUTES)
 """The policy rules that the REST API requires to show the same attributes."""
 
@@ -45,8 +45,8 @@ VALID_UNTIL: Final = "neighbour.valid_until"
 CACHE: Final = "neighbour.cache."
 GUEST: Final = "neighbour.guest."
 LIMIT: Final = "neighbour.limit."
-"""Prefixes of attributes. The id of an L3 cache follows ``CACHE``, and a number for each guest follows each
-other prefix.
+"""Prefixes of the names of attributes. The id of an L3 cache follows ``CACHE``. A number, one for each guest,
+follows ``GUEST`` and ``LIMIT``.
 """
 
 _CACHES_PER_PAGE: Final = 40
@@ -54,7 +54,7 @@ _LIMITS_PER_PAGE: Final = 40
 _TOP: Final = 10
 """Number of guests in each list of the largest users."""
 _MAX_BROKEN: Final = 20
-"""Maximum number of hosts with broken promises on this page; the page of the fleet shows all of them."""
+"""Maximum number of hosts with broken promises on this page. The page of the fleet shows all these hosts."""
 
 _NUMBER: Final = r"(\d{1,15}(?:\.\d)?)"
 _UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -88,7 +88,7 @@ class MeasuredLoad:
 
 @dataclass(frozen=True, slots=True)
 class NeighbourCache:
-    """The use of an L3 cache by all guests and processes of a host."""
+    """The use of one L3 cache by all guests and processes of its host together."""
 
     root: Provider
     cache: str
@@ -97,7 +97,7 @@ class NeighbourCache:
 
 @dataclass(frozen=True, slots=True)
 class NeighbourGuest:
-    """The cache use and memory bandwidth of one guest, summed over all L3 caches of its host."""
+    """The sums of the cache use and the memory bandwidth of one guest over all L3 caches of its host."""
 
     root: Provider
     consumer: str
@@ -107,7 +107,11 @@ class NeighbourGuest:
 
 @dataclass(frozen=True, slots=True)
 class LimitedLever:
-    """One limit on a guest: the limited resource, the trigger, and the guests that the limit protects."""
+    """One limit on a guest.
+
+    ``lever`` is the limited resource, ``trigger`` has decided to limit the guest, and ``victims`` are the
+    guests that the limit protects.
+    """
 
     lever: str
     trigger: str
@@ -145,9 +149,10 @@ class BrokenHost:
 class NeighboursPage:
     """The content of the page about neighbours.
 
-    ``hosts`` is the number of hosts with current values. ``outdated`` is the number of hosts with older
-    values, which are left out everywhere else. ``bandwidth`` (MB a second) and ``occupancy`` (MiB) are sums
-    over all caches. ``broken`` has some of the ``all_broken`` hosts that break promises.
+    ``hosts`` is the number of hosts with current values. ``outdated`` is the number of hosts with outdated
+    values, which no other field includes. ``bandwidth`` (MB a second) and ``occupancy`` (MiB) are sums over
+    all caches. ``all_broken`` is the number of hosts that break promises, and ``broken`` has the first of
+    them.
     """
 
     hosts: int
@@ -163,14 +168,21 @@ class NeighboursPage:
 
 
 class NeighbourCensus:
-    """Reads the values of hosts, again only after a host has changed. Threads may share the object."""
+    """Reads the values of hosts. The values of a host are read again only after the host has changed.
+
+    Threads can share the object.
+    """
 
     def __init__(self) -> None:
-        # a tree is replaced when it changes, and the values of the old tree vanish with the tree
+        # a changed tree is a new object, and the values of the old tree disappear together with the old
+        # object
         self._known: WeakKeyDictionary[HostTree, NeighbourHost] = WeakKeyDictionary()
 
     def list_hosts(self, snapshot: ModelSnapshot, name: str = "") -> list[NeighbourHost]:
-        """Return values of hosts with an agent's values; ``name`` is a part of the name, in any case."""
+        """Return the values of each host that has values of an agent.
+
+        :param name: only hosts with this text in their name are returned; upper and lower case are equal.
+        """
         trees, text, found = snapshot.whole_trees(), name.casefold(), []
         for root in snapshot.roots_having(snapshot.by_attribute, MEASURED_AT).ids:
             tree = trees[root]
@@ -183,14 +195,17 @@ class NeighbourCensus:
 
 
 def read_usage(tree: HostTree) -> NeighbourHost:
-    """Return the values of a host, from its first provider with :data:`MEASURED_AT`; ignore other formats."""
+    """Return the values of a host, from its first provider with the attribute :data:`MEASURED_AT`.
+
+    Values in an unknown format are ignored.
+    """
     root = tree.root
     for each in tree.members:
         if MEASURED_AT in each.attributes:
             until = each.attributes.get(VALID_UNTIL)
             caches, guests, limits = [], [], []
             for name, value in each.attributes.items():
-                # clients may write any value into any attribute
+                # clients can write any value into any attribute
                 if not isinstance(value, str):
                     continue
                 if name.startswith(LIMIT) and (limited := _LIMITED.fullmatch(value)):
@@ -223,9 +238,10 @@ def make_page(
     page: int = 1,
     limits_page: int = 1,
 ) -> NeighboursPage:
-    """Return the page at a time (seconds since 1970). A number above the last page selects the last page.
+    """Return the page. A number above the last page selects the last page.
 
-    :param name: a text that the names of the shown hosts contain.
+    :param now: the current time, in seconds since 1970.
+    :param name: the page shows only hosts with this text in their name.
     """
     known = census.list_hosts(snapshot, name)
     hosts = [each for each in known if now <= each.valid_until]
@@ -256,8 +272,8 @@ def make_page(
     )
 
 
-# Caches with equal amounts stay in the order of the read model. A longer key would cost more than the rest of
-# the page.
+# Caches with equal amounts keep the order of the read model. A sort key that also has the host would cost
+# more time than the rest of the page.
 _CACHE_ORDERS: Final[Mapping[NeighbourOrder, Callable[[NeighbourCache], Any]]] = {
     NeighbourOrder.BANDWIDTH: lambda one: -(one.load.bandwidth or 0.0),
     NeighbourOrder.CACHE: lambda one: -(one.load.occupancy or 0.0),

@@ -20,9 +20,10 @@ The console works in any browser, without scripts.
 
 Visitors sign in with a password or an application credential, which the
 Identity service of [keystone_authtoken] checks. Signing in needs HTTPS in
-front of the service, and the Python package cryptography: install the wheel
-with the extra "console". With [api] auth_strategy = noauth2 visitors do not
-sign in, and each visitor has all rights of an administrator.
+front of the service, and the Python package cryptography. For this package,
+add [console] to the path of the wheel in the command of pip. With [api]
+auth_strategy = noauth2 visitors do not sign in, and each visitor has all
+rights of an administrator.
 
 """,
     ),

@@ -1,4 +1,4 @@
-"""A request for a page: the visitor, the time, pages of lists, and requests to the REST API.
+"""A request for a page: the visitor, the pinned read model, pages of lists, and requests to the REST API.
 
 A page calls the API within the process with the visitor's token, so visitors have the same rights as with
 REST.
@@ -43,7 +43,7 @@ SEE_HOSTS: Final = (
     rest.LIST_PROVIDER_TRAITS,
     rest.LIST_AGGREGATES,
 )
-"""The policy rules that the REST API requires for everything that a page of hosts shows."""
+"""The policy rules that the REST API requires of a client that reads everything on a page of hosts."""
 
 Page = Callable[..., Response | str | tuple[str, int]]
 """The function of a page, which returns the page, or a tuple of the page and the HTTP status."""
@@ -51,7 +51,10 @@ Page = Callable[..., Response | str | tuple[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class VisitorSession:
-    """A signed-in visitor: the token, and names to show; ``secret`` is the value of the cookie."""
+    """A signed-in visitor: the token, and the names of user and project for the page.
+
+    ``secret`` is the value of the cookie.
+    """
 
     secret: str
     token: str
@@ -74,29 +77,28 @@ class PageRequest:
 
     @contextmanager
     def pinned_model(self) -> Iterator[tuple[ModelSnapshot, NameTable]]:
-        """Yield all providers and names as of the beginning of the context.
+        """Yield all providers and names, in their state at the beginning of the context.
 
-        Providers and names stay unchanged until the context ends.
-
-        Updates of the model do not wait for the end of the context.
+        The yielded objects stay unchanged until the context ends. Updates of the model do not wait for the
+        end of the context.
 
         :raises placement.exceptions.Unavailable: the database does not answer.
         """
         model = self.service.model
         with model.fresh_view() as view:
             names = view.names
-        # the model is pinned, because drawing a page takes longer than an answer of REST and must not delay
-        # writers
+        # pages use a pinned model, because making a page takes longer than an answer of REST, and must not
+        # delay writers
         with model.pinned_snapshot() as (snapshot, _):
             yield snapshot, names
 
     def require_rules(self, rules: Iterable[str]) -> None:
-        """Raise Forbidden with the first rule that does not allow the visitor this request."""
+        """Raise Forbidden for the first of these rules that does not allow the visitor the operation."""
         for rule in rules:
             self.service.enforcer.authorize(self.visitor, rule)
 
     def may_use(self, *rules: str) -> bool:
-        """Return whether every rule allows the visitor to send this request."""
+        """Return whether all these rules allow the visitor their operations."""
         try:
             self.require_rules(rules)
         except Forbidden:
@@ -109,20 +111,20 @@ def console_page(
 ) -> Callable[[Page], Page]:
     """Return a decorator that makes a function the route of a page.
 
-    A visitor sees the page if all rules allow it.
+    A visitor sees the page if all ``rules`` allow the visitor their operations.
 
-    The function is called with the :class:`PageRequest`, and with the variables of the path.
+    The arguments of the function are the :class:`PageRequest` and the variables of the path.
     """
 
     def decorate_route(route: Page) -> Page:
         @wraps(route)
         def handle_request(**arguments: Any) -> Response | str | tuple[str, int]:
-            # the admission has noted an error that only a page of the console can show
+            # the admission has stored an error here, because only a page can show an error to the visitor
             if REFUSAL in request.environ:
                 raise request.environ[REFUSAL]
             visit = g.visit = PageRequest()
-            # the database is prepared before the rules are checked, because a worker without its database has
-            # to answer 503 to every visitor
+            # the database is prepared before the rules are checked, because a worker without a database has
+            # to answer 503 even to visitors without rights
             visit.service.prepare_database()
             visit.require_rules(rules)
             return route(visit, **arguments)
@@ -136,9 +138,9 @@ def console_page(
 T = TypeVar("T")
 
 MAX_NAME: Final = 255
-"""Maximum number of characters in a typed name; the columns of names in the database have the same length."""
+"""Maximum number of characters in a typed name. Columns of the database for names have this length, too."""
 _MAX_PAGE: Final = 1_000_000
-"""Largest number of a page that a query string may name."""
+"""Largest number of a page that a query string can ask for; a larger number counts as this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,24 +154,24 @@ class ListPage(Generic[T]):
 
 
 def cut_page(rows: Sequence[T], number: int, per_page: int) -> ListPage[T]:
-    """Return one page of a list, which is the last one for a number too high; an empty list has one."""
+    """Return one page of a list; the last one if ``number`` is too large. An empty list has an empty page."""
     pages = max(1, -(-len(rows) // per_page))
     number = min(max(1, number), pages)
     return ListPage(tuple(rows[(number - 1) * per_page : number * per_page]), number, pages, len(rows))
 
 
 def asked_page(name: str = "page") -> int:
-    """Return the number of the page in the current request."""
+    """Return the number of the page that the current request asks for."""
     return number_of(request.args, name)
 
 
 def text_of(arguments: Mapping[str, str], name: str) -> str:
-    """Return a text of a query string without outer blanks, with at most :data:`MAX_NAME` characters."""
+    """Return a parameter of a query string, without outer blanks and cut to :data:`MAX_NAME` characters."""
     return arguments.get(name, "").strip()[:MAX_NAME]
 
 
 def number_of(arguments: Mapping[str, str], name: str = "page") -> int:
-    """Return the number of the page in a query string; 1 without a number."""
+    """Return the number of the page that a query string asks for; 1 if it has no valid number."""
     text = arguments.get(name, "")
     # isdigit() alone would accept digits that int() refuses, such as superscripts
     return min(max(1, int(text[:9])), _MAX_PAGE) if text.isascii() and text.isdigit() else 1
@@ -191,7 +193,10 @@ class ApiRefusal(Exception):
 
 
 def ask_api(method: str, path: str, parameters: Mapping[str, str] | None = None, body: Any = None) -> Any:
-    """Return the parsed answer of the API, None if it is empty; ApiRefusal is an error of the API."""
+    """Return the parsed answer of the API, or None for an empty answer.
+
+    :raises ApiRefusal: the API answers with an error.
+    """
     headers: list[tuple[str, str]] = [("OpenStack-API-Version", _VERSION), ("Accept", "application/json")]
     builder = EnvironBuilder(
         path=path,
@@ -205,27 +210,27 @@ def ask_api(method: str, path: str, parameters: Mapping[str, str] | None = None,
         environ = builder.get_environ()
     finally:
         builder.close()
-    # the log lines of the inner request get the id of the visitor's request; the inner request ends when the
-    # browser closes the connection
+    # these variables give log lines of the request to the API the id of the visitor's request, and stop the
+    # request to the API when the browser closes the connection
     environ |= {name: request.environ[name] for name in _TAKEN if name in request.environ}
-    # the token was checked for the page, so the rules apply to the same visitor
+    # the visitor's token was already checked for the page, so the API gets the checked visitor
     context.hand_over(environ, context.caller_of(request.environ))
     pieces, status, _ = run_wsgi_app(request.environ[HANDLERS], environ, buffered=True)
     content = b"".join(pieces)
     answer: Any = orjson.loads(content) if content else None
     number = int(status.split()[0])
     if number >= 400:
-        # the list is unpacked, because an answer of the API has exactly one error
+        # each error answer of the API has exactly one error in its list
         (error,) = answer["errors"]
-        # errors of the Placement API begin with a general sentence, which is cut off
+        # details of errors of the Placement API begin with a general sentence, which is cut off
         raise ApiRefusal(number, error["detail"].split("\n\n ")[-1], error.get("code", ""))
     return answer
 
 
 def redirect_to(address: str) -> Response:
     """Return an answer that makes the browser go to another page."""
-    # with 303 the browser fetches the page, so that a reload does not send the form again
+    # after status 303 the browser fetches the other page with GET, so a reload does not send the form again
     answer = redirect(address, HTTPStatus.SEE_OTHER, Response)
-    # this line is for the type checker: redirect() makes an object of its last argument
+    # the type checker does not know that redirect() returns an object of the class in its last argument
     assert isinstance(answer, Response)
     return answer

@@ -15,12 +15,12 @@ _MAX_TEXT: Final = 8192
 _ADDRESS: Final = re.compile(r"""allocation_candidates\?([^\s"'`<>#\\]*)([^\n]*)""")
 _CURL: Final = re.compile(r"(\$ *)?curl\s")
 _DATA: Final = ("-d", "--data", "--data-ascii", "--data-raw", "--data-urlencode")
-"""Options of curl with parameters, which curl's ``-G`` puts into the address."""
+"""Options of curl for parameters. With its option ``-G``, curl adds these parameters to the address."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuestQuestion:
-    """The fields of a form that describe a guest; a query takes precedence over the fields of a flavor."""
+    """The fields of a form that describe a guest. If it has a query, the fields of a flavor are ignored."""
 
     query: str = ""
     vcpus: str = ""
@@ -30,12 +30,12 @@ class GuestQuestion:
 
     @classmethod
     def from_form(cls, arguments: Mapping[str, str]) -> "GuestQuestion":
-        """Return the question in a form."""
+        """Return the fields of a sent form."""
         return cls(**field_texts(arguments, cls.__slots__, _MAX_TEXT))
 
     @property
     def is_asked(self) -> bool:
-        """Whether the visitor has filled any field."""
+        """Whether the visitor has filled in a query or a number of VCPUs."""
         return bool(self.query or self.vcpus)
 
     def request_body(self) -> dict[str, Any]:
@@ -63,8 +63,8 @@ class GuestQuestion:
 def query_of(text: str) -> str:
     """Return the query string in a pasted text.
 
-    The text may be a query on one or more lines, a URL, a line of a log, or a command of curl. A URL may be
-    in quotes or after ``GET``. If the text has several addresses, the first one counts.
+    The text is a query on one or more lines, a URL, a line of a log, or a command of curl. A URL can be in
+    quotes or after the word ``GET``. If the text has several URLs, the first one counts.
 
     :raises InvalidRequest: a command of curl has an unclosed quote.
     """
@@ -72,16 +72,16 @@ def query_of(text: str) -> str:
     if _CURL.match(text):
         return _of_curl(text)
     if address := _ADDRESS.search(text):
-        # text after the address on the same line belongs to the log; the next lines may have more parameters
+        # text after the address on the same line belongs to the log; the next lines can have more parameters
         text = "\n".join((address[1], *_parameter_lines(text[address.end() :])))
     elif "?" in text:
-        # the query begins after the last question mark, because an address may contain further question marks
+        # the query begins after the last question mark, because the address before it can have question marks
         text = text.rpartition("?")[2]
     return "&".join(line.strip().strip("&") for line in text.splitlines() if line.strip())
 
 
 def _parameter_lines(text: str) -> Iterable[str]:
-    # only lines that look like parameters count, because the text may be a whole log
+    # other lines are ignored, because visitors sometimes paste a whole log
     return (line for line in text.splitlines() if re.fullmatch(r"\s*&?[a-z_A-Z0-9-]+=\S*\s*", line))
 
 
@@ -114,7 +114,7 @@ def _parse_integer(what: str, text: str) -> int:
 
 
 def condition_words(clause: Mapping[str, Any]) -> str:
-    """Return the words for hosts that meet a condition of an explanation."""
+    """Return the words that describe hosts which meet this condition of an explanation."""
     words = sentences.words_of(clause["condition"])
     return words.render(words.meeting, clause["names"], clause["amount"])
 
@@ -128,7 +128,7 @@ def selective_steps(steps: Iterable[Mapping[str, Any]], hosts: int) -> list[tupl
     """
     told = []
     for step in steps:
-        # a condition that no host fails is left out, except amounts, which readers expect first
+        # a condition that excludes no host is left out, unless it is about an amount, which visitors expect
         if step["hosts"] < hosts or step["condition"] in ("resource_class", "capacity"):
             told.append((condition_words(step), step["hosts"]))
         hosts = step["hosts"]

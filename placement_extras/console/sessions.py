@@ -1,20 +1,19 @@
 """Stores the console's sessions, and attempts to sign in.
 
-Sessions and attempts are in tables of the database, so all workers share them.
+All workers share the sessions and attempts, because tables of the database have them.
 
-The migrations in ``revisions`` make the tables; the table ``alembic_version_console`` has the current
-revision.
+The migrations in ``revisions`` make these tables. The table ``alembic_version_console`` has the revision of
+the last migration.
 
 The cookie of a browser is a *secret* of 256 random bits. Three values are derived from the secret: the *key*
 of the session in the database, the key that encrypts the session's content, and the *mark*. None of these
-values reveals another one. A form contains the mark, so that other sites cannot send this form. So a copy of
-the database is not enough to impersonate a visitor, and the token of the Identity service never leaves the
-service.
+values reveals another one. A form contains the mark, so that other sites cannot send this form. A copy of the
+database is not enough to impersonate a visitor. The token of the Identity service never leaves the service.
 
 An *attempt* to sign in has two *subjects*: the user name together with the client's address, and the address
-alone. For each subject there are as many *slots* as attempts are allowed, and an attempt takes a free slot of
-each subject. The database prevents two attempts from taking the same slot: the second attempt then tries
-another slot.
+alone. Each subject has as many *slots* as attempts are allowed. An attempt takes a free slot of each of its
+subjects. If two attempts choose the same slot, the database refuses the second one, which then tries another
+slot.
 """
 
 from __future__ import annotations
@@ -38,20 +37,21 @@ TABLES: Final = ExtensionTables.from_branch("console", Path(__file__).parent / "
 
 console_sessions = TABLES.define_table(
     "console_sessions",
-    # a digest of the browser's secret; only the secret itself decrypts the content
+    # the key, which is derived from the browser's secret; only the secret itself decrypts the content
     sa.Column("id", sa.String(64), primary_key=True),
     sa.Column("content", sa.Text, nullable=False),
-    # the time is by the clock of the database
+    # this time is by the clock of the database
     sa.Column("expires_at", sa.Double, nullable=False, index=True),
 )
 
 console_attempts = TABLES.define_table(
     "console_attempts",
-    # attempts to sign in that have not succeeded, each under digests of the user and of the address
+    # rows of attempts to sign in, one for each subject of an attempt. A successful attempt deletes the rows
+    # of its user name.
     sa.Column("id", ConsumerId, primary_key=True),
     sa.Column("subject", sa.String(64), nullable=False, index=True),
     sa.Column("at", sa.Double, nullable=False, index=True),
-    # the slot of the attempt; NULL for attempts that workers of an older release have written
+    # the slot that the attempt has taken; NULL for attempts that workers of an older release have written
     sa.Column("slot", sa.SmallInteger, nullable=True),
     sa.Index("ix_console_attempts_subject_slot", "subject", "slot", unique=True),
 )
@@ -68,7 +68,7 @@ def find_session(conn: sa.Connection, key: str) -> str | None:
     """Return the content of a session; None if it does not exist or has expired."""
     found: str | None = conn.execute(
         sa.select(console_sessions.c.content).where(
-            # the current time comes from the database, because the clocks of workers may differ by minutes
+            # the current time comes from the database, because the clocks of workers can differ by minutes
             console_sessions.c.id == key,
             console_sessions.c.expires_at > clock.ServerNow(),
         )
@@ -82,24 +82,25 @@ def delete_session(tx: WriteTransaction, key: str) -> None:
 
 
 def may_attempt(conn: sa.Connection, limits: Mapping[str, int], seconds: float) -> bool:
-    """Return whether :func:`count_attempt` would accept another attempt, so that a refusal costs no write."""
+    """Return whether :func:`count_attempt` would accept another attempt. This check needs no write."""
     return _free(conn, limits, seconds) is not None
 
 
 def count_attempt(tx: WriteTransaction, limits: Mapping[str, int], seconds: float) -> bool:
-    """Count an attempt to sign in before it is made; return False, without counting, above a limit.
+    """Count an attempt to sign in, before it is made; if a limit is reached, return False instead.
 
-    :param limits: by subject (at most 64 characters), the maximum number of attempts within ``seconds``.
+    :param limits: for each subject (at most 64 characters), the maximum number of attempts within
+        ``seconds``.
     """
     free = _free(tx.conn, limits, seconds)
     if free is None:
         return False
     for subject, slots in free.items():
-        # the slot is random, so that few of many simultaneous attempts choose the same slot
+        # a random choice makes it unlikely that simultaneous attempts choose the same slot
         slot = random.choice(slots)
         of_slot = (console_attempts.c.subject == subject, console_attempts.c.slot == slot)
         expired = console_attempts.c.at <= clock.ServerNow() - seconds
-        # an attempt of an earlier window may still have the slot
+        # the row of an expired attempt can still occupy the slot
         tx.conn.execute(sa.delete(console_attempts).where(*of_slot, expired))
         # two attempts with one slot violate the unique index, so the limit holds for any number of
         # simultaneous attempts
@@ -117,7 +118,7 @@ def _free(conn: sa.Connection, limits: Mapping[str, int], seconds: float) -> dic
     )
     for subject, slot in rows:
         taken[subject].append(slot)
-    # workers of an older release write attempts without a slot, and these attempts count, too
+    # the limit also counts attempts without a slot, which workers of an older release have written
     if any(len(taken[subject]) >= limit for subject, limit in limits.items()):
         return None
     return {
@@ -132,7 +133,7 @@ def forget_attempts(tx: WriteTransaction, subject: str) -> None:
 
 
 def has_expired(conn: sa.Connection, seconds: float) -> bool:
-    """Return whether :func:`remove_expired` would remove any row."""
+    """Return whether :func:`remove_expired` would delete any row."""
     found = conn.execute(
         sa.select(sa.or_(*(sa.exists().where(condition) for condition in _expired_rows(seconds).values())))
     ).scalar()
@@ -172,23 +173,23 @@ def key(secret: str) -> str:
 
 
 def form_mark(secret: str) -> str:
-    """Return the mark that belongs to the secret of a browser, for the forms in this browser."""
+    """Return the mark for the forms in a browser, derived from the secret of this browser."""
     return _derive_key(secret, b"console form").hex()
 
 
 def is_marked(secret: str, mark_: str) -> bool:
-    """Return whether a form has the right mark. The comparison takes the same time for each wrong mark."""
+    """Return whether a form has the right mark. The comparison takes equally long for each wrong mark."""
     return hmac.compare_digest(form_mark(secret).encode(), mark_.encode("utf-8", "replace"))
 
 
 def subject_digest(secret: bytes, *whom: str) -> str:
     """Return the digest of a subject of attempts: 64 hexadecimal digits that do not reveal the subject.
 
-    :param secret: a text that is not in the database, so that a copy of the database does not help to guess
-        names.
+    :param secret: a text that is not in the database. Without this text, a copy of the database does not help
+        to guess user names.
     """
     key = hashlib.blake2b(secret, digest_size=_BYTES, person=b"console attempt").digest()
-    # a separator that no part contains joins the parts, so that ("ab", "c") and ("a", "bc") differ
+    # a separator that no part contains stands between the parts, so that ("ab", "c") and ("a", "bc") differ
     text = b"\0".join(each.encode("utf-8", "replace") for each in whom)
     return hashlib.blake2b(text, digest_size=_BYTES, key=key).hexdigest()
 
@@ -199,6 +200,5 @@ def cipher_key(secret: str) -> bytes:
 
 
 def _derive_key(secret: str, purpose: bytes) -> bytes:
-    # each purpose has its own key, so the key of the row, which is in the database, does not reveal the
-    # others
+    # the database contains the key of the session's row; this key does not reveal the keys of other purposes
     return hashlib.blake2b(secret.encode(), digest_size=_BYTES, person=purpose).digest()

@@ -1,8 +1,9 @@
 """The page ``/console/settings``: whether hosts apply the settings of their group, as agents report.
 
-The generation of a group is the newest generation that at least a tenth of its hosts, and at least two hosts,
-have applied. So a single agent with wrong settings, or a wrong report, does not make all other hosts look
-outdated. Hosts with a newer generation are *ahead* until enough hosts have applied that generation.
+Each version of the settings of a group has a number, its *generation*. The generation of the group is the
+newest generation that at least a tenth of its hosts, and at least two hosts, have applied. So one agent with
+wrong settings or a wrong report does not make all other hosts look outdated. Hosts with a newer generation
+are *ahead* until enough hosts have applied that generation.
 """
 
 from collections.abc import Iterable
@@ -25,14 +26,14 @@ GROUP: Final = "fleet.group"
 GENERATION: Final = "fleet.generation"
 """The attribute with the generation of the settings that a host has applied."""
 TROUBLE: Final = "fleet.trouble"
-"""The attribute with the reason why a host does not apply newer settings."""
+"""The attribute in which an agent describes why its host does not apply newer settings."""
 SEE_SETTINGS: Final = (*SEE_HOSTS, ext.ATTRIBUTES)
 """The policy rules that the REST API requires to show the same attributes."""
 
 _GROUPS_PER_PAGE: Final = 50
 _PER_PAGE: Final = 50
 _QUORUM: Final = 10
-"""A generation counts as the group's generation if at least one in this number of the group's hosts has
+"""A generation can be the generation of a group if at least one in ten (this number) of the group's hosts has
 applied it.
 """
 _MIN_QUORUM: Final = 2
@@ -42,7 +43,7 @@ _MAX_GENERATION: Final = 2**53
 
 @dataclass(frozen=True, slots=True)
 class SettingsFollower:
-    """A host, its group, and the generation of the group's settings that it has applied; 0 for none."""
+    """A host, its group, and the generation of the settings that the host has applied (0: no settings)."""
 
     root: Provider
     group: str
@@ -66,7 +67,7 @@ class SettingsGroup:
 
 @dataclass(frozen=True, slots=True)
 class SettingsPage:
-    """A page of groups, and one of hosts that are behind, ahead or in trouble (``apart``).
+    """A page of groups, and a page of the hosts that are behind, ahead or in trouble (``apart``).
 
     ``without`` is the number of hosts without a group.
     """
@@ -77,12 +78,12 @@ class SettingsPage:
 
 
 def find_follower(root: Provider, members: Iterable[Provider]) -> SettingsFollower | None:
-    """Return the group and the settings of a host, from its first provider with a group, or None."""
+    """Return the group and the generation of a host, from the first provider with a group, or None."""
     for each in members:
         group = each.attributes.get(GROUP)
         if isinstance(group, str):
             generation, trouble = each.attributes.get(GENERATION), each.attributes.get(TROUBLE, "")
-            # clients may write any value into the attribute
+            # clients can write any value into the attribute
             number = generation if isinstance(generation, int | float) and generation > 0 else 0
             return SettingsFollower(root, group, int(min(number, _MAX_GENERATION)), str(trouble))
     return None

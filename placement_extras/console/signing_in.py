@@ -23,19 +23,20 @@ LOG = logging.getLogger(__name__)
 blueprint = Blueprint("signing_in", __name__)
 
 IDENTITY: Final = "placement_extras.console.identity"
-"""The key, in the application's configuration, of the client of the Identity service that signs visitors
-in."""
+"""The key, in the application's configuration, of the client of the Identity service, which signs visitors
+in.
+"""
 ROOM: Final = "placement_extras.console.room"
-"""The key, in the application's configuration, of the semaphore that requests hold while they wait for the
-Identity service. The semaphore limits the number of waiting threads if the Identity service hangs.
+"""The key, in the application's configuration, of a semaphore that limits the number of threads which wait
+for the Identity service. Otherwise, all threads of the worker could wait if the Identity service hangs.
 """
 
 _MAX_SECRET: Final = 4096
-# an address may belong to a proxy or a whole office, so an address has more attempts than a name
+# a whole office or a proxy can have one address, so an address has more attempts than a user name
 _OF_ONE_NAME: Final = 5
-"""Maximum number of attempts with one name from one address within :data:`~.admission.WINDOW`."""
+"""Maximum number of attempts to sign in with one name from one address, within :data:`~.admission.WINDOW`."""
 _OF_ONE_ADDRESS: Final = 50
-"""Maximum number of attempts from one address within :data:`~.admission.WINDOW`."""
+"""Maximum number of attempts to sign in from one address, within :data:`~.admission.WINDOW`."""
 _WITH_PORT: Final = re.compile(r"(?:\[([^]]*)\]|([^:]*))(?::\d*)?")
 _HOST_BITS: Final = 64  # the bits of an IPv6 address that a client can choose freely
 
@@ -71,7 +72,7 @@ class SignInForm:
         return self.application_credential or f"{self.user_domain}/{self.username}"
 
     def auth_credentials(self, secret: str) -> dict[str, str] | None:
-        """Return the arguments of keystoneauth; None if a field is empty."""
+        """Return the arguments with which keystoneauth signs in; None if a necessary field is empty."""
         if not secret:
             return None
         if self.application_credential:
@@ -89,7 +90,7 @@ class SignInForm:
 
 @blueprint.get(admission.SIGN_IN)
 def show_form() -> Response:
-    """Show the form to sign in, and set the cookie that the console requires with the form."""
+    """Show the form to sign in, and set the cookie. The console accepts the form only with this cookie."""
     return _form_page(SignInForm())
 
 
@@ -101,7 +102,8 @@ def sign_in() -> Response:
         forms.check_form()
     except Forbidden as error:
         return _form_page(form, error.detail, HTTPStatus.FORBIDDEN)
-    # each way to sign in has a field of its own, and only one of the two fields is filled
+    # the form has a field for the password and one for the secret of an application credential; visitors fill
+    # only one of these two fields
     secret = (request.form.get("password") or request.form.get("application_secret") or "")[:_MAX_SECRET]
     credentials = form.auth_credentials(secret)
     if credentials is None:
@@ -110,15 +112,15 @@ def sign_in() -> Response:
     service.prepare_database()
     address = counted_as(request.remote_addr or "")
     identity: KeystoneAuth = current_app.config[IDENTITY]
-    # attempts are counted for name and address together, because strangers could otherwise lock out a user
-    # from all addresses
+    # attempts are counted for each pair of name and address. With a count for the name alone, strangers could
+    # lock out a user by wrong attempts.
     who = sessions.subject_digest(identity.own_secret, "name", form.name.casefold(), address)
     limits = {
         who: _OF_ONE_NAME,
         sessions.subject_digest(identity.own_secret, "address", address): _OF_ONE_ADDRESS,
     }
     room: BoundedSemaphore = current_app.config[ROOM]
-    # the refusal is not counted as an attempt, because the Identity service was not asked
+    # a refusal for lack of a free thread is not counted as an attempt
     if not room.acquire(blocking=False):
         return _form_page(form, _NO_ROOM, HTTPStatus.SERVICE_UNAVAILABLE)
     try:
@@ -138,9 +140,9 @@ def sign_in() -> Response:
         return _form_page(form, _AWAY, HTTPStatus.SERVICE_UNAVAILABLE)
     finally:
         room.release()
-    # the attempts of the address still count, because an attacker with an account must not reset them
+    # the attempts of the address still count, because an attacker with an account could otherwise reset them
     service.database.write(lambda tx: sessions.forget_attempts(tx, who))
-    # each session has a new secret, so that a secret that was planted in the browser before is worthless
+    # each session has a new secret, so that a secret which an attacker has put into the browser is worthless
     before = forms.secret_of(request.environ, forms.COOKIE)
     if before is not None:
         admission.end_session(service, before)
@@ -170,7 +172,7 @@ def _form_page(form: SignInForm, error: str = "", status: HTTPStatus = HTTPStatu
 
 
 def _count_attempt(service: PlacementService, limits: Mapping[str, int]) -> bool:
-    """Count an attempt to sign in and return True; above the limit return False, without a write."""
+    """Count an attempt to sign in and return True; return False, without a write, if a limit is reached."""
     with service.database.read() as conn:
         if not sessions.may_attempt(conn, limits, admission.WINDOW):
             return False
@@ -180,29 +182,29 @@ def _count_attempt(service: PlacementService, limits: Mapping[str, int]) -> bool
 def counted_as(sent: str) -> str:
     """Return the part of a client's address under which attempts to sign in are counted.
 
-    :param sent: an address, or a list of addresses. Only the last address of a list is from a trusted proxy;
-        the client may have invented the other addresses. Some proxies add the port.
-    :returns: the address. For IPv6, the network with the first 64 bits, because a client may use all its
-        addresses.
+    :param sent: an address, or a list of addresses. Only the last address of a list is from a trusted proxy.
+        Perhaps the client has invented the other addresses. Some proxies add the port.
+    :returns: the address. For IPv6, the network with the first 64 bits, because a client can use all
+        addresses of its network.
     """
     text = sent.rpartition(",")[2].strip()
     found = _WITH_PORT.fullmatch(text)
     try:
         address = ip_address(found[1] or found[2] if found else text)
     except ValueError:
-        # a text that is no address, such as the path of a socket, counts as it is
+        # any other text, such as the path of a socket, is returned unchanged
         return text
     if not isinstance(address, IPv6Address):
         return str(address)
-    # the address of an IPv4 client, as seen by a server that listens on an IPv6 address
+    # a server that listens on an IPv6 address sees the address of an IPv4 client in this form
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return str(IPv6Address(int(address) >> _HOST_BITS << _HOST_BITS))
 
 
 def _next_page(wanted: str) -> str:
-    """Return the wanted page if it is of the console and valid in a header, otherwise the first page."""
-    # any other address would let a link to the console lead to another site
+    """Return the wanted page if it belongs to the console and is valid in a header, else the first page."""
+    # without this check, a link to the console could lead to another site
     return wanted if wanted.startswith("/console/") and wanted.isprintable() else "/console"
 
 

@@ -1,6 +1,6 @@
-"""The page ``/console/calendar``: the windows, claims with an end time, and free amounts of hosts over time.
+"""The page ``/console/calendar``: windows, claims with an end time, and the free amounts of hosts over time.
 
-A page shows few hosts and reads only their windows from the database.
+A page shows at most 20 hosts, and reads only the windows of these hosts from the database.
 """
 
 from __future__ import annotations
@@ -36,20 +36,22 @@ SEE_CALENDAR: Final = (
     rest.LIST_ALLOCATIONS,
     ext.LIST_RESERVATIONS,
 )
-"""The policy rules that the REST API requires to show the same consumers, times and amounts."""
+"""The policy rules that the REST API requires of a client that reads the consumers, times and amounts of the
+page.
+"""
 
 DAY: Final = 86_400.0
 SPANS: Final[Mapping[int, int]] = {1: 4, 7: 7, 28: 4, 84: 6}
-"""The numbers of days that the page can show, each with the number of columns."""
+"""The numbers of days that the page can show, each with the number of columns of the page."""
 _DEFAULT_SPAN: Final = 7
 _HOSTS_PER_PAGE: Final = 20
-# about a pixel, so that a page with thousands of windows remains small
+# this share is about a pixel; shorter steps would only make a page with thousands of windows larger
 _LEAST_STEP: Final = 1 / 1000
-"""Steps shorter than this share of the shown time are joined with short steps next to them."""
+"""Steps of usage that are shorter than this share of the shown time are joined with adjacent short steps."""
 _MAX_BARS: Final = 60
 """Maximum number of windows and claims that the page draws for a host."""
 _MAX_OF_PROJECT: Final = 1000
-"""Maximum number of a project's reservations that are used to select hosts."""
+"""Maximum number of reservations of a project that the page reads to find the hosts of the project."""
 _COLOURS: Final = 6
 _MAX_AHEAD_DAYS: Final = 366
 
@@ -78,7 +80,8 @@ class CalendarBar:
 
     ``left`` and ``width`` are shares of the shown time.
 
-    ``lane`` counts from 0; bars in the same lane do not overlap. The start of the window is 0 for a claim.
+    ``lane`` is the line of the bar, from 0 on. Bars on the same line do not overlap. For a claim,
+    ``window.starts_at`` is 0.
     """
 
     consumer: str
@@ -94,7 +97,7 @@ class CalendarBar:
 
 @dataclass(frozen=True, slots=True)
 class UsageStep:
-    """A part of the shown time with a constant used amount; ``left`` and ``width`` are shares of the time."""
+    """A part of the shown time with a constant usage. ``left`` and ``width`` are shares of the shown time."""
 
     left: float
     width: float
@@ -129,14 +132,14 @@ def calendar_host(
 ) -> CalendarHost:
     """Return a row of the calendar.
 
-    :param totals: the used amount of the host, with holds, and its capacity.
+    :param totals: the used amount of the host, which includes the holds, and the capacity of the host.
     :param amounts: the timed amounts of the host, of one resource class.
-    :param held: the sum of the holds of the host.
-    :param projects: the projects of consumers.
+    :param held: the sum of the holds of the host. A hold keeps room free for windows.
+    :param projects: the project of each consumer.
     """
     used, capacity = totals
     begun = sum(each.used for each in amounts if each.has_begun)
-    # holds keep room for windows, which the page shows themselves
+    # holds are subtracted, because the page shows the windows for which they keep room
     endless = max(0, used - held - begun)
     shown = wanted.shown_time
     inside = [
@@ -156,7 +159,10 @@ def calendar_host(
 
 
 def _usage_steps(skyline: TimeSkyline, endless: int, shown: TimeWindow) -> Iterator[UsageStep]:
-    """Yield the steps of usage by time; short steps are drawn as one, with their largest amount."""
+    """Yield the steps of usage in the order of time.
+
+    Adjacent short steps are joined to one step, with the largest of their amounts.
+    """
     length = shown.duration_seconds
     inside = (each for each in skyline.times if shown.starts_at < each < shown.ends_at)
     first, level = shown.starts_at, 0
@@ -174,7 +180,8 @@ def _make_bars(
     amounts: Iterable[TimedAmount], projects: Mapping[str, str], wanted: CalendarQuestion
 ) -> tuple[tuple[CalendarBar, ...], int, int]:
     """Return the bars that start first, the number of lanes, and the number of bars left out."""
-    # a window has a bar of its own for what a claim gives back to it at its end
+    # a claim can use the room of a window and give it back at the end of the claim; the window then has a
+    # separate bar for this room
     by_bar: dict[tuple[str, float], list[TimedAmount]] = defaultdict(list)
     for each in amounts:
         if not wanted.project or projects.get(each.consumer) == wanted.project:
@@ -229,7 +236,7 @@ def wanted_of(arguments: Mapping[str, str], classes: Sequence[str], now: float) 
         asked = datetime.strptime(arguments.get("from", ""), "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
     except ValueError:
         asked = start
-    # no window begins later than a year from now, and past ones are not kept
+    # each window begins within a year from now, and past windows are not kept
     start = min(max(asked, start), start + _MAX_AHEAD_DAYS * DAY)
     if resource_class not in classes:
         resource_class = classes[0] if classes else ""

@@ -1,14 +1,14 @@
 """Requests CPUs, memory and devices of a guest from one NUMA node, in a single request.
 
-Nova asks Placement for amounts of the whole host, and checks NUMA nodes afterwards
-(``hw:pci_numa_affinity_policy``). This module makes a request with ``same_subtree`` instead. A request with
-``same_subtree`` works on hosts where CPUs, memory and devices belong to the providers of NUMA nodes. A NUMA
-node satisfies the group ``_NODE``. The same node or its descendants satisfy the other groups, which ask for
-CPUs, memory and devices.
+Nova requests amounts of the whole host from Placement, and checks NUMA nodes afterwards
+(``hw:pci_numa_affinity_policy``). This module makes a request with ``same_subtree`` instead. Only hosts can
+satisfy it on which the providers of NUMA nodes, or providers below them, have CPUs, memory and devices. A
+NUMA node satisfies the group ``_NODE``. The same node or its descendants satisfy the other groups, which ask
+for CPUs, memory and devices.
 
-If the policy of a device is only a preference, there is a second request, the *fallback*. The fallback is
-used if no host satisfies the first request. A guest with several NUMA nodes gets the request that Nova would
-send, because each device may be at any of these nodes.
+If the policy of a device is only a preference, the translation also has a second request, the *fallback*. The
+fallback is used if no host satisfies the first request. A guest with several NUMA nodes gets the request that
+Nova would send, because each device can be at any of these nodes.
 """
 
 from collections.abc import Mapping
@@ -29,19 +29,19 @@ REQUIRED: Final = "required"
 SOCKET: Final = "socket"
 
 _OF_NODES: Final = frozenset(("PCPU", "VCPU", "MEMORY_MB", *PAGE_CLASSES.values()))
-"""Resource classes of NUMA nodes, and of the caches below NUMA nodes."""
+"""Resource classes that NUMA nodes, or the caches below NUMA nodes, have."""
 
 _NODE: Final = frozenset((os_traits.HW_NUMA_ROOT,))
 """Traits of NUMA nodes."""
 
 Devices = Mapping[str, str | None]
-"""By the suffix of each device's group, the NUMA policy of the device's PCI alias, or None if the alias has
-no policy.
+"""For each device, by the suffix of its group, the NUMA policy of its PCI alias; None if the alias has no
+policy.
 """
 
 
 def device_policies(guest: FlavorGuest, devices: Devices) -> Mapping[str, str]:
-    """Return the NUMA policy of each device, by suffix.
+    """Return the NUMA policy of each device, by the suffix of its group.
 
     A policy in the flavor or the image takes precedence over the policy of the alias.
     """
@@ -50,23 +50,23 @@ def device_policies(guest: FlavorGuest, devices: Devices) -> Mapping[str, str]:
 
 
 def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> CandidatesRequest:
-    """Return the request with CPUs, memory and all devices from one NUMA node.
+    """Change a request, so that CPUs, memory and all devices come from one NUMA node.
 
-    Traits of the group without a suffix become traits of the root, because the root has the traits of the
-    host.
+    Traits that the group without a suffix requires or forbids are then required or forbidden of the root,
+    because the root has the traits of the host.
 
-    :param policies: the policy of each device, by suffix of its group. The values of policies have no effect
-        here, because a device at the NUMA node of the CPUs satisfies every policy.
+    :param policies: the policy of each device, by the suffix of its group. Only the suffixes count here,
+        because a device at the NUMA node of the CPUs satisfies every policy.
     """
     whole = next((group for group in request.groups if not group.suffix), RequestGroup())
     rest = {name: amount for name, amount in whole.resources.items() if name not in _OF_NODES}
     groups = [each for each in request.groups if each.suffix]
     used = {each.suffix for each in groups}
-    # groups that the flavor itself has, such as CPUs with cache ways
+    # groups of the extra specs that request amounts of NUMA nodes, such as CPUs with cache ways
     own = [each.suffix for each in groups if not _OF_NODES.isdisjoint(each.resources)]
     together = [RequestGroup(_unused_suffix("_NODE", used), required=(_NODE,))]
-    # each class has its own group, because the provider of a cache may have the CPUs, and that of its NUMA
-    # node the memory; inside=_NODE excludes the root of the tree
+    # each class has a group of its own, because different providers can have the classes: for example, a
+    # cache has the CPUs, and its NUMA node has the memory. inside=_NODE excludes the root of the tree.
     together += [
         RequestGroup(_unused_suffix(f"_{name}", used), {name: amount}, inside=_NODE)
         for name, amount in whole.resources.items()
@@ -78,7 +78,7 @@ def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> Cand
     return replace(
         request,
         groups=(*([RequestGroup("", rest)] if rest else []), *together, *groups),
-        # isolation would require different providers for CPUs and devices of one node
+        # the policy "isolate" would require a different provider for each of these groups
         group_policy="none",
         root_required=request.root_required.union(*whole.required),
         root_forbidden=request.root_forbidden | whole.forbidden,
@@ -87,10 +87,10 @@ def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> Cand
 
 
 def with_devices_apart(near: CandidatesRequest, policies: Mapping[str, str]) -> CandidatesRequest | None:
-    """Return the request with devices at other nodes, if their policies allow this; None if no policy does.
+    """Return a request that allows devices at other NUMA nodes; None if the policy of no device allows this.
 
-    A device with the policy "preferred" may be anywhere. A device with the policy "legacy" may be outside of
-    all known NUMA nodes.
+    A device with the policy "preferred" is allowed anywhere. A device with the policy "legacy" is allowed
+    outside of all known NUMA nodes.
 
     :param near: the request of :func:`within_node`.
     """
@@ -109,7 +109,7 @@ def with_devices_apart(near: CandidatesRequest, policies: Mapping[str, str]) -> 
 
 
 def _unused_suffix(suffix: str, used: set[str]) -> str:
-    """Return the suffix, or a similar suffix that is not in ``used``, and add it to ``used``."""
+    """Return the suffix, or a similar one if ``used`` has the suffix; add the result to ``used``."""
     numbered = map(f"{suffix}_{{}}".format, count())
     found = next(each for each in chain((suffix,), numbered) if each not in used)
     used.add(found)

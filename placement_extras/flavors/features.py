@@ -9,8 +9,8 @@ from placement_extras.flavors.flavor import TranslationRules, refusal_error
 from placement_extras.flavors.guest import FlavorGuest
 from placement_extras.flavors.memory import has_stateless_firmware
 
-# by image property, the first part of a trait; the value of the property is the rest, as in Nova's
-# image_metadata_prefilter
+# for each image property, the first part of the names of its traits. The value of the property is the rest of
+# the name, as in Nova's image_metadata_prefilter.
 _PREFIXES: Final[Mapping[str, str]] = {
     "hw_cdrom_bus": "COMPUTE_STORAGE_BUS",
     "hw_disk_bus": "COMPUTE_STORAGE_BUS",
@@ -35,7 +35,7 @@ _ADDRESS_SPACES: Final[Mapping[str, str]] = {
 
 
 def provider_traits(guest: FlavorGuest) -> Iterator[str]:
-    """Yield the traits that the group without a suffix requires of its providers."""
+    """Yield the traits that the group without a suffix requires."""
     yield from guest.image.traits
     if tpm := _tpm_traits(guest):
         yield from tpm
@@ -98,7 +98,7 @@ def _image_type(guest: FlavorGuest) -> Iterator[str]:
 
 
 def _device_traits(guest: FlavorGuest) -> list[str]:
-    """Return the traits for properties of the image; none if a value has no trait, as in Nova."""
+    """Return the traits for properties of the image. If one value has no trait, return none, as Nova does."""
     traits = [
         f"{prefix}_{guest.image.texts[name].replace('-', '_').upper()}"
         for name, prefix in _PREFIXES.items()

@@ -1,6 +1,6 @@
 """Classes for a flavor, its image and the options of translation; functions for sets of CPUs.
 
-A set of CPUs is an integer, where bit 0 stands for CPU 0.
+A set of CPUs is an integer, in which bit N stands for CPU N.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ from typing import Final
 from placement.exceptions import InvalidRequest
 
 INVALID_FLAVOR: Final = "placement.ext.invalid_flavor"
-"""The code of the error for a refused flavor."""
+"""The code, in the error of the API, of a refused flavor."""
 
 Pairs = tuple[tuple[str, str], ...]
-"""Pairs of name and value in the order of the request, in which each name occurs once."""
+"""Pairs of a name and a value, in the order of the request. Each name occurs once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageProperties:
     """An image, with Glance's names of fields: ``min_ram`` in MiB, ``min_disk`` in GiB, ``size`` in bytes.
 
-    For a guest that boots from a volume, the properties are those of the image from which the volume was
-    made.
+    A guest that boots from a volume has the properties of the image from which the volume was made.
     """
 
     disk_format: str | None = None
@@ -48,7 +47,7 @@ class NovaFlavor:
 
 @dataclass(frozen=True, slots=True)
 class PciAlias:
-    """A PCI alias: the resource class and the traits of its devices in Placement, and its NUMA policy."""
+    """A PCI alias: its NUMA policy, and the resource class and the traits of its devices in Placement."""
 
     name: str
     resource_class: str
@@ -63,9 +62,9 @@ class TranslationRules:
     The defaults are Nova's, except for ``disable_fallback_pcpu_query``: Nova checks each host after the
     query, and this service does not. With ``require_owner_nova``, hosts and devices need the trait
     OWNER_NOVA. Nova 34 requires this trait as soon as all nova-compute services of the cloud are new enough.
-    The aliases in ``pci_aliases`` have distinct names; they need a Nova that reports PCI devices to
-    Placement. ``own_classes`` has the resource classes that only this service has; Nova does not request
-    them.
+    The aliases in ``pci_aliases`` have distinct names. Their devices are in Placement only if Nova reports
+    PCI devices to Placement. ``own_classes`` has the resource classes that only this service has. Nova does
+    not request them.
 
     Two options do not exist in Nova: ``numa_affinity`` requests CPUs, memory and devices from one NUMA node,
     and ``huge_pages`` requests pages by their resource class.
@@ -82,13 +81,13 @@ class TranslationRules:
 
 
 def refusal_error(why: str) -> InvalidRequest:
-    """Return the error, with the reason, for a guest that cannot exist."""
+    """Return the error for a flavor and an image that no guest can have; ``why`` is the reason."""
     return InvalidRequest(f"No guest can have this flavor and image: {why}.", INVALID_FLAVOR)
 
 
 MAX_CPUS: Final = 1 << 12
-"""Maximum number of CPUs of a guest. The limit bounds the size of the integer that a hostile list of CPUs can
-create.
+"""Maximum number of CPUs of a guest. Without a maximum, a hostile list of CPUs could create a very large
+integer.
 """
 
 
@@ -100,8 +99,8 @@ def first_cpus(number: int) -> int:
 def parse_cpus(text: str) -> int:
     """Parse a list of CPUs such as ``0-3,^2,7``.
 
-    CPUs after ``^`` are excluded, at any position in the list. Each CPU above the maximum counts as the CPU
-    :data:`MAX_CPUS`.
+    A CPU or range after ``^`` is excluded, at any position in the list. Each number above :data:`MAX_CPUS`
+    counts as :data:`MAX_CPUS`.
 
     :raises ValueError: the text is not a list of CPUs.
     """
@@ -111,21 +110,20 @@ def parse_cpus(text: str) -> int:
         low, high = bounds[0], bounds[-1]
         if not 0 <= low <= high:
             raise ValueError(rule)
-        # both ends are limited, because a range such as 0-9999999999 would create an integer with as many
-        # bits
+        # without the maximum, a range such as 0-9999999999 would create an integer with 9999999999 bits
         named = first_cpus(min(high, MAX_CPUS) + 1) & ~first_cpus(min(low, MAX_CPUS))
         if rule.startswith("^"):
             excluded |= named
         else:
             included |= named
-    # exclusions apply at the end, because Nova ignores their position in the list
+    # exclusions are applied last, because Nova ignores their position in the list
     return included & ~excluded
 
 
 def parse_mask(text: str, vcpus: int) -> int:
-    """Parse a mask of CPUs of a guest.
+    """Parse a mask that selects CPUs of a guest.
 
-    A mask that begins with ``^`` means all CPUs of the guest except the CPUs in the mask.
+    A mask that begins with ``^`` selects all CPUs of the guest except the CPUs in the mask.
 
     :raises ValueError: see :func:`parse_cpus`.
     """

@@ -1,4 +1,4 @@
-"""The field ``flavor`` of request bodies: a flavor with its image, instead of a query."""
+"""The field ``flavor`` in bodies of requests: a flavor with its image, which replaces a query."""
 
 import logging
 from itertools import chain
@@ -31,8 +31,8 @@ from placement_extras.flavors.translation import translate_flavor
 LOG = logging.getLogger(__name__)
 
 MAX_TEXT: Final = 65_535
-"""Maximum total number of characters in the names and values of extra specs and properties."""
-# limits of the columns in the databases of Nova and Glance
+"""Maximum number of characters in the names and values of all extra specs and properties together."""
+# the next limits are those of the columns in the databases of Nova and Glance
 MAX_SPEC: Final = 255
 """Maximum number of characters in the value of an extra spec."""
 MAX_BYTES: Final = (1 << 63) - 1
@@ -65,15 +65,18 @@ class FlavorAsked(StrictSchema):
 
 
 def parse(body: dict[str, Any]) -> NovaFlavor:
-    """Return the flavor of a valid body, or raise InvalidRequest if it is too long."""
+    """Return the flavor of a valid body.
+
+    :raises InvalidRequest: extra specs and properties together have more than :data:`MAX_TEXT` characters.
+    """
     image = body["image"]
     specs, properties = body["extra_specs"], image.get("properties", {})
-    # the total is limited, because a translation reads each character
+    # the total length is limited, because a translation reads each character
     if sum(map(len, chain(*specs.items(), *properties.items()))) > MAX_TEXT:
         raise InvalidRequest(
             f"Extra specs and image properties together may have at most {MAX_TEXT} characters."
         )
-    # pairs are in tuples, so that the flavor is hashable: translations are cached by flavor
+    # pairs are stored in tuples, so that the flavor is hashable and can be the key of a cached translation
     boots = ImageProperties(**{**image, "properties": tuple(properties.items())})
     return NovaFlavor(**{**body, "extra_specs": tuple(specs.items()), "image": boots})
 
@@ -84,7 +87,7 @@ def configured_rules(conf: cfg.ConfigOpts) -> TranslationRules:
     :raises ValueError: two PCI aliases have the same name, or two options contradict each other.
     """
     if conf.flavors.numa_affinity and not conf.flavors.disable_fallback_pcpu_query:
-        # a flavor has only one fallback, and hosts without PCPU have no dedicated CPUs at a NUMA node
+        # each of the two options would make a fallback, but a translation has only one fallback
         raise ValueError("[flavors] numa_affinity needs disable_fallback_pcpu_query = true")
     return TranslationRules(
         query_placement_for_image_type_support=conf.flavors.query_placement_for_image_type_support,
@@ -110,7 +113,8 @@ class FlavorForm:
         """Translate a flavor.
 
         :param strict: whether a flavor is refused if its translation has warnings.
-        :raises InvalidRequest: the guest is impossible, or there are warnings and ``strict`` is set.
+        :raises InvalidRequest: the guest is impossible, or ``strict`` is set and the translation has
+            warnings.
         """
         translation = translate_flavor(parse(given), self._rules)
         if translation.warnings:

@@ -22,7 +22,7 @@ _STANDARD: Final = frozenset(os_resource_classes.STANDARDS)
 
 @dataclass(slots=True)
 class _ResourceGroup:
-    """The amounts and traits of one group, while it is built."""
+    """The amounts and traits of one group, until the group is complete."""
 
     resources: dict[str, int] = field(default_factory=dict)
     required: set[str] = field(default_factory=set)
@@ -58,7 +58,7 @@ class GroupBuilder:
                     self._add_trait(key, name, value, suffix)
                 else:
                     self._add_amount(key, name, value, suffix)
-        # the groups are counted now, because groups of devices are added later
+        # the groups are counted before groups of devices are added
         self._suffixes_of_specs = len(self._groups) - 1
 
     def _add_trait(self, key: str, name: str, value: str, suffix: str) -> None:
@@ -92,13 +92,13 @@ class GroupBuilder:
 
         :param traits: required traits of the device, in addition to the traits of the alias.
         """
-        # the flavor itself may already use a suffix of this form
+        # an extra spec of the flavor can already use a suffix of this form
         suffix = next(each for each in map("_PCI_{}".format, count()) if each not in self._groups)
         self._groups[suffix] = _ResourceGroup({alias.resource_class: 1}, set(alias.traits | traits))
         self.devices[suffix] = alias.numa_policy
 
     def set_amount(self, name: str, amount: int) -> None:
-        """Set the amount of a class in the group without a suffix."""
+        """Set the amount of a resource class in the group without a suffix."""
         self._groups[""].resources[name] = amount
 
     def require_traits(self, *traits: str) -> None:
@@ -110,7 +110,7 @@ class GroupBuilder:
         self._groups[""].forbidden.add(trait)
 
     def has_amount(self, name: str) -> bool:
-        """Return whether any group has an amount of a class, even an amount of 0."""
+        """Return whether any group has an amount of this resource class. An amount of 0 counts, too."""
         return any(name in group.resources for group in self._groups.values())
 
     def group_policy(self) -> str | None:
@@ -145,11 +145,11 @@ groups."""
 
 
 def pci_aliases(said: Sequence[Mapping[str, str]]) -> tuple[PciAlias, ...]:
-    """Convert Nova's ``[pci] alias`` to classes and traits; raise ValueError if a name occurs twice."""
+    """Convert the values of Nova's ``[pci] alias``; raise ValueError if two aliases have the same name."""
     found = tuple(map(_pci_alias, said))
     names = Counter(each.name for each in found)
     if several := [name for name, number in names.items() if number > 1]:
-        # Nova allows several definitions of an alias, but a group of a request has a single class
+        # Nova allows several definitions of an alias, but the group of a device has only one resource class
         raise ValueError(
             f"[flavors] pci_alias: {', '.join(several)} occurs more than once; "
             "give the devices of one alias the same resource_class"
@@ -158,7 +158,7 @@ def pci_aliases(said: Sequence[Mapping[str, str]]) -> tuple[PciAlias, ...]:
 
 
 def _pci_alias(said: Mapping[str, str]) -> PciAlias:
-    # Nova's name for the class of devices without a resource_class
+    # if the alias has no resource_class, Nova makes the name of the class from the ids of the device
     name = said.get("resource_class") or f"CUSTOM_PCI_{said['vendor_id']}_{said['product_id']}"
     name = name.upper()
     if name not in os_resource_classes.STANDARDS and not os_resource_classes.is_custom(name):
@@ -190,7 +190,7 @@ def add_devices(groups: GroupBuilder, guest: FlavorGuest, rules: TranslationRule
         name, _, number = part.partition(":")
         try:
             count = int(number)
-        # a missing number also raises ValueError
+        # an alias without a number also leads here, because int("") raises ValueError
         except ValueError:
             raise refusal_error(
                 f"{SPEC} cannot be {spec!r}, only a list of aliases with numbers, as in gpu:2"
@@ -203,7 +203,7 @@ def add_devices(groups: GroupBuilder, guest: FlavorGuest, rules: TranslationRule
         if count + len(asked) > MAX_DEVICES:  # the number is checked before groups are added
             raise refusal_error(f"{SPEC} asks for more than {MAX_DEVICES} devices")
         asked += [found] * count
-    # Nova also requires this trait of the devices' providers
+    # as in Nova, the provider of a device also needs the trait OWNER_NOVA
     owner = frozenset(("OWNER_NOVA",) if rules.require_owner_nova else ())
     for each in asked:
         groups.add_device(each, owner)

@@ -1,9 +1,9 @@
 """Combines a flavor and an image into a guest, and checks the properties of the image.
 
-Flavor and image may each have a value for the same feature.
+A feature can have a value in the flavor and a value in the image.
 
-Nova refuses an image if a known property has a value of the wrong type. So this module lists all known
-properties and their former names, even properties that do not affect a request.
+Nova refuses an image if a known property has a value of the wrong type. So this module lists all properties
+with checked values and their former names, even if a property does not affect a request.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class ChoiceProperty:
     exact: bool = True
 
     def read(self, text: str) -> str:
-        """Return the value that a text means.
+        """Return the value for which a text stands.
 
-        :raises ValueError: the text is none of the values.
+        :raises ValueError: the text does not stand for any of the values.
         """
         value = text if self.exact else text.lower()
         value = self.others.get(value, value)
@@ -113,8 +113,9 @@ FLAGS: Final = frozenset(
         *("hw_pmu", "hw_vif_multiqueue_enabled", "hw_virtio_packed_ring"),
     )
 )
-"""Image properties with a Boolean value, for which any text is valid. Properties that do not affect a request
-are left out."""
+"""Image properties with a Boolean value. Any text is valid, so properties that do not affect a request are
+left out.
+"""
 
 NUMBERS: Final = frozenset(
     (
@@ -127,8 +128,9 @@ NUMBERS: Final = frozenset(
 """Image properties with a number as their value."""
 
 COMPARED: Final = frozenset(("img_hv_requested_version",))
-"""Image properties that contain comparisons of versions. Nova compares the versions for the hosts that
-Placement returns; this service checks only the syntax."""
+"""Image properties that contain comparisons of versions, such as ``>=6.0``. Nova compares these versions with
+the hosts that Placement returns. This service checks only the syntax.
+"""
 
 FREE: Final = frozenset(("hw_cpu_realtime_mask", "hw_machine_type", "hw_mem_page_size"))
 """Image properties for which any text is valid. Properties that do not affect a request are left out."""
@@ -142,7 +144,7 @@ FORMERLY: Final[Mapping[str, str]] = {
     "xenapi_device_id": "hw_device_id",
     "xenapi_image_compression_level": "img_compression_level",
 }
-"""Former names of those image properties that have checked values."""
+"""Former names of image properties with checked values, each with the current name."""
 
 _COMPARISON: Final = re.compile(r"\s*(?:<=|>=|<|>|!=|==)\s*(\S+)\s*")
 _VERSION: Final = re.compile(
@@ -157,7 +159,7 @@ _VERSION: Final = re.compile(
 
 
 def check_comparisons(text: str) -> None:
-    """Raise ValueError unless a text lists comparisons of versions, such as ``>=6.0,<6.2``."""
+    """Raise ValueError if a text is no list of comparisons of versions, such as ``>=6.0,<6.2``."""
     for each in text.split(","):
         found = _COMPARISON.fullmatch(each)
         if found is None or _VERSION.fullmatch(found[1]) is None:
@@ -173,10 +175,10 @@ _TRUE_TEXTS: Final = frozenset(("1", "t", "true", "on", "y", "yes"))
 
 @dataclass(frozen=True, slots=True)
 class TypedProperties:
-    """The image properties that a translation uses, by the type of their values.
+    """The image properties that a translation uses, grouped by the type of their values.
 
-    :param node_cpus: CPUs of each NUMA node as bits; None if the image does not assign CPUs to nodes.
-    :param node_memory: memory of each NUMA node in MiB; None if the image does not assign memory to nodes.
+    :param node_cpus: for each NUMA node, a set of its CPUs; None if the image does not assign CPUs to nodes.
+    :param node_memory: for each NUMA node, MiB of memory; None if the image does not assign memory to nodes.
     """
 
     texts: Mapping[str, str]
@@ -195,7 +197,7 @@ def parse_flag(text: str) -> bool:
 def read(pairs: Pairs) -> TypedProperties:
     """Read the properties of an image.
 
-    :raises InvalidRequest: a property has an invalid value; the message names it.
+    :raises InvalidRequest: a property has an invalid value; the message has the property and its value.
     """
     texts: dict[str, str] = {}
     numbers: dict[str, int] = {}
@@ -232,7 +234,7 @@ def by_node(given: Mapping[str, str], name: str, read_one: Callable[[str], int])
 
     Return None if ``given`` has no property ``NAME.0``.
 
-    :raises InvalidRequest: a value is invalid; the message names it.
+    :raises InvalidRequest: a value is invalid; the message has the property and its value.
     """
     found: list[int] = []
     for number in range(MAX_NODES):
@@ -247,12 +249,12 @@ def by_node(given: Mapping[str, str], name: str, read_one: Callable[[str], int])
 
 
 def _in_present_words(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the value of each property with the property's current name."""
-    # former names are read first, so that a current name overrides them
+    """Yield each property as a pair of its current name and its value."""
+    # properties with former names come first, so that a property with the current name overrides them
     for former, name in FORMERLY.items():
         if former in given:
             yield name, given[former]
-    if adapter := given.get("vmware_adaptertype"):  # this former property sets two current properties
+    if adapter := given.get("vmware_adaptertype"):  # two current properties replace this former property
         yield "hw_disk_bus", "ide" if adapter == "ide" else "scsi"
         if adapter != "ide":
             yield "hw_scsi_model", adapter
@@ -269,18 +271,21 @@ class FlavorGuest:
 
     @classmethod
     def of_flavor(cls, flavor: NovaFlavor) -> FlavorGuest:
-        """Return the guest of a flavor together with the image in this flavor.
+        """Return the guest for a flavor and the image that the flavor object contains.
 
         :raises InvalidRequest: a property of the image has an invalid value.
         """
         return cls(flavor, dict(flavor.extra_specs), read(flavor.image.properties))
 
     def both_texts(self, name: str, prefix: str = "hw") -> tuple[str | None, str | None]:
-        """Return the value of a feature in the flavor, and its value in the image; None if missing."""
+        """Return the value of a feature in the flavor and its value in the image, each None if missing."""
         return self.specs.get(f"{prefix}:{name}"), self.image.texts.get(f"{prefix}_{name}")
 
     def agreed_text(self, name: str, prefix: str = "hw") -> str | None:
-        """Return the value of a feature in flavor or image; None if neither has a value."""
+        """Return the value of a feature in flavor or image; None if neither has a value.
+
+        :raises InvalidRequest: flavor and image have different values.
+        """
         flavor, image = self.both_texts(name, prefix)
         if flavor and image and flavor != image:
             raise contradiction_error(prefix, name, flavor, image)
@@ -298,21 +303,24 @@ class FlavorGuest:
         return value
 
     def both_flags(self, name: str) -> tuple[bool | None, bool | None]:
-        """Return whether the flavor asks for a feature, and whether the image does; None if missing."""
+        """Return the Boolean value of a feature in the flavor and that in the image, each None if missing."""
         spec = self.specs.get(f"hw:{name}")
         return None if spec is None else parse_flag(spec), self.image.flags.get(f"hw_{name}")
 
     def agreed_flag(self, name: str) -> bool | None:
-        """Return whether flavor or image asks for a feature; None if neither has a value."""
+        """Return the Boolean value of a feature in flavor or image; None if neither has a value.
+
+        :raises InvalidRequest: flavor and image have different values.
+        """
         flavor, image = self.both_flags(name)
         if flavor is not None and image is not None and flavor != image:
             raise contradiction_error("hw", name, self.specs[f"hw:{name}"], "yes" if image else "no")
         return image if flavor is None else flavor
 
     def both_numbers(self, name: str) -> tuple[int, int]:
-        """Return the number of a feature in the flavor, and its number in the image; a missing number is 0.
+        """Return the number of a feature in the flavor and its number in the image; a missing number is 0.
 
-        :raises InvalidRequest: the text of the flavor is not a number.
+        :raises InvalidRequest: the value in the flavor is not a number.
         """
         spec = self.specs.get(f"hw:{name}", "0")
         try:
@@ -323,8 +331,8 @@ class FlavorGuest:
     def numbered_specs(self, kind: str) -> Iterator[tuple[str, str]]:
         """Yield the name after the colon, and the value, of each extra spec of a kind.
 
-        The kind is the text before the colon, such as ``resources``. A number may follow the kind; extra
-        specs with other suffixes are left out.
+        The kind is the text before the colon, such as ``resources``. Extra specs with a number after the kind
+        are included, and extra specs with any other suffix are left out.
         """
         for name, value in self.specs.items():
             before, colon, after = name.partition(":")
@@ -339,7 +347,7 @@ def _is_number(suffix: str) -> bool:
 
 
 def check_known(prefix: str, name: str, value: str | None) -> None:
-    """Raise InvalidRequest for a value that the image property of the same name does not have."""
+    """Raise InvalidRequest if the value is not a possible value of the image property of the same name."""
     known = CHOICES[f"{prefix}_{name}"].values
     if value and value not in known:
         raise refusal_error(f"{prefix}:{name} cannot be {value!r}, only one of {', '.join(sorted(known))}")

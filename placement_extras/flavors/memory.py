@@ -1,7 +1,7 @@
 """Checks the memory of a guest: page sizes, locked and encrypted memory, and NUMA nodes.
 
-A request does not contain the NUMA nodes of a guest. But the CPUs and the memory of these nodes must add up
-to the CPUs and the memory of the flavor.
+A request does not contain the NUMA nodes of a guest. But this module checks that the CPUs and the memory of
+these nodes add up to the CPUs and the memory of the flavor.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PAGE_CLASSES: Final[Mapping[int, str]] = {
     1_048_576: "CUSTOM_HUGE_PAGES_1GB",
     16_777_216: "CUSTOM_HUGE_PAGES_16GB",
 }
-"""The resource class that the agent reports for huge pages of each size in KiB."""
+"""For each size of huge pages, in KiB, the resource class that agents report."""
 _UNITS: Final = " KMGTPEZYRQ"
 """Prefixes of units in ascending order. Each prefix means 1024 times the previous prefix; the blank means no
 prefix.
@@ -37,7 +37,11 @@ _BY_WORDS: Final = ("any", "large", "small")
 
 @dataclass(frozen=True, slots=True)
 class MemoryEncryption:
-    """A kind of memory encryption, with its trait, and what it requires: stateless firmware, no video."""
+    """A kind of memory encryption, with its trait.
+
+    ``is_stateless`` is set if the encryption needs stateless firmware, and ``has_no_video`` if it needs a
+    guest without a video device.
+    """
 
     trait: str
     is_stateless: bool = False
@@ -61,7 +65,7 @@ def find_encryption(guest: FlavorGuest) -> MemoryEncryption | None:
     flavor, image = guest.both_flags("mem_encryption")
     if not flavor and not image:
         return None
-    # the result is not used; the call refuses a contradiction between flavor and image
+    # this call only refuses a contradiction between flavor and image; its result is not needed
     guest.agreed_flag("mem_encryption")
     by_flavor, by_image = guest.both_texts("mem_encryption_model")
     if by_flavor is not None and by_image is not None and by_flavor != by_image:
@@ -75,7 +79,7 @@ def find_encryption(guest: FlavorGuest) -> MemoryEncryption | None:
     texts = guest.image.texts
     if texts.get("hw_firmware_type") != "uefi":
         raise refusal_error("encrypted memory needs the image property hw_firmware_type=uefi")
-    # a missing machine type is accepted, because only the host knows its default
+    # an image without a machine type is accepted, because only the host knows the default type
     if "q35" not in texts.get("hw_machine_type", "q35"):
         raise refusal_error(
             "encrypted memory needs a machine of type q35, but the image has another hw_machine_type"
@@ -120,7 +124,7 @@ def page_size(guest: FlavorGuest) -> str | int:
         return 0
     size = _page_size(flavor)
     if image:
-        # the image may choose a size only if the flavor has one of these words
+        # an image is allowed to choose a size only if the flavor has one of these words
         if size not in ("any", "large"):
             raise refusal_error(
                 f"hw_mem_page_size of the image is {image!r}, but hw:mem_page_size of the flavor is"
@@ -133,14 +137,14 @@ def page_size(guest: FlavorGuest) -> str | int:
 def huge_pages(guest: FlavorGuest) -> tuple[str, int] | None:
     """Return the resource class and the number of the guest's huge pages.
 
-    Return None if the guest asks for no size of huge pages in KiB.
+    Return None if the guest asks for no particular size of huge pages.
 
     :raises InvalidRequest: the memory of the flavor is not a multiple of the size.
     """
     size = page_size(guest)
     if isinstance(size, str) or size not in PAGE_CLASSES:
         return None
-    # memory of a flavor is in MiB, sizes of pages are in KiB
+    # the memory of a flavor is in MiB, and sizes of pages are in KiB
     pages, left = divmod(guest.flavor.ram * 1024, size)
     if left:
         raise refusal_error(
@@ -150,7 +154,7 @@ def huge_pages(guest: FlavorGuest) -> tuple[str, int] | None:
 
 
 def _page_size(text: str) -> str | int:
-    """Return a page size in KiB, rounded up, or as one of the words; otherwise raise InvalidRequest."""
+    """Return a page size in KiB, rounded up, or a word such as ``large``; refuse any other text."""
     if text in _BY_WORDS:
         return text
     try:
@@ -164,31 +168,32 @@ def _page_size(text: str) -> str | int:
             size = float(number) * 1024.0 ** _UNITS.index(unit or " ")
             return math.ceil((size if kind == "B" else size / 8) / 1024)
     except (OverflowError, ValueError):
-        # the number has digits that int() refuses, or is too large for a float
+        # the text has digits that int() refuses, or its number is too large for a float
         pass
     raise refusal_error(f"a size of memory pages cannot be {text!r}")
 
 
-# maximum number of digits of hw:numa_nodes, because int() raises another error for very long texts
+# maximum number of digits of hw:numa_nodes. For very long texts, int() would raise an error of another kind.
 _MAX_DIGITS: Final = 9
 
 
 def check_nodes(guest: FlavorGuest, pinning: CpuPinning) -> None:
     """Check that CPUs and memory of the guest can be divided among its NUMA nodes.
 
-    :raises InvalidRequest: the nodes do not add up, or flavor and image contradict each other.
+    :raises InvalidRequest: the CPUs or the memory of the nodes do not add up to those of the flavor, or
+        flavor and image contradict each other.
     """
     nodes = node_count(guest, pinning)
     if not nodes:
         return
-    if pinning.threads == "":  # an empty text counts as no policy, except in Nova's objects for NUMA nodes
+    if pinning.threads == "":  # Nova refuses an empty thread policy only for guests with a NUMA topology
         raise refusal_error("hw:cpu_thread_policy cannot be ''")
     node_cpus = _either_text(
         "numa_cpus", by_node(guest.specs, "hw:numa_cpus", parse_cpus), guest.image.node_cpus
     )
     node_memory = _either_text("numa_mem", by_node(guest.specs, "hw:numa_mem", int), guest.image.node_memory)
     if node_cpus is None and node_memory is None:
-        # if the guest does not assign CPUs and memory to nodes, each node gets an equal share
+        # flavor and image assign no CPUs or memory to nodes, so each node gets an equal share
         if guest.flavor.vcpus % nodes or guest.flavor.ram % nodes:
             raise refusal_error(
                 f"{guest.flavor.vcpus} CPUs and {guest.flavor.ram} MiB cannot be divided into {nodes} nodes"
@@ -207,13 +212,13 @@ def node_count(guest: FlavorGuest, pinning: CpuPinning) -> int:
     :raises InvalidRequest: the number or the page size is invalid.
     """
     nodes = _node_count(guest)
-    # Nova gives a guest with any of these features a topology of at least one node
+    # Nova gives a guest with any of these features a NUMA topology of at least one node
     has_topology = page_size(guest) or persistent_labels(guest) or pinning.effective in (DEDICATED, MIXED)
     return nodes or (1 if has_topology else 0)
 
 
 def persistent_labels(guest: FlavorGuest) -> list[str]:
-    """Return the labels of a guest's persistent memory, with one label for each namespace."""
+    """Return the labels of a guest's persistent memory: one label for each namespace that the guest gets."""
     return [label for label in map(str.strip, guest.specs.get("hw:pmem", "").split(",")) if label]
 
 

@@ -10,8 +10,8 @@ from oslo_config import cfg, types
 GROUP: Final = cfg.OptGroup(
     "flavors",
     title="Flavors",
-    help="How flavors in requests to /ext/v1 become resources and traits. Set the same values as in"
-    " nova.conf.",
+    help="How the service translates flavors in requests to /ext/v1 to resources and traits. Set the same"
+    " values as in nova.conf.",
 )
 
 _ID: Final = re.compile("[0-9a-fA-F]{4}")
@@ -56,7 +56,8 @@ class PciAliasType(types.ConfigType):
     def __repr__(self) -> str:
         return "PciAlias"
 
-    # all objects are equal, because oslo.config compares options that are registered twice
+    # all objects of this class are equal. If an option is registered twice, oslo.config compares its two
+    # types.
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PciAliasType)
 
@@ -72,8 +73,8 @@ OPTIONS: list[cfg.Opt] = [
         "query_placement_for_image_type_support",
         default=False,
         help="""
-Require a host with the trait of the image's disk_format, such as
-COMPUTE_IMAGE_TYPE_QCOW2, if this trait exists. The same option is in Nova's
+Whether hosts need the trait for the disk_format of the image, such as
+COMPUTE_IMAGE_TYPE_QCOW2, if this trait exists. Nova has the same option in
 [scheduler].
 
 """,
@@ -82,9 +83,9 @@ COMPUTE_IMAGE_TYPE_QCOW2, if this trait exists. The same option is in Nova's
         "image_metadata_prefilter",
         default=False,
         help="""
-Require a host with the traits of the buses, device models and architecture
+Whether hosts need the traits for the buses, device models and architecture
 in the image's properties, such as COMPUTE_STORAGE_BUS_VIRTIO and
-HW_ARCH_X86_64. The same option is in Nova's [scheduler].
+HW_ARCH_X86_64. Nova has the same option in [scheduler].
 
 """,
     ),
@@ -92,11 +93,11 @@ HW_ARCH_X86_64. The same option is in Nova's [scheduler].
         "require_owner_nova",
         default=False,
         help="""
-Require a host with the trait OWNER_NOVA. Only hosts that nova-compute
-reports have this trait. Set the option to true when all nova-compute
-services of the cloud have version 34.0.0 or later. Nova itself requires the
-trait from then on, without an option, because Nova knows the versions of all
-nova-compute services. This service does not know these versions.
+Whether hosts and PCI devices need the trait OWNER_NOVA. Only hosts that
+nova-compute reports have this trait. Set the option to true when all
+nova-compute services of the cloud have version 34.0.0 or later. Nova needs
+no such option: it knows the versions of all nova-compute services, and
+requires the trait from then on. This service does not know these versions.
 
 """,
     ),
@@ -118,12 +119,13 @@ hosts without PCPU pin guests as before Nova 20 (vcpu_pin_set).
         default=False,
         help="""
 Request CPUs, memory and PCI devices of a guest from one NUMA node, with
-same_subtree. The rules of hw:pci_numa_affinity_policy and of numa_policy of
-a PCI alias apply. Nova requests these resources from the whole host, and
-checks NUMA nodes afterwards. Set the option only if all hosts have providers
-of NUMA nodes, because other hosts are then no candidates. The option has no
-effect on guests without a NUMA topology, and on guests with several NUMA
-nodes. The option needs disable_fallback_pcpu_query = true.
+same_subtree. The extra spec hw:pci_numa_affinity_policy, or numa_policy of
+the PCI alias, decides whether a device must be at this node. Nova requests
+these resources from the whole host, and checks NUMA nodes afterwards. Set
+the option only if all hosts have providers of NUMA nodes, because hosts
+without such providers are then no candidates. The option has no effect on
+guests without a NUMA topology, and on guests with several NUMA nodes. The
+option needs disable_fallback_pcpu_query = true.
 
 """,
     ),
@@ -131,10 +133,10 @@ nodes. The option needs disable_fallback_pcpu_query = true.
         "huge_pages",
         default=False,
         help="""
-If hw:mem_page_size of a flavor is a size of huge pages, request huge pages,
-such as CUSTOM_HUGE_PAGES_1GB, instead of MEMORY_MB. Set the option only if
-the agents of all hosts offer huge pages ([compute] huge_pages). Nova always
-requests MEMORY_MB.
+If hw:mem_page_size of a flavor is a size of huge pages, request the class of
+these pages, such as CUSTOM_HUGE_PAGES_1GB, instead of MEMORY_MB. Set the
+option only if the agents of all hosts offer huge pages ([compute]
+huge_pages). Nova always requests MEMORY_MB.
 
 """,
     ),
@@ -142,12 +144,12 @@ requests MEMORY_MB.
         "pci_alias",
         item_type=PciAliasType(),
         help="""
-Alias of PCI devices that flavors name in pci_passthrough:alias. The value is
-a JSON object as in Nova's [pci] alias. Use the option if Nova has
-[filter_scheduler] pci_in_placement = true. Each device becomes a separate
-group of the request, with the traits and the resource class of the alias. An
-alias without resource_class gets a class that is made from vendor_id and
-product_id. Repeat the option for each alias.
+An alias of PCI devices. A flavor requests such devices with the extra spec
+pci_passthrough:alias. The value is a JSON object as in Nova's [pci] alias.
+Use the option if Nova has [filter_scheduler] pci_in_placement = true. Each
+device becomes a separate group of the request, with the traits and the
+resource class of the alias. The class of an alias without resource_class is
+made from vendor_id and product_id. Repeat the option for each alias.
 
 """,
     ),

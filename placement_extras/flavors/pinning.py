@@ -20,12 +20,12 @@ THREADS: Final = "HW_CPU_HYPERTHREADING"
 class CpuPinning:
     """The CPU policy of a guest.
 
-    :param policy: the CPU policy in flavor or image, which is translated to amounts.
-    :param threads: the thread policy in flavor or image, which is translated to a trait.
+    :param policy: the CPU policy of flavor or image. It determines the amounts of ``PCPU`` and ``VCPU``.
+    :param threads: the thread policy of flavor or image. It determines a required or forbidden trait.
     :param emulator_is_isolated: whether the emulator threads get a dedicated CPU of their own.
-    :param effective: ``policy``, or if it is None, the policy that amounts of ``PCPU`` or ``VCPU`` in extra
-        specs imply. An implied policy is only checked, and not translated.
-    :param dedicated: the dedicated CPUs, as bits.
+    :param effective: ``policy``; if ``policy`` is None, the policy that amounts of ``PCPU`` or ``VCPU`` in
+        extra specs imply. An implied policy is only checked, and does not change the request.
+    :param dedicated: the set of the dedicated CPUs.
     """
 
     policy: str | None
@@ -42,7 +42,7 @@ def read(guest: FlavorGuest) -> CpuPinning:
     emulator = _emulator_policy(guest)
     realtime = _realtime_cpus(guest, emulator)
     mask = _dedicated_cpus(guest)
-    # amounts of PCPU or VCPU in extra specs imply a policy, but these amounts are requested unchanged
+    # amounts of PCPU or VCPU in extra specs imply a policy, but the request has these amounts unchanged
     effective = _effective_policy(guest, policy, emulator == ISOLATE)
     _check_threads(guest, threads, effective)
     if effective in (SHARED, None):
@@ -52,7 +52,7 @@ def read(guest: FlavorGuest) -> CpuPinning:
             raise refusal_error("hw:cpu_realtime needs dedicated or mixed CPUs")
     if mask and effective != MIXED:
         raise refusal_error("hw:cpu_dedicated_mask needs hw:cpu_policy=mixed")
-    # either the mask names the dedicated CPUs, or the realtime CPUs are the dedicated ones
+    # for a mixed guest, the dedicated CPUs are either those of the mask or the realtime CPUs
     if effective == MIXED and bool(mask) == bool(realtime):
         raise refusal_error(
             "mixed CPUs need either hw:cpu_dedicated_mask, which names the dedicated ones, "
@@ -67,7 +67,7 @@ def read(guest: FlavorGuest) -> CpuPinning:
 def _cpu_policy(guest: FlavorGuest) -> str | None:
     flavor, image = guest.both_texts("cpu_policy")
     check_known("hw", "cpu_policy", flavor)
-    # an image may not have more dedicated CPUs than its flavor
+    # an image must not ask for more dedicated CPUs than its flavor
     if flavor in (SHARED, MIXED) and (image == DEDICATED or (flavor, image) == (SHARED, MIXED)):
         raise refusal_error(f"hw_cpu_policy of the image is {image}, but the flavor has {flavor} CPUs")
     return flavor or image
@@ -95,7 +95,7 @@ def _emulator_policy(guest: FlavorGuest) -> str | None:
 
 
 def _realtime_cpus(guest: FlavorGuest, emulator: str | None) -> int:
-    """Return the realtime CPUs as bits. The mask of the image overrides the mask of the flavor."""
+    """Return the set of realtime CPUs. The mask of the image overrides the mask of the flavor."""
     if not parse_flag(guest.specs.get("hw:cpu_realtime", "")):
         return 0
     flavor, image = guest.both_texts("cpu_realtime_mask")
@@ -106,7 +106,7 @@ def _realtime_cpus(guest: FlavorGuest, emulator: str | None) -> int:
         raise refusal_error("hw:cpu_realtime_mask leaves no realtime CPU")
     if found & ~everything:
         raise refusal_error(f"hw:cpu_realtime_mask names CPUs beyond the {guest.flavor.vcpus} of the flavor")
-    # the emulator needs a CPU that is not realtime, unless a policy gives another CPU to the emulator
+    # without a policy for its threads, the emulator needs a CPU of the guest that is not realtime
     if found == everything and not emulator:
         raise refusal_error(
             "hw:cpu_realtime_mask must leave a CPU that is not realtime, or hw:emulator_threads_policy must"
@@ -136,7 +136,7 @@ def _parse_mask(name: str, mask: str, vcpus: int) -> int:
 
 
 def _effective_policy(guest: FlavorGuest, policy: str | None, emulator_is_isolated: bool) -> str | None:
-    """Return ``policy``, or if it is None, the policy that amounts of CPUs in the extra specs imply."""
+    """Return ``policy``; if it is None, return the policy that amounts of CPUs in the extra specs imply."""
     shared = _cpu_amount(guest, "VCPU")
     dedicated = _cpu_amount(guest, "PCPU")
     if policy and (shared or dedicated):
@@ -152,10 +152,13 @@ def _effective_policy(guest: FlavorGuest, policy: str | None, emulator_is_isolat
 
 
 def _cpu_amount(guest: FlavorGuest, resource_class: str) -> int:
-    """Return the sum of amounts of a CPU class in extra specs; ``groups`` warns of others than numbers."""
+    """Return the sum of the amounts of a CPU class in extra specs.
+
+    A value that is no number is skipped here; the module ``groups`` warns of it.
+    """
     total = 0
     for name, value in guest.numbered_specs("resources"):
-        if name.startswith(resource_class):  # Nova only compares the beginning, so longer names count, too
+        if name.startswith(resource_class):  # Nova, too, compares only the beginning of the name
             try:
                 total += int(value)
             except ValueError:
@@ -164,7 +167,7 @@ def _cpu_amount(guest: FlavorGuest, resource_class: str) -> int:
 
 
 def _check_threads(guest: FlavorGuest, threads: str | None, effective: str | None) -> None:
-    """Check that the CPU policy allows the thread policy, or the trait HW_CPU_HYPERTHREADING."""
+    """Check that the CPU policy allows the thread policy, or the wish for the trait HW_CPU_HYPERTHREADING."""
     wanted = next((value for name, value in guest.numbered_specs("trait") if name.startswith(THREADS)), None)
     if wanted is None and THREADS in guest.image.traits:
         wanted = "required"

@@ -1,8 +1,8 @@
 """Known names of extra specs and image properties, and warnings about unknown names.
 
-Nova ignores unknown names, so a misspelt extra spec has no effect. A namespace that Nova 34.0.0 does not know
-belongs to another program. Such a namespace causes a warning only if it looks like a misspelt namespace of
-Nova.
+Nova ignores unknown names, so a misspelt extra spec has no effect. The namespace of an extra spec is the text
+before its colon. A namespace that Nova 34.0.0 does not know probably belongs to another program. So such a
+namespace causes a warning only if it looks like a misspelt namespace of Nova.
 """
 
 import re
@@ -14,7 +14,7 @@ from placement_extras.flavors.flavor import NovaFlavor
 from placement_extras.flavors.guest import CHOICES, COMPARED, FLAGS, FREE, NUMBERS
 
 MAX_WARNINGS: Final = 16
-"""Maximum number of warnings that are shown for a flavor; further warnings are only counted."""
+"""Maximum number of warnings about a flavor that have a text. Further warnings are only counted."""
 
 _NAMES: Final[Mapping[str, str]] = {
     "accel": "device_profile",
@@ -51,22 +51,26 @@ _NAMES: Final[Mapping[str, str]] = {
     ),
     "vmware": "hw_version storage_policy",
 }
-"""Known names by namespace. The two ``maxphysaddr`` names are included because Nova's scheduler uses them,
-although Nova's API does not know them."""
+"""Known names of extra specs, by namespace. Nova's API does not know the two names with ``maxphysaddr``, but
+Nova's scheduler uses them.
+"""
 SPEC_OF_GROUP: Final = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)", re.DOTALL)
-"""Pattern of an extra spec with an amount or a trait, which captures the kind, the suffix and the name."""
+"""Pattern of an extra spec with an amount or a trait. Its groups are the kind, the suffix and the name."""
 _NAMESPACES: Final = ("resources", "trait", *_NAMES)
 _NUMBER: Final = re.compile(r"_?\d+$")
 _MISSPELT_RATIO: Final = 0.81
-"""The similarity (0 to 1) to a known namespace above which an unknown namespace counts as misspelt."""
+"""An unknown namespace counts as misspelt if its similarity (0 to 1) to a known namespace is at least this
+value.
+"""
 _POLICY: Final = "group_policy"
 _SPECS: Final = frozenset(
     (_POLICY, *(f"{namespace}:{name}" for namespace, names in _NAMES.items() for name in names.split()))
 )
 """The full names of known extra specs."""
 _WITH_PARTS: Final = re.compile(
-    r"hw:numa_(cpus|mem)\.\d+|aggregate_instance_extra_specs:.+|capabilities:(cpu_info|instances|limits|metrics"
-    r"|nodename|numa_topology|pci_device_pools|pci_stats|stats|supported_hv_specs|supported_instances)(:\w+)+",
+    r"hw:numa_(cpus|mem)\.\d+|aggregate_instance_extra_specs:.+|capabilities:(cpu_info|instances|limits"
+    r"|metrics|nodename|numa_topology|pci_device_pools|pci_stats|stats|supported_hv_specs"
+    r"|supported_instances)(:\w+)+",
     re.DOTALL,
 )
 """Known extra specs with variable parts, such as the number of a NUMA node."""
@@ -94,7 +98,7 @@ class FlavorWarnings:
 
         :param name: the unknown name. The warning suggests the most similar name in ``known``.
         """
-        # warnings are limited, because a flavor may have hundreds of unknown names
+        # the number of warnings is limited, because a flavor can have hundreds of unknown names
         if len(self._sentences) == MAX_WARNINGS:
             self._more += 1
             return
@@ -112,7 +116,7 @@ def warn_unknown_names(flavor: NovaFlavor, warnings: FlavorWarnings) -> None:
     for name, value in flavor.image.properties:
         if name.startswith("trait:"):
             if value != "required":
-                # values are shortened, because a value may have tens of thousands of characters
+                # the value is shortened, because values can have tens of thousands of characters
                 warnings.add(f"the image property {name} cannot be {value[:80]!r}, only required")
         elif name.startswith("hw:") or (
             name.startswith("hw_") and name not in _PROPERTIES and not _PROPERTY_WITH_NODE.fullmatch(name)
@@ -130,19 +134,24 @@ def _check_specs(names: Iterable[str], warnings: FlavorWarnings) -> None:
 
 
 def _meant_spec(name: str) -> str | None:
-    """Return what an unknown extra spec probably means; None for known and other programs' names."""
+    """Return the name that an unknown extra spec probably means.
+
+    Return None for a known name, and for a name of another program.
+    """
     namespace, colon, rest = name.partition(":")
     if not colon:
-        # this is the name of an image property; the extra spec has a colon instead
+        # a name without a colon is perhaps that of an image property; the extra spec has a colon instead of
+        # "_"
         if name in _PROPERTIES:
             return name.replace("_", ":", 1)
         is_near = name != _POLICY and get_close_matches(name.lower(), [_POLICY], 1, _MISSPELT_RATIO)
         return _POLICY if is_near else None
-    # a group may have any suffix, so names of this form are never unknown
+    # names of this form are never unknown, because a group can have any suffix
     if SPEC_OF_GROUP.fullmatch(name):
         return None
     if namespace in _NAMES:
         return None if name in _SPECS or _WITH_PARTS.fullmatch(name) else name
-    # the namespace is compared without its number, because resources1 is a group and not another namespace
+    # the namespace is compared without its number, because the number in "resources1" is the suffix of a
+    # group
     near = get_close_matches(_NUMBER.sub("", namespace.lower()), _NAMESPACES, 1, _MISSPELT_RATIO)
     return f"{near[0]}:{rest}" if near else None

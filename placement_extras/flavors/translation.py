@@ -1,7 +1,7 @@
 """Translates a flavor with its image to a request for allocation candidates.
 
-Some extra specs do not affect the request, but Nova refuses a guest if the values of these extra specs are
-wrong. So this module checks the values of these extra specs first.
+Some extra specs and properties do not affect the request, but Nova refuses a guest if they have wrong values.
+So this module checks these values first.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from placement_extras.flavors.pinning import DEDICATED, MIXED, CpuPinning
 from placement_extras.flavors.spelling import FlavorWarnings
 
 _GIB: Final = 1 << 30
-# Nova's maximum of sockets, cores and threads if neither flavor nor image has one.
+# Nova's maximum number of sockets, of cores and of threads, if neither flavor nor image has a maximum
 _MAX_TOPOLOGY: Final = 65536
 _TOPOLOGY_PARTS: Final = ("sockets", "cores", "threads")
 
 
 def check_guest(guest: FlavorGuest) -> None:
-    """Check extra specs and properties that do not affect the request."""
+    """Check those extra specs and properties that do not affect the request."""
     _check_sizes(guest.flavor)
     _check_serial_ports(guest)
     _check_cpu_topology(guest)
-    # the result is not used; the call refuses a contradiction between flavor and image
+    # this call only refuses a contradiction between flavor and image; its result is not needed
     guest.agreed_flag("pmu")
-    # Nova ignores the queues of a guest with one CPU.
+    # Nova ignores this feature for guests with one CPU
     if guest.flavor.vcpus > 1:
         guest.agreed_flag("vif_multiqueue_enabled")
     _check_left_out(guest)
@@ -63,9 +63,12 @@ def _check_serial_ports(guest: FlavorGuest) -> None:
 
 
 def _check_cpu_topology(guest: FlavorGuest) -> None:
-    """Check the image's sockets, cores and threads against its maxima, and these against the flavor's."""
+    """Check sockets, cores and threads.
+
+    The numbers of the image must not exceed its maxima, and its maxima must not exceed those of the flavor.
+    """
     for part in _TOPOLOGY_PARTS:
-        # the values of the flavor are preferences; Nova only checks that they are numbers
+        # in a flavor, sockets, cores and threads are preferences; Nova only checks that they are numbers
         guest.both_numbers(f"cpu_{part}")
         most, most_of_image = guest.both_numbers(f"cpu_max_{part}")
         if most and most_of_image > most:
@@ -94,9 +97,9 @@ _MIB_OF_GIB = 1024
 class FlavorTranslation:
     """The request for a flavor.
 
-    :param fallback: the request to try if ``request`` has no candidates, or None. The fallback asks for
-        shared CPUs instead of dedicated CPUs, as Nova does for hosts that do not report PCPU. With
-        ``numa_affinity``, the fallback allows devices at other NUMA nodes instead.
+    :param fallback: the request that is tried if ``request`` has no candidates, or None. This request asks
+        for shared CPUs instead of dedicated CPUs, as Nova does for hosts that do not report PCPU. With the
+        option ``numa_affinity``, it asks for dedicated CPUs, but allows devices at other NUMA nodes.
     :param warnings: sentences about parts of the flavor that the translation ignores.
     """
 
@@ -113,8 +116,8 @@ def translate_flavor(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTrans
     return _KEPT_TRANSLATIONS.get((flavor, rules), lambda: _translate_guest(flavor, rules))
 
 
-# translations are cached, because a cloud has few flavors, and one flavor is often claimed several times in a
-# row
+# translations are cached, because a cloud has few flavors, and clients often claim the same flavor several
+# times in a row
 _KEPT_TRANSLATIONS: Final = KeptResults[FlavorTranslation](16 << 20)
 """A cache of recent translations of flavors, with at most 16 MiB."""
 
@@ -141,7 +144,7 @@ def _translate_guest(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTrans
                 "a host with some near, and others not, may be left out"
             )
     elif pinned.policy == DEDICATED and not rules.disable_fallback_pcpu_query:
-        # the warnings of the first request already name the same parts
+        # warnings about the fallback are dropped, because the first request has caused the same warnings
         fallback = _candidates_request(_gather_groups(guest, None, rules, FlavorWarnings()), root)
     return FlavorTranslation(request, fallback, warnings.all_sentences())
 
@@ -153,7 +156,10 @@ def _is_within_node(
     rules: TranslationRules,
     warnings: FlavorWarnings,
 ) -> bool:
-    """Return whether the request takes CPUs, memory and devices from one NUMA node; warn if it cannot."""
+    """Return whether CPUs, memory and devices of the guest have to come from one NUMA node.
+
+    Add a warning if ``numa_affinity`` is set, but the number of nodes or the group policy prevents this.
+    """
     nodes = memory.node_count(guest, pinned) if rules.numa_affinity else 0
     if nodes > 1:
         warnings.add(
@@ -171,7 +177,7 @@ def _is_within_node(
 def _gather_groups(
     guest: FlavorGuest, pinned: CpuPinning | None, rules: TranslationRules, warnings: FlavorWarnings
 ) -> GroupBuilder:
-    """Build the groups of a request; if ``pinned`` is None, ignore the CPU policy, as in Nova's fallback."""
+    """Build the groups of a request; if ``pinned`` is None, without the CPU policy, as in Nova's fallback."""
     groups = GroupBuilder(rules.own_classes, warnings)
     groups.add_specs(guest.specs)
     if pinned is not None:
@@ -234,7 +240,7 @@ def _candidates_request(gathered: GroupBuilder, root: frozenset[str]) -> Candida
 
 
 def _check_groups(groups: tuple[RequestGroup, ...], policy: str | None) -> None:
-    """Refuse a request that Nova would send, but that Placement would not accept."""
+    """Refuse a request that Nova would send and Placement would refuse."""
     for group in groups:
         which = f"the group {group.suffix}" if group.suffix else "the group without a suffix"
         if not group.resources:

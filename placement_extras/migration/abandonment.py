@@ -2,8 +2,8 @@
 
 The kept tables of OpenStack Placement get their old names, and our tables are removed. On PostgreSQL and
 SQLite this is one transaction. On MySQL our tables are first renamed, so that no worker writes to them. On
-MySQL a row records the progress, and a second run continues from the recorded step. The outcome lists the
-content that the tables of OpenStack Placement cannot store.
+MySQL a row also records the progress, and a second run continues from the recorded step. The outcome lists
+the content that is lost, because the tables of OpenStack Placement cannot store it.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ from placement_extras.migration.importer import shorten_list
 from placement_extras.migration.stock_database import StockContent, read_stock
 from placement_extras.migration.stock_writer import carry_back
 
-# MySQL stores a FLOAT in 4 bytes and prints 6 significant digits, so our ratios are rounded before comparison
+# MySQL stores a FLOAT in 4 bytes and prints 6 significant digits, so our allocation ratios are rounded before
+# they are compared
 _FLOAT_DIGITS: Final = 6
-# maximum number of uuids in a note, because a note is one line, and a cloud may have thousands of
-# reservations
+# maximum number of uuids in a note. A note is one line, but a cloud can have thousands of reservations.
 _MAX_NAMED: Final = 10
 
 
 def expressible_content(after: PortableContent, source: StockContent) -> tuple[PortableContent, list[str]]:
-    """Return the content that OpenStack Placement's tables can store, and notes about all other content."""
+    """Return the content that the tables of OpenStack Placement can store, and notes about other content."""
     notes: list[str] = []
     things = dict(after.by_table)
-    # windows are lost, so nothing keeps their room
+    # holds keep room free for windows; they are left out, because OpenStack Placement has no windows
     holds = {uuid for (uuid,), (*_, kind, _generation) in things["consumers"].items() if kind == WINDOW_HOLD}
     if holds:
         things["consumers"] = {key: each for key, each in things["consumers"].items() if key[0] not in holds}
@@ -109,10 +109,10 @@ def expressible_content(after: PortableContent, source: StockContent) -> tuple[P
 
 
 class AbandonWay(StrEnum):
-    """The treatment of changes that were made after the adoption."""
+    """The way in which an abandonment treats changes that were made after the adoption."""
 
     REFUSE = "refuse"
-    """Abandon the adoption only if nothing has changed after it."""
+    """Abandon the adoption only if nothing has changed since."""
     CARRY_BACK = "carry back"
     """Write the changes back into the tables of OpenStack Placement."""
     DISCARD = "discard"
@@ -124,9 +124,9 @@ class AbandonOutcome:
     """Result of an abandonment.
 
     :param changes: a line for each change since the adoption.
-    :param notes: a line for each kind of content that is lost or changed, because the old tables cannot store
-        it.
-    :param is_discarded: whether the changes are dropped, rather than carried back.
+    :param notes: a line for each kind of content that is lost or changed, because the tables of OpenStack
+        Placement cannot store it.
+    :param is_discarded: whether the changes are dropped; otherwise, they are carried back.
     """
 
     changes: Sequence[str] = ()
@@ -139,10 +139,11 @@ def abandon_adoption(
 ) -> AbandonOutcome:
     """Give an adopted database back to OpenStack Placement.
 
-    :param owner: project and user of consumers without a row, the same as in the adoption.
-    :param way: the treatment of the changes since the adoption.
-    :raises Conflict: nothing was adopted, old tables or rights are missing, the old tables refuse a row, or a
-        change exists and ``way`` is ``AbandonWay.REFUSE``. The database is then unchanged.
+    :param owner: project and user of consumers that had no row in OpenStack Placement. It has to be the same
+        as in the adoption.
+    :param way: what happens to the changes since the adoption.
+    :raises Conflict: the database was not adopted, old tables or rights are missing, or the old tables refuse
+        a row; or ``way`` is ``AbandonWay.REFUSE`` and a change exists. The database is then unchanged.
     :raises Unavailable: the database does not answer, or another program uses its tables.
     """
     with migration.exclusive_connection(url) as conn:
@@ -159,12 +160,12 @@ def abandon_adoption(
             )
         relations.require_rights(conn, (*OURS, *(KEPT + name for name in STOCK)))
         if record.stage is AdoptionStage.ADOPTING:
-            # our tables are not complete yet, so no client has written to them
+            # the adoption was not complete, so no client has written to our tables
             restore_stock(conn)
             return AbandonOutcome()
         if relations.is_transactional(conn):
-            # our tables are locked before the comparison, because a write between comparison and rename would
-            # be lost
+            # our tables are locked before their content is compared, because a write after the comparison
+            # would be lost
             relations.lock_tables(conn, own_table_names(_table_names(conn)))
             outcome = _resolve_changes(conn, owner, way)
             restore_stock(conn)
@@ -177,8 +178,8 @@ def _by_steps(
 ) -> AbandonOutcome:
     if record.stage is AdoptionStage.ADOPTED:
         if way is AbandonWay.REFUSE:
-            # contents are compared before the renames, because renames interrupt running workers, and a
-            # refusal must not interrupt workers
+            # contents are compared before tables are renamed. A rename interrupts running workers, but a
+            # refused abandonment must not.
             _resolve_changes(conn, owner, way)
         record = AdoptionRecord(AdoptionStage.ABANDONING, record.revision, way)
         adoption.write(conn, record)
@@ -186,18 +187,17 @@ def _by_steps(
     outcome = AbandonOutcome()
     if record.way != adoption.CARRIED:
         relations.rename_tables(conn, {name: ASIDE + name for name in own_table_names(_table_names(conn))})
-        # A second run without an option treats the changes as the first run did.
+        # a second run without an option treats the changes in the way that the first run has recorded
         chosen = AbandonWay(record.way) if way is AbandonWay.REFUSE else way
         try:
             outcome = _resolve_changes(conn, owner, chosen, ASIDE)
         except ServiceError:
-            # the rollback removes the written rows; the renames are already committed on MySQL, so further
-            # renames undo them
+            # the rollback removes the written rows. MySQL has already committed the renames, so the tables
+            # are renamed again.
             conn.exec_driver_sql("ROLLBACK")
             cancel_abandonment(conn, record)
             raise
-        # the record is written in the transaction of the rows, so that a second run does not write the rows
-        # twice
+        # one transaction writes the rows and this record, so that a second run does not write the rows again
         adoption.write(conn, AdoptionRecord(AdoptionStage.ABANDONING, record.revision, adoption.CARRIED))
         relations.commit_step(conn)
     restore_stock(conn, ASIDE)
@@ -214,7 +214,8 @@ def _resolve_changes(
     """Refuse, carry back or discard the changes since the adoption.
 
     :param prefix: prefix of the names of our tables.
-    :raises Conflict: a change would be lost, or the old tables have other content than ours after the change.
+    :raises Conflict: ``way`` refuses changes and one exists, or the old tables differ from ours after the
+        changes were carried back.
     """
     source = read_stock(conn, owner, KEPT)
     before, after = read_portable(source), read_portable(own_content(conn, prefix))
@@ -231,8 +232,7 @@ def _resolve_changes(
             " '--discard' drops them."
         )
     carry_back(source, before, carried)
-    # the content is read again, because a type or a collation of the old tables may have changed a value when
-    # it was written
+    # the old tables are read again, because the type or collation of a column can change a written value
     arrived = read_portable(read_stock(conn, owner, KEPT))
     if left := compare_content(arrived, carried):
         lines = shorten_list(describe_changes(left, arrived, carried))
@@ -251,14 +251,14 @@ _LOST_NOTES: Final = {
     provider_attributes.name: "attributes of resource providers: OpenStack Placement has none, so {} are"
     " lost",
 }
-"""For each of our tables without an equivalent in OpenStack Placement, a note about its lost rows. ``{}``
+"""Notes about lost rows, one for each of our tables without an equivalent in OpenStack Placement. ``{}``
 stands for the number of rows.
 """
 
 
 def _lost_content(conn: sa.Connection, prefix: str) -> list[str]:
     """Return a note for each of our tables that has rows and no equivalent in OpenStack Placement."""
-    # a database of an older revision may lack a table
+    # a database of an older revision does not have all of these tables
     present = _table_names(conn)
     counts = {
         table: conn.execute(sa.select(sa.func.count()).select_from(sa.table(prefix + table))).scalar_one()
@@ -272,7 +272,7 @@ def _lost_content(conn: sa.Connection, prefix: str) -> list[str]:
 
 
 def _lost_windows(conn: sa.Connection, prefix: str) -> list[str]:
-    """Return a note that names future reservations, so that operators can inform their projects."""
+    """Return a note with the reservations that start later, so that operators can inform their projects."""
     own, plans, ends = (
         sa.table(prefix + table.name, *(sa.column(each) for each in names))
         for table, names in (

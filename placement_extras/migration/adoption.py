@@ -1,8 +1,8 @@
 """Adopts the database of OpenStack Placement in place, and removes the old tables later.
 
 The adoption renames and keeps the old tables, creates our tables beside them, and fills our tables. On
-PostgreSQL and SQLite, the adoption is one transaction, and so is the removal. On MySQL a row records the
-progress, and a second run continues from the recorded step.
+PostgreSQL and SQLite, the adoption is one transaction, and the removal of the old tables is another one. On
+MySQL a row records the progress, and a second run continues from the recorded step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from placement_extras.migration.importer import ImportOutcome
 from placement_extras.migration.stock_database import StockContent, StockTables, open_source, read_stock
 
 ASIDE: Final = "adopted_"
-"""Prefix that our tables get during an abandonment on MySQL, so that workers do not write to them."""
+"""Prefix that the names of our tables get during an abandonment on MySQL, so that no worker finds them."""
 
 _REVISION_TABLE: Final = "alembic_version"
 
@@ -37,21 +37,22 @@ OURS: Final = (
     *(table.name for each in reversed(tables.all_metadata()) for table in reversed(each.sorted_tables)),
     _REVISION_TABLE,
 )
-"""The names of our tables in the order of removal. A table comes before the tables that its foreign keys
-refer to."""
+"""The names of our tables in the order in which they are removed. A table comes before the tables that its
+foreign keys refer to.
+"""
 
 
 def adopt_database(
     url: str, owner: ConsumerOwnership, additional_classes: Iterable[str], *, skip_orphans: bool = False
 ) -> ImportOutcome:
-    """Copy all content into our tables, and keep the old tables.
+    """Copy all content of the tables of OpenStack Placement into our tables, and keep the old tables.
 
     A database that is already adopted stays unchanged.
 
-    :param owner: project and user of consumers that have allocations, but no row in the source.
-    :param skip_orphans: do not copy rows that refer to missing rows.
-    :raises Conflict: this is not a database of OpenStack Placement, or has content that our tables cannot
-        hold. The database is then unchanged.
+    :param owner: project and user for consumers that have allocations, but no row in the old tables.
+    :param skip_orphans: do not copy rows that refer to missing rows, instead of refusing them.
+    :raises Conflict: this is not a database of OpenStack Placement, or its content does not fit into our
+        tables. The database is then unchanged.
     :raises Unavailable: the database does not answer, another program uses it, or an abandonment is not
         complete.
     """
@@ -60,14 +61,15 @@ def adopt_database(
         record = state.record
         if record is None:
             record = AdoptionRecord(AdoptionStage.ADOPTING, _stock_revision(state))
-            # all reasons for a refusal are checked before the first change
+            # everything that could refuse the adoption is checked before the first change
             require_move_rights(conn)
             with _source_snapshot(url, conn, "", owner) as source:
                 importer.examine_source(source, skip_orphans=skip_orphans)
         elif record.stage in (AdoptionStage.ADOPTED, AdoptionStage.DROPPING):
             return ImportOutcome(False, TallyComparison())
         elif record.stage is AdoptionStage.ABANDONING:
-            # the old tables already contain the changes, so our tables are obsolete
+            # an abandonment has already carried the changes back to the old tables, so our tables are
+            # obsolete
             if record.way == adoption.CARRIED:
                 raise Unavailable(adoption.explain_adoption(None, record) or "")
             cancel_abandonment(conn, record)
@@ -76,10 +78,10 @@ def adopt_database(
         relations.commit_step(conn)
         try:
             return _move_tables(conn, url, record, owner, additional_classes, skip_orphans=skip_orphans)
-        # other exceptions are defects: the record stays, and a second run continues from it
+        # any other exception is a defect. The record then stays, so that a second run continues from it.
         except (ServiceError, exc.SQLAlchemyError):
             if not relations.is_transactional(conn):
-                # the rollback does not undo the renames, because MySQL has committed them
+                # MySQL has committed the renames, so the rollback does not undo them
                 conn.exec_driver_sql("ROLLBACK")
                 restore_stock(conn)
             raise
@@ -88,7 +90,7 @@ def adopt_database(
 def require_stock(url: str) -> None:
     """Check that the database at a URL can be adopted.
 
-    :raises Conflict: the database does not have a known revision of OpenStack Placement.
+    :raises Conflict: the schema of the database is not at a known revision of OpenStack Placement.
     """
     _stock_revision(migration.find_database(url))
 
@@ -105,10 +107,10 @@ def _stock_revision(state: migration.FoundDatabase) -> str:
 
 
 def require_move_rights(conn: sa.Connection) -> None:
-    """Check the rights of the database user, and that the names of renamed and new tables are free.
+    """Check the rights of the database user, and that the names for renamed and new tables are not in use.
 
-    :raises Conflict: a right is missing, or a table of another program has such a name. A later step would
-        treat such a table as ours.
+    :raises Conflict: a right is missing, or a table of another program has one of these names. A later step
+        would treat such a table as ours.
     """
     relations.require_rights(conn, STOCK)
     needed = {
@@ -133,20 +135,18 @@ def _move_tables(
     skip_orphans: bool,
 ) -> ImportOutcome:
     present = set(sa.inspect(conn).get_table_names())
-    # an interrupted run may have renamed some tables already
+    # perhaps an interrupted run has already renamed some of the tables
     ahead = [name for name in STOCK if name in present and KEPT + name not in present]
-    # the tables are locked before the renames, so that a worker of the old service that still runs waits, and
-    # then fails
+    # if a worker of the old service still runs, its requests wait for this lock, and fail after the renames
     relations.lock_tables(conn, ahead)
     relations.rename_tables(conn, {name: KEPT + name for name in ahead})
     migration.bring_up(conn)
     relations.commit_step(conn)
     with _source_snapshot(url, conn, KEPT, owner) as source:
-        # the transaction is not optimistic, because an optimistic write may need a second attempt, and this
-        # transaction has only one
+        # an optimistic write can need a second attempt, but the transaction of a move has only one attempt
         tx = WriteTransaction(conn, optimistic=False)
         outcome = importer.copy(tx, source, additional_classes, skip_orphans=skip_orphans)
-        # the stage is written in the transaction of the rows, so that the stage is never ahead of the rows
+        # one transaction writes the rows and the stage, so that the stage is never ahead of the rows
         adoption.write(tx.conn, AdoptionRecord(AdoptionStage.ADOPTED, record.revision))
     return outcome
 
@@ -155,18 +155,18 @@ def _move_tables(
 def _source_snapshot(
     url: str, conn: sa.Connection, prefix: str, owner: ConsumerOwnership
 ) -> Iterator[StockContent]:
-    """Open the tables with this prefix for reading in one snapshot; ``conn`` makes the move."""
+    """Open the tables with this prefix for reading in one snapshot, while ``conn`` moves them."""
     if relations.is_transactional(conn):
         yield read_stock(conn, owner, prefix)
     else:
-        # While a connection to MySQL streams a result, it cannot write. So a second connection reads the
-        # tables; it sees the new names, because the renames are committed.
+        # A connection to MySQL cannot write while it streams a result. So a second connection reads the
+        # tables. It finds the tables under their new names, because the renames are committed.
         with open_source(url, owner, prefix) as source:
             yield source
 
 
 def cancel_abandonment(conn: sa.Connection, record: AdoptionRecord) -> None:
-    """Undo the renames of an abandonment, and record the database as adopted."""
+    """Undo the renames of an abandonment, and record that the database is adopted."""
     present = set(sa.inspect(conn).get_table_names())
     relations.rename_tables(conn, {ASIDE + name: name for name in OURS if ASIDE + name in present})
     adoption.write(conn, AdoptionRecord(AdoptionStage.ADOPTED, record.revision))
@@ -190,8 +190,8 @@ def restore_stock(conn: sa.Connection, prefix: str = "") -> None:
 def own_table_names(present: set[str]) -> list[str]:
     """Return the names in ``present`` that belong to our tables.
 
-    Our schema and the schema of OpenStack Placement have some names in common. A table with a common name is
-    ours if the table of OpenStack Placement is kept under the prefix.
+    Some of our tables have the same names as tables of OpenStack Placement. A table with such a name is ours
+    if the table of OpenStack Placement is kept under its name with the prefix.
     """
     return [name for name in OURS if name in present and (name not in STOCK or KEPT + name in present)]
 
@@ -228,8 +228,8 @@ def drop_stock(url: str) -> Sequence[str]:
         names = _kept_names(conn)
         relations.require_rights(conn, names)
         relations.lock_tables(conn, names)
-        # the removal is recorded before the first table is removed, because an abandonment is impossible from
-        # here on
+        # the removal is recorded before the first table is removed, because an abandonment is impossible
+        # afterwards
         adoption.write(conn, replace(record, stage=AdoptionStage.DROPPING))
         relations.commit_step(conn)
         relations.drop_tables(conn, names)
@@ -250,7 +250,7 @@ def _adoption_record(conn: sa.Connection) -> AdoptionRecord:
 
 
 def _kept_names(conn: sa.Connection) -> list[str]:
-    """Return the kept tables in the order of removal: each before those that its foreign keys refer to."""
+    """Return the kept tables, each before the tables that its foreign keys refer to."""
     kept = {KEPT + name for name in STOCK}
     ordered = (name for name, _ in sa.inspect(conn).get_sorted_table_and_fkc_names() if name is not None)
     return [name for name in reversed(list(ordered)) if name in kept]

@@ -1,4 +1,4 @@
-"""Commands of ``placement-manage`` for moves from OpenStack Placement and back, such as ``db adopt``."""
+"""Commands of ``placement-manage`` that move a database from OpenStack Placement and back."""
 
 import logging
 import sys
@@ -20,8 +20,8 @@ from placement_extras.migration.stock_database import open_source
 
 LOG = logging.getLogger(__name__)
 
-# maximum characters that are read from a file, so that a wrong file, such as /dev/zero, does not fill the
-# memory
+# maximum number of characters that are read from a file. Without a maximum, a file without an end, such as
+# /dev/zero, would fill the memory.
 _MAX_URL: Final = 64 * 1024
 _STANDARD_INPUT: Final = "-"
 
@@ -41,7 +41,9 @@ def add_abandon_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of ``db abandon``."""
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument(
-        "--carry-back", action="store_true", help="write the changes since the adoption into the old tables"
+        "--carry-back",
+        action="store_true",
+        help="write the changes since the adoption into the tables of OpenStack Placement",
     )
     ways.add_argument("--discard", action="store_true", help="drop the changes since the adoption")
 
@@ -51,12 +53,12 @@ def add_drop_stock_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--yes",
         action="store_true",
-        help="remove the tables; without this option the command only lists them",
+        help="remove the old tables of OpenStack Placement; without this option the command only lists them",
     )
 
 
 def run_adopt(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Adopt the database of a stopped OpenStack Placement service in place; its tables are kept."""
+    """Adopt the database of a stopped OpenStack Placement service in place, and keep its tables."""
     url, owner = conf.placement_database.connection, incomplete_owner(conf)
     if arguments.dry_run:
         adoption_move.require_stock(url)
@@ -73,7 +75,7 @@ def run_adopt(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 
 
 def describe_adoption(outcome: importer.ImportOutcome) -> str:
-    """Describe an adoption to the operator: a table of the counts, notes, and the way back."""
+    """Describe an adoption to the operator: a table of the rows, notes, and the command that undoes it."""
     if not outcome.copied:
         return "The database is adopted already."
     return "\n".join(
@@ -87,7 +89,7 @@ def describe_adoption(outcome: importer.ImportOutcome) -> str:
 
 
 def comparison_text(comparison: TallyComparison) -> str:
-    """Return a table with the rows and sums in the source and in our database."""
+    """Return a table with the numbers and sums of rows in the source and in our database."""
     return table_text(
         ("Content", "Rows there", "Rows here", "Sum there", "Sum here"),
         [
@@ -100,9 +102,9 @@ def comparison_text(comparison: TallyComparison) -> str:
 def take_over(conf: cfg.ConfigOpts) -> str | None:
     """Adopt the database if the option ``[placement_database] adopt`` is set.
 
-    The function is a :class:`placement.maintenance.sync.Takeover`.
+    This function is a :class:`placement.maintenance.sync.Takeover`.
 
-    :return: a description for the operator; None if nothing had to be adopted.
+    :return: a description of the adoption for the operator; None if nothing was adopted.
     :raises Unavailable: the database does not answer, or cannot be adopted.
     """
     url = conf.placement_database.connection
@@ -126,7 +128,7 @@ def _is_stock(found: migration.FoundDatabase) -> bool:
 
 
 def run_abandon(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Give an adopted database back to OpenStack Placement, in its own tables. Stop this service first."""
+    """Give an adopted database back to OpenStack Placement, with its own tables. Stop this service first."""
     way = (
         AbandonWay.CARRY_BACK
         if arguments.carry_back
@@ -136,7 +138,7 @@ def run_abandon(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     )
     outcome = abandonment.abandon_adoption(conf.placement_database.connection, incomplete_owner(conf), way)
     if outcome.changes:
-        # a second run on MySQL may treat the changes as the options of the first run said
+        # on MySQL, the options of an interrupted first run can decide, so the outcome says what was done
         done = "dropped" if outcome.is_discarded else "carried back"
         print(importer.shorten_list(outcome.changes), f"All {len(outcome.changes)} are {done}.", sep="\n")
     print(*outcome.notes, "The database is that of OpenStack Placement again.", sep="\n")
@@ -146,7 +148,7 @@ def run_abandon(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 def run_drop_stock(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     """Remove the tables of OpenStack Placement that an adoption has kept.
 
-    After this, an abandonment is impossible.
+    Afterwards, an abandonment is impossible.
     """
     url = conf.placement_database.connection
     if not arguments.yes:
@@ -169,10 +171,11 @@ def add_import_arguments(parser: ArgumentParser) -> None:
         "source",
         nargs="?",
         metavar="SOURCE_URL",
-        help="SQLAlchemy URL of the database to copy; use --source-file for a URL with a password",
+        help="SQLAlchemy URL of the database of OpenStack Placement; if the URL has a password, use"
+        " --source-file instead",
     )
     named.add_argument(
-        "--source-file", metavar="FILE", help="file that holds the URL; '-' for standard input"
+        "--source-file", metavar="FILE", help="file with the URL of the database; '-' for standard input"
     )
     parser.add_argument("--dry-run", action="store_true", help="check both databases and write nothing")
     parser.add_argument(
@@ -209,7 +212,7 @@ def run_import(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 
 
 def _source_url(arguments: Namespace) -> str:
-    """Return the URL to copy, from the command line or the only one in ``--source-file``."""
+    """Return the URL of the database to copy, from the command line or from ``--source-file``."""
     if arguments.source_file is None:
         url: str = arguments.source
         warn_of_password("placement-manage", "SOURCE_URL", url, "give the URL by --source-file.")
@@ -222,7 +225,7 @@ def _source_url(arguments: Namespace) -> str:
                 text = file.read(_MAX_URL)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"--source-file {arguments.source_file} cannot be read: {error}") from error
-    # the file must have exactly one word; files usually end with a newline
+    # the file must contain exactly one word; blanks and line ends around the word are allowed
     if len(text.split()) != 1:
         raise InvalidRequest(
             f"--source-file {arguments.source_file} has to hold exactly one URL, and nothing else."

@@ -1,7 +1,7 @@
-"""The content of a database in one format, for our schema and the schema of OpenStack Placement.
+"""The content of a database, in one format for our schema and the schema of OpenStack Placement.
 
-The two databases of an import are read as rows with the same columns, so that rows can be counted, summed and
-compared. Differences are described one by one, with names and uuids.
+Both databases of an import are read as rows with the same columns, so that rows can be counted, summed and
+compared. Each difference is described with names and uuids.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from placement.db import tables
 
-# number of rows in memory at a time, which take a few megabytes
+# maximum number of rows in memory at the same time; they need a few megabytes
 BATCH_ROWS: Final = 5_000
 
 _SUMMED_COLUMNS: Final[Mapping[str, str | None]] = {
@@ -25,7 +25,7 @@ _SUMMED_COLUMNS: Final[Mapping[str, str | None]] = {
     "consumers": "generation",
     "allocations": "used",
 }
-"""The tables that are compared, each with the column to sum; None if the rows are only counted."""
+"""The tables that are compared, each with the column that is summed; None if the rows are only counted."""
 CONSUMERS: Final = "consumers (sum of generations)"
 _TITLES: Final = {
     "resource_providers": "resource providers (sum of generations)",
@@ -35,13 +35,13 @@ _TITLES: Final = {
     "consumers": CONSUMERS,
     "allocations": "allocations of {} (sum used)",
 }
-# columns that our schema computes from other columns, and the time, which a source may lack
+# these columns are not compared: our schema computes some from other columns, and a source can lack the time
 _NOT_COMPARED: Final = frozenset({"bucket", "change_seq", "described_seq", "root_id", "updated_at"})
 
 
 @dataclass(frozen=True, slots=True)
 class RowTally:
-    """The number of rows of a table, and the sum of one column; the sum is 0 if no column is summed."""
+    """The number of rows of a table, and the sum of one of its columns; 0 if no column is summed."""
 
     rows: int = 0
     total: int = 0
@@ -51,9 +51,9 @@ class RowTally:
 class DatabaseContent:
     """The content of a database, as queries that yield rows of our tables.
 
-    :param classes: names of resource classes by the id that inventories and allocations use.
-    :param traits: names of traits by the id that pairs of provider and trait use.
-    :param queries: for each of our tables, a query with the columns of this table.
+    :param classes: names of resource classes, by their ids in the rows of inventories and allocations.
+    :param traits: names of traits, by their ids in the rows of provider traits.
+    :param queries: for each of our tables, a query that yields rows with the columns of this table.
     """
 
     conn: sa.Connection
@@ -62,7 +62,7 @@ class DatabaseContent:
     queries: Mapping[str, sa.Select[Any]]
 
     def rows(self, table: str) -> Iterator[dict[str, Any]]:
-        """Read the rows of one of our tables in batches. A connection can have one such read at a time."""
+        """Read the rows of one of our tables in batches. A connection can execute one such read at a time."""
         # yield_per also asks the driver for a cursor on the server, if the database has such cursors
         result = self.conn.execute(self.queries[table], execution_options={"yield_per": BATCH_ROWS})
         columns = tuple(result.keys())
@@ -70,11 +70,11 @@ class DatabaseContent:
             yield self._finish_row(dict(zip(columns, row, strict=True)))
 
     def _finish_row(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Convert values of a row that SQL cannot convert. A subclass overrides this method."""
+        """Convert those values of a row that SQL cannot convert. A subclass overrides this method."""
         return row
 
     def row_tallies(self) -> dict[str, RowTally]:
-        """Return the number of rows and the sum for each title; the database computes these numbers."""
+        """Return the number of rows and the sum for each title. The database computes these numbers."""
         found: dict[str, RowTally] = {}
         for table, summed in _SUMMED_COLUMNS.items():
             rows = self.queries[table].subquery()
@@ -84,12 +84,12 @@ class DatabaseContent:
             ]
             if "resource_class_id" in rows.c:
                 by_class = sa.select(rows.c.resource_class_id, *columns).group_by(rows.c.resource_class_id)
-                # int() is needed, because sums of MySQL are decimals
+                # int() is needed, because MySQL returns sums as decimals
                 for class_id, count, total in self.conn.execute(by_class):
                     found[_TITLES[table].format(self.classes[class_id])] = RowTally(count, int(total))
             else:
                 count, total = self.conn.execute(sa.select(*columns).select_from(rows)).one()
-                # The sum of no rows is NULL.
+                # the sum over no rows is NULL
                 found[_TITLES[table]] = RowTally(count, int(total or 0))
         return found
 
@@ -97,7 +97,7 @@ class DatabaseContent:
         """Return a fingerprint of each table: a number that is equal for equal rows in any order.
 
         Fingerprints can be compared only within one process, because Python's hashes of texts differ
-        between processes. Times are left out, because the database of a source may have no times.
+        between processes. Times are left out, because some databases of a source have no times.
         """
         return {table: self._fingerprint_rows(self.rows(table)) for table in _SUMMED_COLUMNS}
 
@@ -105,20 +105,20 @@ class DatabaseContent:
         total = 0
         columns: list[str] = []
         for row in rows:
-            # columns are sorted, because the two databases may return the columns in different order
+            # columns are sorted, because the two databases can return them in different orders
             columns = columns or sorted(row.keys() - _NOT_COMPARED)
-            # ids of classes and traits differ between two databases, names do not
+            # ids of classes and traits are replaced by names, because ids differ between the two databases
             if "resource_class_id" in row:
                 row["resource_class_id"] = self.classes.get(row["resource_class_id"])
             if "trait_id" in row:
                 row["trait_id"] = self.traits.get(row["trait_id"])
-            # a sum, unlike a hash of the whole, does not depend on the order of the rows
+            # a sum of hashes does not depend on the order of the rows
             total += hash(tuple([row[column] for column in columns]))
         return total
 
 
 def own_content(conn: sa.Connection, prefix: str = "") -> DatabaseContent:
-    """Return the content of a database with our tables, of which the names begin with the prefix."""
+    """Return the content of our tables in a database. The names of these tables begin with the prefix."""
     metadata = sa.MetaData()
     named = {
         name: table.to_metadata(metadata, name=prefix + name)
@@ -157,9 +157,9 @@ class TallyComparison:
 
 
 ContentKey = tuple[str, ...]
-"""Uuids and names that identify an item in any database, such as (consumer, provider, class)."""
+"""Uuids and names that identify an item in each database: for example, (consumer, provider, class)."""
 TableContent = Mapping[ContentKey, tuple[Any, ...]]
-"""The content of a table: the values of each item by its key."""
+"""The content of a table: the values of each item, by the key of the item."""
 
 CUSTOM_PREFIX: Final = "CUSTOM_"
 INVENTORY_COLUMNS: Final = ("total", "reserved", "min_unit", "max_unit", "step_size", "allocation_ratio")
@@ -167,7 +167,7 @@ INVENTORY_COLUMNS: Final = ("total", "reserved", "min_unit", "max_unit", "step_s
 
 @dataclass(frozen=True)
 class PortableContent:
-    """The content of a database that clients can see, in memory.
+    """The content of a database, in memory, as far as clients can see it.
 
     The values of a provider are its id, its name, its generation and the uuid of its parent. The values of an
     inventory are :data:`INVENTORY_COLUMNS`. The values of a consumer are project, user, type and generation;
@@ -175,7 +175,7 @@ class PortableContent:
     resource classes and traits are included, because each release defines its standard classes and traits.
     All ids except the ids of providers are left out.
 
-    :param by_table: the values of each item by the name of our table and the key of the item.
+    :param by_table: the values of each item, by the name of our table and the key of the item.
     :param times: times of the last change in seconds since 1970, by table and key.
     """
 
@@ -184,7 +184,7 @@ class PortableContent:
 
 
 def read_portable(content: DatabaseContent) -> PortableContent:
-    """Read all content that clients can see into memory, with keys of names and uuids instead of ids."""
+    """Read all content that clients can see into memory. Keys have names and uuids instead of ids."""
     times: dict[str, dict[ContentKey, float]] = {}
     classes, traits = content.classes, content.traits
     uuids: dict[int, str] = {}
@@ -210,7 +210,7 @@ def read_portable(content: DatabaseContent) -> PortableContent:
         consumers[row["id"]] = row["uuid"]
         return (row["uuid"],)
 
-    # providers and consumers are read first, because the keys of other tables have their uuids
+    # providers and consumers are read first, because the keys of other tables contain their uuids
     providers = read(
         "resource_providers",
         provider_key,
@@ -223,7 +223,7 @@ def read_portable(content: DatabaseContent) -> PortableContent:
     )
     by_table = {
         "resource_providers": {
-            # ids of parents become uuids after the read, when the uuids of all providers are known
+            # ids of parents are replaced here, because now the uuids of all providers are known
             key: (*values, None if parent is None else uuids[parent])
             for key, (*values, parent) in providers.items()
         },
@@ -252,7 +252,7 @@ def read_portable(content: DatabaseContent) -> PortableContent:
             lambda row: (row["used"],),
         ),
     }
-    # a consumer without allocations does not exist for clients
+    # clients do not see a consumer without allocations
     held = {consumer for consumer, _, _ in by_table["allocations"]}
     by_table["consumers"] = {key: value for key, value in listed.items() if key[0] in held}
     for table, names in (("resource_classes", classes), ("traits", traits)):
@@ -303,7 +303,7 @@ _ITEM_NOUNS: Final = {
 def describe_changes(
     changes: Mapping[str, TableChange], before: PortableContent, after: PortableContent
 ) -> list[str]:
-    """Describe each change in one line; allocations and inventories, which matter most, come first."""
+    """Describe each change in one line. Allocations and inventories come first, because they matter most."""
     lines: list[str] = []
     for table in dict.fromkeys(("allocations", "inventories", *_ITEM_NOUNS)):
         if (change := changes.get(table)) is None:
@@ -331,7 +331,7 @@ def _describe_item(table: str, key: ContentKey, value: tuple[Any, ...]) -> str:
 
 
 def _previous_value(table: str, was: tuple[Any, ...], now: tuple[Any, ...]) -> str:
-    """Return the changed values of an item, old and new, as text in parentheses."""
+    """Return the old and new values of an item's changed columns, as a text in parentheses."""
     if table == "allocations":
         return f" (was {was[0]})"
     names: Sequence[str] = {

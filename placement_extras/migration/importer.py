@@ -1,6 +1,6 @@
 """Copies the content of an OpenStack Placement database into ours, in one transaction.
 
-Content that our tables cannot hold is refused before the first write.
+If our tables cannot hold some of the content, the copy is refused before the first write.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from placement_extras.migration.content import (
 )
 from placement_extras.migration.stock_database import StockContent, canonical_uuid
 
-# maximum of our columns for amounts: signed integers of 4 bytes
+# largest value of our columns for amounts, which are signed integers of 4 bytes
 _MAX_AMOUNT: Final = 2**31 - 1
 
 
@@ -67,7 +67,10 @@ def _aggregate_uuids(source: StockContent) -> Iterator[str]:
 
 
 def _check_spellings(what: str, texts: Iterable[str]) -> Iterator[str]:
-    """Describe texts that are no uuids, and two spellings of one uuid; ``what`` is their noun."""
+    """Describe texts that are not uuids, and uuids that occur in two spellings.
+
+    :param what: the noun for such a text in the description, such as "consumer".
+    """
     known: dict[str, str] = {}
     for text in texts:
         try:
@@ -75,17 +78,17 @@ def _check_spellings(what: str, texts: Iterable[str]) -> Iterator[str]:
         except InvalidRequest:
             yield f"{what} {text!r}: that is not a uuid"
             continue
-        # setdefault() returns this very object unless an earlier text is the same uuid
+        # setdefault() returns another object than ``text`` only if an earlier text is the same uuid
         if first is not text:
             yield f"{what} {text}: the same uuid as {first}, in another spelling"
 
 
 def _check_names(providers: Iterable[tuple[str, str | None]]) -> Iterator[str]:
-    """Describe providers with the name of another; a provider without a name has its uuid as the name."""
+    """Describe each provider with the name of an earlier one. A provider's uuid stands for a missing name."""
     known: dict[str, str] = {}  # uuid of the first provider by name
     for uuid, name in providers:
         first = known.setdefault(uuid if name is None else name, uuid)
-        # setdefault() returns this very object unless an earlier provider has the name
+        # setdefault() returns another object than ``uuid`` only if an earlier provider has this name
         if first is not uuid:
             yield f"resource provider {uuid}: {name or uuid!r} is the name of {first}, too"
 
@@ -99,10 +102,10 @@ def _check_amounts(source: StockContent) -> Iterator[str]:
         yield f"allocation of {used} {name} of resource provider number {provider} for {consumer}: too much"
 
 
-# maximum lines of a list in a message, which must fit on a screen
+# maximum number of lines of a list in a message, so that the message fits on a screen
 _MAX_SHOWN: Final = 20
 
-# order of the copy: a table comes after the tables that its foreign keys refer to
+# tables in the order in which they are copied: a table comes after the tables that its foreign keys refer to
 _TABLE_ORDER: Final = (
     "resource_providers",
     "inventories",
@@ -117,8 +120,8 @@ _TABLE_ORDER: Final = (
 class ImportOutcome:
     """Result of an import or an adoption.
 
-    :param copied: False if our database already had the same content, so nothing was copied.
-    :param comparison: the counts of both databases after the copy.
+    :param copied: False if nothing was copied, because our database already had the same content.
+    :param comparison: the numbers and sums of rows in both databases after the copy.
     :param notes: a line for each item that was corrected or not copied.
     """
 
@@ -128,10 +131,10 @@ class ImportOutcome:
 
 
 def examine_source(source: StockContent, *, skip_orphans: bool = False) -> list[str]:
-    """Describe each item that an import corrects or does not copy.
+    """Describe each item of the source that an import corrects or does not copy.
 
-    :param skip_orphans: do not copy rows that refer to missing rows.
-    :raises Conflict: an item cannot be copied; the message names it.
+    :param skip_orphans: do not copy rows that refer to missing rows, instead of refusing them.
+    :raises Conflict: an item cannot be copied. The message describes this item.
     """
     roots = _tree_roots(source)
     if refused := find_refusals(source):
@@ -150,8 +153,8 @@ def examine_source(source: StockContent, *, skip_orphans: bool = False) -> list[
         for provider_id, root in source.stored_roots().items()
         if root != (roots.of[provider_id] or provider_id)
     }
-    # rows of old releases lack a root until 'placement-manage db online_data_migrations' of OpenStack
-    # Placement has run
+    # rows that old releases have written lack a root until an operator runs 'placement-manage db
+    # online_data_migrations' of OpenStack Placement
     notes += [f"root provider set right: {name}" for name in source.provider_names(corrected)]
     notes += [
         "consumer without a record, gets generation 0, and project and user of [placement]"
@@ -178,7 +181,7 @@ def _tree_roots(source: StockContent) -> TreeRoots:
 
 
 def shorten_list(lines: Sequence[str]) -> str:
-    """Join the first lines with an indent, and end with the number of lines that are left out."""
+    """Join the first lines, each with an indent. A last line has the number of lines that are left out."""
     more = [f"... and {len(lines) - _MAX_SHOWN} more"] if len(lines) > _MAX_SHOWN else []
     return "\n".join(f"  {line}" for line in (*lines[:_MAX_SHOWN], *more))
 
@@ -188,16 +191,16 @@ def check_target(conn: sa.Connection, source: StockContent) -> bool:
 
     :raises Conflict: our database holds other content.
     """
-    # classes and traits do not count as content, because each 'db sync' creates the standard ones
+    # classes and traits do not count as content, because each 'db sync' creates standard classes and traits
     names = ("resource_providers", "consumers", "allocations")
     present = [conn.execute(sa.select(tables.metadata.tables[name]).limit(1)).first() for name in names]
     if not any(present):
         return False
     ours = own_content(conn)
-    # sums are compared first, because the database computes them fast, and their titles say where a
+    # sums are compared first, because the database computes them fast, and the title of a sum shows where the
     # difference is
     differences = TallyComparison.of_tallies(source.row_tallies(), ours.row_tallies()).different_titles
-    if not differences:  # different rows may have equal sums
+    if not differences:  # tables with different rows can have equal sums
         differences = _different_tables(source, ours)
     if differences:
         raise Conflict(
@@ -214,15 +217,15 @@ def run(
     *,
     skip_orphans: bool = False,
 ) -> ImportOutcome:
-    """Copy all content in one transaction. A database with the same content is left unchanged.
+    """Copy all content in one transaction. If our database already has this content, change nothing.
 
     Writers wait until the transaction ends. Running workers then read all content of the database again.
 
     :param additional_classes: names of resource classes that our service has in addition to the standard
         classes.
-    :param skip_orphans: do not copy rows that refer to missing rows.
-    :raises Conflict: the source cannot be copied, our database holds other content, or the copy differs from
-        the source. Nothing is changed then.
+    :param skip_orphans: do not copy rows that refer to missing rows, instead of refusing them.
+    :raises Conflict: the source cannot be copied, our database has other content, or the copy differs from
+        the source. Our database is then unchanged.
     :raises Unavailable: one of the databases does not answer.
     """
     return database.write(lambda tx: copy(tx, source, additional_classes, skip_orphans=skip_orphans))
@@ -237,8 +240,8 @@ def copy(
 ) -> ImportOutcome:
     """Copy all content like :func:`run`, but within a transaction of the caller."""
     notes = examine_source(source, skip_orphans=skip_orphans)
-    # the lock keeps all writers of a running service waiting, so that an empty database stays empty until the
-    # copy
+    # with this lock, all writers of a running service wait, so that an empty database stays empty until the
+    # copy is made
     tx.lock_buckets(buckets.ALL)
     if check_target(tx.conn, source):
         return ImportOutcome(False, _compare_tallies(source, tx.conn))
@@ -247,7 +250,7 @@ def copy(
     classes.make_standard_names(tx, additional_classes)
     _copy(tx, source)
     comparison = _compare_tallies(source, tx.conn)
-    # contents are compared inside the transaction, so that a faulty copy is rolled back
+    # contents are compared before the transaction ends, so that a faulty copy is rolled back
     differences = comparison.different_titles or _different_tables(source, own_content(tx.conn))
     if differences:
         raise Conflict(f"The copy differs from the source; nothing is changed:\n{shorten_list(differences)}")
@@ -274,7 +277,7 @@ def _copy(tx: WriteTransaction, source: StockContent) -> None:
     class_ids = _make_names(tx, source, resource_classes)
     trait_ids = _make_names(tx, source, traits)
     roots = _tree_roots(source).of
-    # no bucket counts these changes, because the new epoch makes workers read all rows anyway
+    # the counters of buckets are not incremented, because the new epoch makes workers read all rows anyway
     counters = {row.id: row.counter for row in tx.conn.execute(sa.select(change_buckets))}
 
     def own_rows(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -288,21 +291,21 @@ def _copy(tx: WriteTransaction, source: StockContent) -> None:
                 seq = counters[bucket]
                 row.update(root_id=roots[row["id"]], bucket=bucket, change_seq=seq, described_seq=seq)
             if "updated_at" in row:
-                # our columns for times do not allow NULL, which a source may have
+                # a source can have NULL here, but our columns for times do not allow NULL
                 row["updated_at"] = row["updated_at"] or tx.now
             yield row
 
     for name in _TABLE_ORDER:
         rows = source.rows(name)
-        # MySQL checks foreign keys row by row, so a provider comes after its parent
+        # MySQL checks foreign keys row by row, so each provider has to come after its parent
         _insert(tx.conn, name, own_rows(parents_first(rows) if name == "resource_providers" else rows))
-    # sequences of PostgreSQL do not notice ids that are inserted explicitly
+    # PostgreSQL does not advance a sequence when rows with explicit ids are inserted
     for table in (tables.resource_providers, tables.consumers):
         advance_sequence(tx.conn, table)
 
 
 def _make_names(tx: WriteTransaction, source: StockContent, table: sa.Table) -> dict[int, int]:
-    """Create missing names in our table, in the source's order; return our ids by those of the source."""
+    """Insert the source's names that our table lacks, in their order; return our ids by the source's ids."""
     present = set(tx.conn.execute(sa.select(table.c.name)).scalars())
     missing = [row for row in source.rows(table.name) if row["name"] not in present]
     rows = ({"name": row["name"], "updated_at": row["updated_at"] or tx.now} for row in missing)

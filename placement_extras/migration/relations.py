@@ -15,7 +15,8 @@ from sqlalchemy import exc
 from placement.db import errors
 from placement.exceptions import Conflict, Unavailable
 
-# finds the named tables that the current user does not own, because only an owner may rename a table
+# this query finds those of the named tables that the current user does not own, because only the owner of a
+# table is allowed to rename it
 _FOREIGN_TABLES: Final = sa.text(
     "SELECT c.relname FROM pg_class c"
     " WHERE c.oid IN (SELECT to_regclass(name) FROM unnest(CAST(:names AS text[])) AS name)"
@@ -23,9 +24,10 @@ _FOREIGN_TABLES: Final = sa.text(
 )
 _MAY_CREATE: Final = sa.text("SELECT current_schema(), has_schema_privilege(current_schema(), 'CREATE')")
 
-# RENAME TABLE needs ALTER and DROP on the old name, CREATE and INSERT on the new one
+# RENAME TABLE needs the rights ALTER and DROP for the old name, and CREATE and INSERT for the new name
 _NEEDED_RIGHTS: Final = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "ALTER", "INDEX")
-# rights on the whole server, then on the database; the server stores its name as a pattern for LIKE
+# this query returns rights on the whole server, then rights on the database. The server stores the name of a
+# database as a pattern for LIKE.
 _GRANTED_RIGHTS: Final = sa.text(
     "SELECT privilege_type FROM information_schema.user_privileges"
     " WHERE grantee = :me OR grantee LIKE '%PUBLIC%'"
@@ -38,9 +40,9 @@ _ENABLED_ROLES: Final = sa.text(
 
 
 def require_rights(conn: sa.Connection, tables: Iterable[str]) -> None:
-    """Raise Conflict with the right that the user lacks to rename, remove and create tables."""
+    """Raise Conflict if the user lacks a right to rename, remove and create tables."""
     if conn.dialect.name == "sqlite":
-        return  # SQLite has no users; a file that cannot be written fails at the first statement
+        return  # SQLite has no users; if the file cannot be written, the first statement fails
     is_postgresql = conn.dialect.name == "postgresql"
     missing = list(_missing_on_postgresql(conn, list(tables)) if is_postgresql else _missing_on_mysql(conn))
     if missing:
@@ -61,32 +63,32 @@ def _missing_on_postgresql(conn: sa.Connection, tables: list[str]) -> Iterator[s
 
 
 def _missing_on_mysql(conn: sa.Connection) -> Iterator[str]:
-    """Yield the rights that the user of a MySQL database lacks; users with a role are not checked."""
+    """Yield the rights that the user of a MySQL database lacks; nothing for a user with a role."""
     try:
-        # rights from a role cannot be read here, so the move is tried without a check
+        # the rights of a role cannot be read here, so the move begins without this check
         if conn.execute(_ENABLED_ROLES).scalar_one():
             return
-        # this is the account that the server matched, such as 'user'@'%'; it is split from the right, because
-        # a user name may contain an @
+        # current_user() returns the account that the server has chosen, such as user@%. The last @ separates
+        # user and host, because the name of a user can contain an @.
         user, _, host = conn.execute(sa.select(sa.func.current_user())).scalar_one().rpartition("@")
         granted = set(conn.execute(_GRANTED_RIGHTS, {"me": f"'{user}'@'{host}'"}).scalars())
     except (exc.ProgrammingError, exc.OperationalError):
-        return  # the server hides the tables of rights; without a right the move itself fails and is undone
+        return  # the server hides the tables of rights; if a right is missing, the move fails and is undone
     if lacking := [right for right in _NEEDED_RIGHTS if right not in granted]:
         yield f"it lacks {', '.join(lacking)}"
 
 
-_MAX_NAME: Final = 63  # maximum bytes of a name in PostgreSQL, which cuts longer names
-# This time is longer than any request of the service. A longer transaction hangs, or belongs to
-# another program.
+_MAX_NAME: Final = 63  # maximum number of bytes of a name in PostgreSQL, which cuts longer names
+# no request of the service takes so long; a longer transaction hangs, or belongs to another program
 _LOCK_SECONDS: Final = 60
 _LOCK_TRY_SECONDS: Final = 5
-"""Maximum seconds of one attempt to lock all tables. Another program may use one table in a transaction, and
-wait on a second connection for another table that is locked here. The database does not detect this deadlock.
-So each failed attempt releases its locks.
+"""Maximum seconds of one attempt to lock all tables. Another program can use one of the tables in a
+transaction, and at the same time wait on a second connection for a table that is locked here. The database
+does not detect this deadlock. So each failed attempt releases its locks.
 """
 
-# indexes of a table, and sequences that its columns own ('a' and 'i': automatic and internal dependencies)
+# this query finds the indexes of a table, and the sequences that its columns own ('a' and 'i': automatic and
+# internal dependencies)
 _BELONGINGS: Final = sa.text(
     """
     SELECT c.relname, CAST(c.relkind AS text) FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid
@@ -100,7 +102,7 @@ _BELONGINGS: Final = sa.text(
 
 
 def is_transactional(conn: sa.Connection) -> bool:
-    """Return whether a rollback undoes changes of tables. MySQL commits each change of a table at once."""
+    """Return whether a rollback undoes renames and removals of tables. MySQL commits these at once."""
     return conn.dialect.name in ("sqlite", "postgresql")
 
 
@@ -118,7 +120,7 @@ def lock_tables(conn: sa.Connection, tables: Iterable[str]) -> None:
     until = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
-            with conn.begin_nested():  # a rollback to the savepoint frees the locks of a failed attempt
+            with conn.begin_nested():  # if an attempt fails, the rollback to this savepoint frees its locks
                 conn.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_TRY_SECONDS}s'")
                 conn.exec_driver_sql(f"LOCK TABLE {names} IN ACCESS EXCLUSIVE MODE")
                 conn.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'")
@@ -131,11 +133,13 @@ def lock_tables(conn: sa.Connection, tables: Iterable[str]) -> None:
 
 
 def rename_tables(conn: sa.Connection, names: Mapping[str, str]) -> None:
-    """Rename either all given tables or no table; ``names`` has the new name by the old one.
+    """Rename all given tables; if this fails, rename none of them.
 
-    When PostgreSQL renames a table, its indexes and sequences keep their names. This function gives
-    them the prefix that the table gets, because the tables made next have indexes with the old names.
+    When PostgreSQL renames a table, the indexes and sequences of the table keep their names. This function
+    gives them the same prefix as the table, because tables that are created later have indexes with these
+    names.
 
+    :param names: the new name of each table, by its old name.
     :raises Unavailable: another program uses one of the tables.
     """
     if not names:
@@ -154,7 +158,8 @@ def rename_tables(conn: sa.Connection, names: Mapping[str, str]) -> None:
 def drop_tables(conn: sa.Connection, tables: Iterable[str]) -> None:
     """Remove tables.
 
-    No other table may refer to these tables, and a table has to come before the tables that it refers to.
+    No table outside of ``tables`` is allowed to refer to them. A table has to come before the tables that it
+    refers to.
 
     :raises Unavailable: another program uses one of the tables.
     """
@@ -174,12 +179,12 @@ def drop_tables(conn: sa.Connection, tables: Iterable[str]) -> None:
     try:
         _execute_patiently(conn, statement)
     finally:
-        if not conn.invalidated:  # a lost connection has no session to restore; the error names the cause
+        if not conn.invalidated:  # after a lost connection, there is no session to restore
             conn.exec_driver_sql("SET SESSION foreign_key_checks = 1")
 
 
 def _execute_patiently(conn: sa.Connection, statement: str) -> None:
-    """Execute a statement, which waits at most 60 seconds for other transactions of MySQL."""
+    """Execute a statement on MySQL. The statement waits at most 60 seconds for other transactions."""
     conn.exec_driver_sql(f"SET SESSION lock_wait_timeout = {_LOCK_SECONDS}")
     try:
         conn.exec_driver_sql(statement)
@@ -190,20 +195,20 @@ def _execute_patiently(conn: sa.Connection, statement: str) -> None:
 
 
 def commit_step(conn: sa.Connection) -> None:
-    """Commit a step of a move on MySQL; elsewhere the whole move is one transaction."""
+    """Commit a step of a move on MySQL. On other databases, the whole move is one transaction."""
     if not is_transactional(conn):
         conn.exec_driver_sql("COMMIT")
 
 
 def _rename_belongings(conn: sa.Connection, old: str, new: str) -> None:
     for name, kind in conn.execute(_BELONGINGS, {"name": old}).all():
-        # the index or sequence gets or loses the same prefix as the table
+        # the index or sequence gets the prefix that the table gets, or loses the prefix that the table loses
         if new.endswith(old):
             changed = new.removesuffix(old) + name
         else:
             changed = name.removeprefix(old.removesuffix(new))
         if changed == name or len(changed) > _MAX_NAME:
-            continue  # PostgreSQL could cut two long names to the same text
+            continue  # PostgreSQL would cut a longer name, and two long names could become equal
         what = "SEQUENCE" if kind == "S" else "INDEX"
         conn.exec_driver_sql(f"ALTER {what} {_quote_name(conn, name)} RENAME TO {_quote_name(conn, changed)}")
 

@@ -1,8 +1,8 @@
 """Reads the tables of OpenStack Placement, and yields their content as rows of our tables.
 
-OpenStack Placement has these tables in its releases from Stein to 2026.1. The consumer types may be missing,
-because they were added in Xena. After an adoption the names of these tables have a prefix, and our tables are
-in the same database.
+OpenStack Placement has these tables in its releases from Stein to 2026.1. Only releases from Xena on have the
+table of consumer types. After an adoption, the names of these tables have a prefix, and our tables are in the
+same database.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from placement_extras.migration.content import CONSUMERS, DatabaseContent, RowTa
 
 
 class StockTables:
-    """Descriptions of OpenStack Placement's tables for SQLAlchemy, with a prefix before each name."""
+    """Descriptions of OpenStack Placement's tables for SQLAlchemy. Each name of a table has the prefix."""
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
@@ -76,13 +76,13 @@ class StockTables:
         self.provider_aggregates = self._add_pairs("resource_provider_aggregates", "aggregate_id")
 
     def _add_table(self, name: str, /, **columns: Any) -> sa.Table:
-        # ``name`` is positional only, because a column may be called ``name``, too
+        # ``name`` is a positional-only parameter, because the keyword ``name`` can be a column
         typed = {"id": sa.Integer, **columns, "created_at": sa.DateTime, "updated_at": sa.DateTime}
         listed = (sa.Column(column, kind) for column, kind in typed.items())
         return sa.Table(self._prefix + name, self.metadata, *listed)
 
     def _add_pairs(self, name: str, column: str) -> sa.Table:
-        """Describe a table that assigns traits or aggregates to resource providers; it has no ids."""
+        """Describe a table that assigns traits or aggregates to resource providers. Its rows have no ids."""
         return sa.Table(
             self._prefix + name,
             self.metadata,
@@ -98,10 +98,9 @@ class StockContent(DatabaseContent):
     """The content of a database of OpenStack Placement, read in one snapshot.
 
     :param tables: the descriptions of the tables that the queries read.
-    :param owner: project and user of consumers for which the source has no project or user.
-    :param unknown_consumers: new ids, by uuid, for the consumers that have allocations but no row in the
-        source.
-    :param leftovers: descriptions of rows that refer to missing rows; no query yields these rows.
+    :param owner: project and user for consumers without a project or user in the source.
+    :param unknown_consumers: new ids, by uuid, for consumers that have allocations but no row in the source.
+    :param leftovers: descriptions of rows that refer to missing rows. The queries leave out these rows.
     :param has_types: whether the schema has consumer types.
     """
 
@@ -121,14 +120,14 @@ class StockContent(DatabaseContent):
             if row["consumer_id"] is None:
                 row["consumer_id"] = self.unknown_consumers[consumer]
         if "used" in row:
-            row["used"] = int(row["used"])  # sums of MySQL are decimals
-        # the source stores times in UTC without a zone
+            row["used"] = int(row["used"])  # MySQL returns sums as decimals
+        # times in the source are in UTC, and have no time zone
         if isinstance(row.get("updated_at"), datetime):
             row["updated_at"] = row["updated_at"].replace(tzinfo=UTC).timestamp()
         return row
 
     def rows(self, table: str) -> Iterator[dict[str, Any]]:
-        """Read the rows of one of our tables in batches. Consumers without a row in the source come last."""
+        """Read rows as one of our tables would have them. Consumers without a row in the source come last."""
         yield from super().rows(table)
         if table == "consumers":
             for consumer, consumer_id in self.unknown_consumers.items():
@@ -150,17 +149,17 @@ class StockContent(DatabaseContent):
         return found
 
     def provider_parents(self) -> dict[int, int | None]:
-        """Return, by the id of each provider, the id of its parent; None for a root."""
+        """Return the id of each provider's parent, by the id of the provider; None for a root."""
         p = self.tables.providers
         query = sa.select(p.c.id, p.c.parent_provider_id)
-        # for mypy, which does not accept rows as the pairs that dict() needs
+        # dict() would do the same, but mypy does not accept rows as pairs
         return {provider_id: parent for provider_id, parent in self.conn.execute(query)}  # noqa: C416
 
     def stored_roots(self) -> dict[int, int | None]:
-        """Return, by the id of each provider, the stored id of its root; None if the root is missing."""
+        """Return the stored id of each provider's root, by the id of the provider; None if none is stored."""
         p = self.tables.providers
         query = sa.select(p.c.id, p.c.root_provider_id)
-        # for mypy, which does not accept rows as the pairs that dict() needs
+        # dict() would do the same, but mypy does not accept rows as pairs
         return {provider_id: root for provider_id, root in self.conn.execute(query)}  # noqa: C416
 
     def ownerless_consumers(self) -> list[str]:
@@ -170,7 +169,8 @@ class StockContent(DatabaseContent):
         query = (
             sa.select(held.c.uuid)
             .join(t.consumers, t.consumers.c.id == held.c.id)
-            # both tables are joined again, because the query of consumers already replaces a missing owner
+            # projects and users are joined again, because the query for consumers replaces missing ones by
+            # ``owner``
             .outerjoin(t.projects, t.projects.c.id == t.consumers.c.project_id)
             .outerjoin(t.users, t.users.c.id == t.consumers.c.user_id)
             .where(sa.or_(t.projects.c.id.is_(None), t.users.c.id.is_(None)))
@@ -206,7 +206,7 @@ def open_source(url: str, owner: ConsumerOwnership, prefix: str = "") -> Iterato
 
     :param owner: project and user of consumers that have allocations, but no row in the source.
     :param prefix: prefix of the names of the tables.
-    :raises InvalidRequest: the URL cannot be used, or names no database of OpenStack Placement.
+    :raises InvalidRequest: the URL cannot be used, or its database is not one of OpenStack Placement.
     """
     engine = _source_engine(url)
     try:
@@ -240,7 +240,8 @@ def _sqlite_engine(url: URL) -> sa.Engine:
 
     @sa.event.listens_for(engine, "connect")
     def _set_read_only(connection: Any, record: object) -> None:
-        # the driver must not begin transactions; the event below does, so that all reads share one snapshot
+        # the driver must not begin transactions. The event "begin" below does this, so that all reads share
+        # one snapshot.
         connection.isolation_level = None
         connection.execute("PRAGMA query_only = ON")
 
@@ -252,17 +253,18 @@ def _sqlite_engine(url: URL) -> sa.Engine:
 
 
 def read_stock(conn: sa.Connection, owner: ConsumerOwnership, prefix: str = "") -> StockContent:
-    """Return the content of the database of a connection.
+    """Return the content of a database of OpenStack Placement.
 
-    The content is read later, by its queries. All queries have to run in the current transaction of the
-    connection, which must be a snapshot.
+    The rows are read later, by the queries of the content. All queries have to run in the current transaction
+    of the connection, which must be a snapshot.
 
     :param prefix: prefix of the names of the tables, see :class:`StockTables`.
     :raises InvalidRequest: a table or a column of OpenStack Placement is missing.
     """
     t = StockTables(prefix)
     has_types = _check_schema(conn, t)
-    # before Xena no table had the standard classes; the id of a standard class is its position in this list
+    # before Xena, no table contains the standard classes, and the id of a standard class is its position in
+    # this list
     classes = dict(enumerate(os_resource_classes.STANDARDS))
     classes |= _names_by_id(conn, t.classes)
     held = _held_amounts(t, set(classes))
@@ -321,7 +323,7 @@ def _held_amounts(t: StockTables, class_ids: set[int]) -> sa.Select[Any]:
             a.consumer_id.label("consumer_uuid"),
             a.resource_provider_id.label("provider_id"),
             a.resource_class_id,
-            # no key of the source forbids several rows of one combination, so the rows are summed
+            # the source allows several rows with the same consumer, provider and class, so amounts are summed
             sa.func.sum(a.used).label("used"),
             sa.func.max(_changed_at(t.allocations)).label("updated_at"),
         )
@@ -338,7 +340,7 @@ def _content_queries(
     providers = sa.select(
         p.id,
         p.uuid,
-        # both columns allow NULL in the source, but our columns do not
+        # in the source, name and generation can be NULL, which our columns do not allow
         sa.func.coalesce(p.name, p.uuid).label("name"),
         sa.func.coalesce(p.generation, 0).label("generation"),
         p.parent_provider_id.label("parent_id"),
@@ -364,8 +366,8 @@ def _content_queries(
         .join(t.providers, p.id == t.provider_traits.c.resource_provider_id)
         .join(t.traits, t.traits.c.id == t.provider_traits.c.trait_id)
     )
-    # uuids are compared in one spelling, because two spellings of an aggregate would become two equal rows of
-    # our table
+    # uuids of aggregates are converted to one spelling, because two spellings of an aggregate would become
+    # two equal rows of our table
     spelled_alike = sa.func.lower(sa.func.replace(t.aggregates.c.uuid, "-", ""))
     aggregates = (
         sa.select(
@@ -416,7 +418,7 @@ def _content_queries(
 
 
 def _unknown_consumers(conn: sa.Connection, t: StockTables, held: sa.Select[Any]) -> dict[str, int]:
-    """Return new ids, by uuid, for consumers with allocations but no row, as before Rocky."""
+    """Return new ids, by uuid, for consumers with allocations but no row, which is data from before Rocky."""
     each = held.subquery()
     query = (
         sa.select(each.c.consumer_uuid)
@@ -425,13 +427,13 @@ def _unknown_consumers(conn: sa.Connection, t: StockTables, held: sa.Select[Any]
         .distinct()
     )
     last = conn.execute(sa.select(sa.func.max(t.consumers.c.id))).scalar() or 0
-    # uuids are sorted, so that two runs over the same source give the same ids
+    # uuids are sorted, so that two runs with the same source choose the same ids
     found = sorted(conn.execute(query).scalars())
     return {consumer: consumer_id for consumer_id, consumer in enumerate(found, last + 1)}
 
 
 def _find_leftovers(conn: sa.Connection, t: StockTables, class_ids: set[int]) -> Iterator[str]:
-    """Describe rows that refer to missing rows, which clients do not see, and which are not copied."""
+    """Describe rows that refer to missing rows. Clients do not see these rows, and they are not copied."""
     p, known = t.providers.c, sorted(class_ids)
     for table, what in ((t.inventories, "inventory"), (t.allocations, "allocation")):
         amount = table.c.total if table is t.inventories else table.c.used

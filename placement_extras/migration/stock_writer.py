@@ -1,7 +1,7 @@
 """Writes the changes since an adoption into the tables of OpenStack Placement.
 
-Rows without a change keep their ids and times. New resource providers get the ids that they have in our
-tables, because the comparison of contents includes these ids. All other new rows get the next free id.
+Unchanged rows keep their ids and times. New resource providers get the ids that they have in our tables,
+because the comparison of contents includes these ids. Each other new row gets the next free id of its table.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ from placement_extras.migration.stock_database import StockContent, canonical_uu
 # OpenStack Placement gives custom resource classes ids from this number on
 _FIRST_CUSTOM_CLASS: Final = 10_000
 RowValues = dict[str, Any]
-"""Values of a row, or the values that select rows, by the name of the column."""
+"""The values of a row, or the values by which rows are selected, by the name of the column."""
 
 
 def carry_back(source: StockContent, before: PortableContent, after: PortableContent) -> None:
@@ -39,8 +39,8 @@ def carry_back(source: StockContent, before: PortableContent, after: PortableCon
     :param after: the result of :func:`.expressible_content`.
     :raises Conflict: a table refuses a row.
     """
-    # these providers have another id than before, because they were removed and created again with the same
-    # uuid
+    # the uuids of these providers have other ids than before: each provider was removed, and created again
+    # with the same uuid
     replaced = {
         key
         for key, value in before.by_table["resource_providers"].items()
@@ -51,8 +51,8 @@ def carry_back(source: StockContent, before: PortableContent, after: PortableCon
 
 
 def _without_providers(content: PortableContent, providers: set[str]) -> PortableContent:
-    """Return the content without the given resource providers, and without the rows that refer to them."""
-    # position of the provider's uuid in the keys of each table
+    """Return the content without these resource providers and without the items that refer to them."""
+    # by table, the position of the provider's uuid in the key of an item
     at = {
         "resource_providers": 0,
         "inventories": 0,
@@ -84,23 +84,23 @@ class _StockWriter:
         self._after = after
         self._changes = changes
         self._replaced = replaced
-        # ids of providers by uuid: before the changes and after them
+        # the ids of providers by uuid, before the changes (_was) and after them (_is)
         self._was = {uuid: value[0] for (uuid,), value in before.by_table["resource_providers"].items()}
         self._is = {uuid: value[0] for (uuid,), value in after.by_table["resource_providers"].items()}
         self._classes = {name: row_id for row_id, name in source.classes.items()}
         self._traits = {name: row_id for row_id, name in source.traits.items()}
-        # OpenStack Placement stores times in UTC without a zone and without fractions
+        # OpenStack Placement stores times in UTC, without a time zone and without fractions of a second
         self._now = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
         stored = self._conn.execute(sa.select(self._tables.consumers.c.uuid)).scalars()
         held = self._conn.execute(sa.select(self._tables.allocations.c.consumer_id).distinct()).scalars()
-        # by uuid, the spelling in the source; this spelling may have capitals or no dashes
+        # the spelling of each consumer's uuid in the old tables, which can have capitals or no dashes
         self._spelled = {canonical_uuid(each): each for each in (*stored, *held)}
 
     def run(self) -> None:
-        """Remove, change and add rows; a row is added before, and removed after, rows that refer to it."""
+        """Remove, change and add rows; add a row before, and remove it after, the rows that refer to it."""
         for table in self._tables.metadata.sorted_tables:
             if "id" in table.c and (self._source.has_types or table is not self._tables.types):
-                # a conversion from another kind of database may have left a sequence below the highest id
+                # if the database was converted from another kind, the sequence can be below the highest id
                 advance_sequence(self._conn, table)
         self._remove_rows()
         self._write_providers()
@@ -110,9 +110,9 @@ class _StockWriter:
         self._write_pairs()
         self._write_consumers()
         self._write_allocations()
-        # names are removed last, because inventories and traits of providers refer to these names until here
+        # removed names are deleted last, because inventories and traits of providers refer to them until here
         self._remove_names()
-        # providers are inserted with explicit ids, which the sequence does not notice
+        # providers are inserted with explicit ids, and the sequence does not advance for such ids
         advance_sequence(self._conn, self._tables.providers)
 
     def _table_change(self, table: str) -> TableChange:
@@ -164,11 +164,12 @@ class _StockWriter:
             t.consumers,
             ({"uuid": self._spelled.get(key[0], key[0])} for key in self._table_change("consumers").gone),
         )
-        # providers refer to each other, so the references are cleared before the rows are removed
+        # removed providers refer to each other, so these references are cleared before the rows are deleted
         self._update(
             t.providers, ({"id": row_id} for row_id in gone), root_provider_id=None, parent_provider_id=None
         )
-        # rows that stay may refer to a removed provider, too; _write_parents() sets the new references later
+        # remaining providers can also refer to a removed one; _write_parents() sets their new references
+        # later
         for column in (t.providers.c.root_provider_id, t.providers.c.parent_provider_id):
             for row_id in gone:
                 self._conn.execute(sa.update(t.providers).where(column == row_id).values({column: None}))
@@ -178,8 +179,8 @@ class _StockWriter:
         table, change = self._tables.providers, self._table_change("resource_providers")
         values = self._after.by_table["resource_providers"]
         changed = [key for key in change.changed if key not in self._replaced]
-        # two providers may have exchanged their unique names, so all names are cleared before the first is
-        # set
+        # names are unique, and two providers can have exchanged their names, so all names are cleared before
+        # the first new name is written
         self._update(table, ({"id": values[key][0]} for key in changed), name=None)
         rows = ((key, values[key], self._change_time("resource_providers", key)) for key in change.new)
         self._insert(
@@ -201,7 +202,7 @@ class _StockWriter:
             self._update(table, [{"id": row_id}], name=name, generation=generation, updated_at=time)
 
     def _write_parents(self) -> None:
-        """Set differing parents and roots of providers; a new parent changes the roots of all descendants."""
+        """Write parents and roots that have changed. A new parent can change the roots of all descendants."""
         table = self._tables.providers
         parents = {
             row_id: None if parent is None else self._is[parent]
@@ -218,7 +219,7 @@ class _StockWriter:
 
     def _write_names(self) -> None:
         t = self._tables
-        # the column has no autoincrement in the old schema, so the ids are counted here
+        # the old schema does not generate the ids of resource classes, so the next ids are chosen here
         last = max(_FIRST_CUSTOM_CLASS - 1, *self._classes.values())
         used = {name for _, name in self._table_change("inventories").new}
         missing = {
@@ -273,7 +274,7 @@ class _StockWriter:
         new = self._table_change("provider_aggregates").new
         known = self._aggregate_ids()
         missing = sorted({aggregate for _, aggregate in new} - known.keys())
-        # if a uuid is stored in several spellings, the oldest row is used
+        # if several rows have the same uuid in different spellings, the oldest row is used
         by_name = {name: min(ids) for name, ids in known.items()}
         by_name |= self._ids_of(t.aggregates, t.aggregates.c.uuid, missing)
         self._insert(
@@ -285,7 +286,7 @@ class _StockWriter:
         )
 
     def _aggregate_ids(self) -> dict[str, list[int]]:
-        """Return ids of aggregates by uuid. The source may store an aggregate in several spellings."""
+        """Return ids of aggregates by uuid. Several rows can have the same uuid in different spellings."""
         column = self._tables.aggregates.c
         by_name: dict[str, list[int]] = {}
         for row_id, name in self._conn.execute(
@@ -302,7 +303,7 @@ class _StockWriter:
         users = self._ids_of(t.users, t.users.c.external_id, {values[key][1] for key in keys})
         kinds = {values[key][2] for key in keys} - {None}
         types = self._ids_of(t.types, t.types.c.name, kinds) if kinds else {}
-        # a consumer without allocations is not in the content, but may still have a row
+        # the content has no consumers without allocations, but such a consumer can still have a row
         stored = set(self._conn.execute(sa.select(t.consumers.c.uuid)).scalars())
         rows: list[RowValues] = []
         for key in keys:
@@ -335,7 +336,7 @@ class _StockWriter:
         )
 
     def _ids_of(self, table: sa.Table, column: sa.Column[Any], names: Iterable[str]) -> dict[str, int]:
-        """Return ids by name from a table of names; missing names are inserted."""
+        """Return the ids of these names in a table of names; insert missing names."""
         wanted = set(names)
         query = sa.select(column, table.c.id)
         # names are compared in Python, because the usual collations of MySQL treat names in other capitals as
@@ -393,7 +394,7 @@ def _row_batches(rows: Iterable[RowValues]) -> Iterator[Sequence[RowValues]]:
 
 @contextmanager
 def _refusal_named(table: sa.Table) -> Iterator[None]:
-    """Convert an error of the database in this context to a Conflict that names the table."""
+    """Convert an error of the database within this context to a Conflict that has the name of the table."""
     try:
         yield
     except (exc.IntegrityError, exc.DataError) as error:

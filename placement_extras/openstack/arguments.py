@@ -1,4 +1,4 @@
-"""Options of the commands of ``openstack`` for claims and reservations, and the fields that they give."""
+"""Options of the commands of ``openstack`` for claims and reservations, and the fields for their requests."""
 
 import argparse
 from typing import Any
@@ -16,7 +16,7 @@ from placement_extras.openstack.requests import add_repeated, parse_pairs, root_
 
 
 def add_request_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments for a query or a flavor, its owner, the hosts and the order."""
+    """Add the arguments for a query or a flavor, the owner of the consumer, the hosts and their order."""
     add_place_arguments(parser)
     parser.add_argument("--project-id", metavar="<project>", required=True, help="Project of the consumer")
     parser.add_argument("--user-id", metavar="<user>", required=True, help="User of the consumer")
@@ -29,7 +29,7 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_place_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments for a query or a flavor, and the hosts."""
+    """Add the arguments for a query or a flavor, and for the hosts that the service can choose."""
     add_source_arguments(parser)
     parser.add_argument(
         "--query-version",
@@ -92,12 +92,12 @@ def joint_fields(
 
 
 def request_fields(asking: command.Command, parsed_args: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields for a request, its hosts, its owner and its order."""
+    """Return the fields for a query or a flavor, the hosts and their order, and the owner of the consumer."""
     return _place_fields(asking, parsed_args) | owner_fields(parsed_args)
 
 
 def owner_fields(parsed_args: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields for the owner of a claim or a reservation, and the order of hosts."""
+    """Return the fields for the owner of a claim or a reservation, and for the order of hosts."""
     body: dict[str, Any] = {"project_id": parsed_args.project_id, "user_id": parsed_args.user_id}
     try:
         weights = parse_pairs(parsed_args.order, "--order", "<weight>")
@@ -123,7 +123,7 @@ def _place_fields(
 
 
 def given_fields(parsed_args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return those of the named options that the user has given, as fields of a body."""
+    """Return the fields of a body for options with these names; leave out options that are not given."""
     return {name: getattr(parsed_args, name) for name in names if getattr(parsed_args, name) is not None}
 
 

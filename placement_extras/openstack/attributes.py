@@ -27,7 +27,7 @@ class ListAttributes(command.Lister):
 
 
 class SetProviderAttributes(command.Lister):
-    """Set attributes of a resource provider. Attributes that are not named stay unchanged.
+    """Set attributes of a resource provider. All its other attributes stay unchanged.
 
     A value of --attribute that looks like a number is stored as a number. A value of --text is always stored
     as text:
@@ -99,8 +99,8 @@ def _replace(
     present: Mapping[str, Any],
     attributes: Mapping[str, Any],
 ) -> ShownTable:
-    # PUT replaces all attributes; the generation prevents the loss of attributes that another client sets
-    # meanwhile
+    # PUT replaces all attributes. Because of the generation, the request fails if another client has set an
+    # attribute meanwhile, so that this attribute is not lost.
     body = {
         "attributes": attributes,
         "resource_provider_generation": present["resource_provider_generation"],

@@ -26,20 +26,20 @@ from placement_extras.openstack.requests import (
 
 _CLAIMS: Final = "/ext/v1/claims"
 _CONFLICT_TEXT: Final = "consumer generation conflict"
-"""Text in the service's error for a wrong generation."""
+"""Text in the error with which the service refuses a wrong generation of a consumer."""
 _GENERATIONS_VERSION: Final = "1.28"
-"""First microversion that shows allocations together with the generation of their consumer."""
+"""First microversion in which the answer with allocations also has the generation of their consumer."""
 CLAIM_COLUMNS: Final = (
     *("#", "host", "resource_provider", "resources", "score"),
     *("consumer", "generation", "expires_at"),
 )
-"""The columns of a claim and of its alternates (further choices)."""
+"""The columns of a claim and of its alternates, which are choices on other hosts."""
 
 TableRow = tuple[Any, ...]
 
 
 class CreateClaim(command.Lister):
-    """Find a candidate and claim it in one call.
+    """Find an allocation candidate and claim it in one call.
 
     The query is the query string of GET /allocation_candidates:
 
@@ -49,10 +49,11 @@ class CreateClaim(command.Lister):
 
       openstack allocation claim create --vcpus 4 --ram 8192 --project-id web --user-id ann
 
-    The table has a line for each resource provider. Lines with the number 0 are the claim; lines with numbers
-    from 1 on are alternates. The column "score" is filled if the claim has an order or a soft policy, and
-    "expires_at" if the claim expires or has an end time. A dry run claims nothing, so its columns "consumer",
-    "generation" and "expires_at" are empty. If no host fits, the command shows the reasons.
+    The table has a line for each resource provider. Lines with the number 0 are the claim. Lines with numbers
+    from 1 on are alternates, which are choices on other hosts. The column "score" has a value if the claim
+    has an order or a soft policy. The column "expires_at" has a value if the claim expires or has an end
+    time. A dry run claims nothing, so its columns "consumer", "generation" and "expires_at" are empty. If no
+    host fits, the command shows the reasons.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -70,47 +71,47 @@ class CreateClaim(command.Lister):
             "--generation",
             metavar="<number>",
             type=int,
-            help="Current generation of an existing consumer; the claim then replaces the allocations"
-            " of this consumer",
+            help="Current generation of an existing consumer; the claim replaces the allocations of this"
+            " consumer. Without this option, the consumer must not have allocations yet",
         )
         parser.add_argument(
             "--reservation",
             metavar="<uuid>",
-            help="UUID of the reservation from which the claim gets its resources",
+            help="UUID of the reservation from which the claim takes its resources",
         )
         parser.add_argument(
             "--group",
             metavar="<name>",
-            help="Name of the group that the consumer joins; --policy relates to the members of this group",
+            help="Name of the group that the consumer joins; --policy is a rule for the hosts of this group",
         )
         parser.add_argument(
             "--policy",
             choices=("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"),
-            help="Rule for the hosts of this consumer and the other members of --group (default:"
-            " anti-affinity)",
+            help="Whether the consumer gets the same host as other members of --group, or another host"
+            " (default: anti-affinity)",
         )
         add_topology(parser)
         parser.add_argument(
             "--alternates",
             metavar="<number>",
             type=int,
-            help="Number of choices on other hosts to show after the claim",
+            help="Number of choices on other hosts that the command shows below the claim",
         )
         _add_expires_in(parser, "Seconds after which the claim expires, unless it is confirmed")
         parser.add_argument(
             "--ends-at",
             metavar="<time>",
-            help="Time when the claim ends, such as 2026-12-24T18:00:00Z (UTC); required for a claim from a"
-            " reservation with a start",
+            help="Time when the claim ends, such as 2026-12-24T18:00:00Z (UTC). A claim from a reservation"
+            " with a start needs this option",
         )
         parser.add_argument(
             "--preemptible",
             dest="min_duration",
             metavar="<seconds>",
             type=int,
-            help="Make a claim that lasts at least this number of seconds, and ends when a reservation needs"
-            " its resources, or at --ends-at. The service chooses the host on which the claim can last"
-            " longest",
+            help="Make a claim that keeps its resources for at least this number of seconds. Afterwards, the"
+            " claim ends when a reservation needs these resources, at --ends-at at the latest. The service"
+            " chooses the host on which the claim can last longest",
         )
         add_on_end(
             parser,
@@ -141,7 +142,7 @@ class CreateClaim(command.Lister):
         try:
             (claimed,) = request_extension(self, "POST", _CLAIMS, json=body)["claims"]
         except exceptions.Conflict as error:
-            # other causes have the same status, and their texts are sufficient by themselves
+            # conflicts of other kinds have the same status, and their texts need no addition
             if _CONFLICT_TEXT not in str(error):
                 raise
             raise exceptions.CommandError(
@@ -150,7 +151,7 @@ class CreateClaim(command.Lister):
             ) from None
         print_warnings(self, claimed.get("warnings", ()))
         held: TableRow = tuple(claimed[name] for name in ("consumer_uuid", "consumer_generation"))
-        # an earlier service has no ends
+        # a service of an earlier release sends no field "ends_at"
         held += (claimed["expires_at"] or claimed.get("ends_at"),)
         if parsed_args.dry_run:
             print("Dry run: nothing was claimed.", file=self.app.stderr)
@@ -163,9 +164,9 @@ class CreateClaim(command.Lister):
 
 
 class ShowClaim(command.ShowOne):
-    """Show a claim that expires or ends, its resources, and the reservation from which it has taken them.
+    """Show a claim that expires or ends: its resources, and the reservation from which it has taken them.
 
-    "allocations" has a line for each resource provider.
+    The field "allocations" has a line for each resource provider.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -178,7 +179,7 @@ class ShowClaim(command.ShowOne):
         """Show the claim."""
         claim = send_request(self, "GET", f"{_CLAIMS}/{parsed_args.uuid}")["claim"]
         names = HostNames(self)
-        # an earlier service shows no amounts
+        # a service of an earlier release sends no amounts
         amounts = claim.get("allocations", {})
         times = ("expires_at", "ends_at", "on_end", "kept_until", "reservation")
         return ("consumer", "generation", *times, "hosts", "allocations"), (
@@ -191,7 +192,7 @@ class ShowClaim(command.ShowOne):
 
 
 class ConfirmClaim(command.ShowOne):
-    """Confirm a claim, so that it does not expire, or expires later.
+    """Confirm a claim. A confirmed claim does not expire, or expires at a new time with --expires-in.
 
     A claim that has already expired cannot be confirmed.
     """
@@ -204,7 +205,8 @@ class ConfirmClaim(command.ShowOne):
             "--generation",
             metavar="<number>",
             type=int,
-            help="Generation of the consumer, from the answer to the claim (default: the current generation)",
+            help="Generation of the consumer, as the command that made the claim has shown it (default: the"
+            " current generation)",
         )
         _add_expires_in(parser, "Seconds from now after which the claim expires (default: never)")
         return parser
@@ -219,7 +221,7 @@ class ConfirmClaim(command.ShowOne):
 
 
 class SetClaim(command.ShowOne):
-    """Change the end time of a claim, or the action on its guest at that time.
+    """Change the end time of a claim, or what happens to its guest at that time.
 
     The claim keeps its host and its resources. If other claims or reservations need these resources before
     the new end time, the command fails. A claim from a reservation ends with the reservation at the latest.
@@ -265,13 +267,14 @@ def _claim_generation(asking: command.Command, parsed_args: argparse.Namespace) 
         given: int = parsed_args.generation
         return given
     held = send_request(asking, "GET", f"/allocations/{parsed_args.uuid}", version=_GENERATIONS_VERSION)
-    # 0 stands for a missing consumer; the service then refuses the request and gives the reason
+    # without allocations, the answer has no generation. The service then refuses the generation 0, and its
+    # error has the reason.
     current: int = held.get("consumer_generation", 0)
     return current
 
 
 def _place_rows(choice: Mapping[str, Any], names: HostNames) -> list[TableRow]:
-    """Return host, provider, amounts and score for each provider of a choice."""
+    """Return a row for each provider of a claim or an alternate: host, provider, amounts and score."""
     total = None if choice["score"] is None else choice["score"]["total"]
     return [
         (names.host_name(provider), provider, amounts_text(each["resources"]), total)

@@ -1,7 +1,7 @@
 """Commands of ``openstack`` for explanations and capacity, which osc-placement does not have.
 
-osc-placement provides the connection and the options for the service. Our commands are in its entry point
-group ``openstack.placement.v1``.
+osc-placement provides the connection to the service, and the options for this connection. Our commands are in
+the entry point group ``openstack.placement.v1`` of osc-placement.
 """
 
 import argparse
@@ -33,11 +33,11 @@ from placement_extras.openstack.requests import (
 _EXPLANATIONS: Final = "/ext/v1/explanations"
 _CAPACITY: Final = "/ext/v1/capacity"
 _UNNAMED_FLAVOR: Final = "guest"
-"""Name for a flavor without a name."""
+"""Name that the table shows for a flavor without a name."""
 
 TableRow = tuple[Any, ...]
 AnswerParts = Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], Iterable[TableRow]]]]
-"""The parts of an answer that a table can show: for each part, its columns and a function that makes its
+"""The parts of an answer that a table can show. Each part has its columns, and a function that makes its
 rows.
 """
 
@@ -54,10 +54,10 @@ class ExplainAllocationCandidates(command.Lister):
       openstack allocation candidate explain --vcpus 30 --ram 4096 --property hw:cpu_policy=dedicated
 
     The command prints a summary to the standard error, and a table with one part of the explanation. The part
-    "conditions" shows how many providers and hosts remain after each condition. The part "reasons" shows why
-    hosts do not fit. The part "relaxations" shows the smallest changes of the request that would help, and
-    "max-amounts" shows the largest amounts that fit. With --topology, the summary and the part "relaxations"
-    are for a claim with that topology.
+    "conditions" shows how many providers and hosts are left after each condition of the request. The part
+    "reasons" shows why hosts do not fit. The part "relaxations" shows the smallest changes of the request
+    with which at least one host would fit. The part "max-amounts" shows the largest amounts that fit. With
+    --topology, the summary and the part "relaxations" are for a claim with that topology.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -90,15 +90,16 @@ class ShowCapacity(command.Lister):
 
       openstack resource capacity show --vcpus 4 --ram 8192 --property hw:cpu_policy=dedicated
 
-    Each --flavor-file has a name, and a file with a flavor in Nova's format. The command counts each flavor
-    as if no guests of the other flavors were added. For flavors with a --proportion, it also counts how many
-    fit together, and prints this number to the standard error.
+    Each --flavor-file has a name, and a file with a flavor in Nova's format. The command counts the guests of
+    each flavor as if no guests of the other flavors were added. For flavors with a --proportion, the command
+    also counts how many guests fit together, and prints this number to the standard error.
 
     The table shows one part of the answer. The part "flavors" shows how many guests fit in total, and how
-    many fit after the failure of the worst host. The part "aggregates" shows how many fit in each aggregate.
-    The part "shortages" shows the resources that full hosts lack, and the free capacity that is stranded on
-    these hosts. The part "moves" shows the fewest moves of consumers that make room for a guest. The part
-    "drain" shows the consumers on hosts of --excluded-host that have no place on other hosts.
+    many fit after the failure of the host with the largest loss. The part "aggregates" shows how many fit in
+    each aggregate. The part "shortages" shows the resources that full hosts lack, and the free capacity that
+    no guest can use on these hosts. The part "moves" shows the smallest number of moves of consumers that
+    make room for a guest. The part "drain" shows the consumers on hosts of --excluded-host that have no place
+    on other hosts.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -141,15 +142,14 @@ class ShowCapacity(command.Lister):
         parser.add_argument(
             "--maintenance",
             metavar="<reservation>",
-            help="UUID of a reservation that takes hosts away for a maintenance. The command treats these"
-            " hosts like hosts of --excluded-host with --drain, but ignores consumers that end before the"
-            " maintenance",
+            help="UUID of a reservation of whole hosts for a maintenance. The command treats these hosts like"
+            " hosts of --excluded-host with --drain, but ignores consumers that end before the maintenance",
         )
         _add_options(parser, _CAPACITY_PARTS, "the queries")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
-        """Show the part as a table; print combined counts and drained consumers."""
+        """Show the wanted part as a table; print the numbers of guests together and of drained consumers."""
         body: dict[str, Any] = {"flavors": [], "excluded_hosts": root_uuids(self, parsed_args.excluded_host)}
         body |= {"drain": True} if parsed_args.drain or parsed_args.part == "drain" else {}
         if parsed_args.maintenance is not None:
@@ -219,7 +219,7 @@ class ShowCapacity(command.Lister):
 
 
 def _add_options(parser: argparse.ArgumentParser, parts: AnswerParts, queries_are: str) -> None:
-    """Add the options --part and --query-version; the first part is the default."""
+    """Add the options --part and --query-version; the first of ``parts`` is the default of --part."""
     usual, *_ = parts
     parser.add_argument(
         "--part",
@@ -291,7 +291,7 @@ def _move_rows(flavor: Mapping[str, Any]) -> Iterable[TableRow]:
 
 
 def _bounds_text(each: Mapping[str, int]) -> int | str:
-    """Return the number as text, or a range if the search did not find the exact number."""
+    """Return the number, or a range as text if the search did not find the exact number."""
     lower, upper = each["lower_bound"], each["upper_bound"]
     return lower if lower == upper else f"{lower} to {upper}"
 

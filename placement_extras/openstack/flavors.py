@@ -1,4 +1,4 @@
-"""Reads flavors from options and files of our commands.
+"""Reads flavors from the options of our commands, and from files that these options name.
 
 The options have the names of ``openstack flavor create``.
 """
@@ -20,12 +20,12 @@ _SIZES: Final = {
     "swap": ("<size-mb>", "Swap in MiB"),
 }
 TOPOLOGIES: Final = ("single-numa-node", "restricted", "best-effort", "spread")
-"""The policies for splitting dedicated CPUs and memory over NUMA nodes."""
+"""The policies by which the service splits dedicated CPUs and memory over NUMA nodes."""
 _MAX_FILE: Final = (
     1 << 20
-)  # characters; a file that is not a flavor, such as a device, must not fill the memory
+)  # maximum number of characters, because a file without an end, such as /dev/zero, must not fill the memory
 _SHOWN: Final = {"OS-FLV-EXT-DATA:ephemeral": "ephemeral", "properties": "extra_specs"}
-"""For fields in the output of `openstack flavor show` with other names than ours, our names."""
+"""Fields in the output of `openstack flavor show` that have other names in our requests, with these names."""
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +58,7 @@ def add_flavor_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_topology(parser: argparse.ArgumentParser) -> None:
-    """Add the option ``--topology``, for commands that split a guest over NUMA nodes as a claim does."""
+    """Add the option ``--topology``, for commands that can split a guest over NUMA nodes, as a claim can."""
     parser.add_argument(
         "--topology",
         choices=TOPOLOGIES,
@@ -77,9 +77,10 @@ def given_strict(parsed_args: argparse.Namespace) -> dict[str, Any]:
 
 
 def request_source(parsed_args: argparse.Namespace, *, is_needed: bool = True) -> dict[str, Any]:
-    """Return the ``query`` or the ``flavor`` of a body.
+    """Return the field ``query`` or ``flavor`` of a body.
 
-    :param is_needed: whether a query or a flavor has to be given; otherwise the result may be empty.
+    :param is_needed: whether a query or a flavor has to be given. If neither is needed or given, the result
+        is empty.
     :raises CommandError: no query or flavor is given, several are given, or the file cannot be read.
     """
     flavor = flavor_of_options(parsed_args)
@@ -97,7 +98,7 @@ def request_source(parsed_args: argparse.Namespace, *, is_needed: bool = True) -
             f"given is {' and '.join(found) or 'none of them'}."
         )
     if parsed_args.query is not None:
-        # the text may be copied from a URL
+        # users sometimes copy the query from a URL, together with the question mark
         return {"query": parsed_args.query.removeprefix("?")}
     return {"flavor": flavor or read_flavor(parsed_args.flavor_file)}
 
@@ -119,14 +120,14 @@ def flavor_of_options(parsed_args: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_flavor(path: str) -> dict[str, Any]:
-    """Read the flavor in a file; raise CommandError if it is unreadable, or no JSON object."""
+    """Read the flavor in a file; raise CommandError if the file is unreadable, or has no JSON object."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(_MAX_FILE + 1)
         found = json.loads(text) if len(text) <= _MAX_FILE else None
     except OSError as error:
         raise exceptions.CommandError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # a document may be nested too deeply for the parser
+    except (ValueError, RecursionError) as error:  # RecursionError: the document is nested too deeply
         raise exceptions.CommandError(f"{path}: {error}") from None
     if not isinstance(found, dict):
         raise exceptions.CommandError(f"{path}: a flavor as a JSON object of at most 1 MiB is expected.")
@@ -134,7 +135,7 @@ def read_flavor(path: str) -> dict[str, Any]:
 
 
 def _as_shown(shown: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the output of `openstack flavor show`, in which an empty ``swap`` means no swap."""
+    """Convert the output of `openstack flavor show` to a flavor. An empty ``swap`` there means no swap."""
     flavor = {_SHOWN.get(name, name): value for name, value in shown.items()}
     return {name: flavor[name] or 0 for name in _SIZES if name in flavor} | {
         "extra_specs": flavor.get("extra_specs") or {}

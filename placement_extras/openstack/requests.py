@@ -1,4 +1,4 @@
-"""Functions for all our commands of ``openstack``: requests to the service, names of hosts, and options."""
+"""Functions for all our commands of ``openstack``: for requests, names of hosts and repeated options."""
 
 import argparse
 import uuid
@@ -20,16 +20,17 @@ def send_request(asking: command.Command, method: str, path: str, **options: Any
     """Send a request; return the JSON of the answer, or None if the answer is empty.
 
     :param options: keyword arguments for ``requests``; ``version`` overrides the client's microversion.
-    :raises CommandError: the answer is not from a Placement service, or has a status of 500 or more; the
-        message has the reason.
+    :raises CommandError: the answer is not from a Placement service, or has a status of 500 or more. The
+        message of the error has the reason.
     """
-    client: Any = asking.app.client_manager.placement  # type: ignore[attr-defined]  # osc-placement puts it there
+    client: Any = asking.app.client_manager.placement  # type: ignore[attr-defined]  # from osc-placement
     try:
-        # osc-placement expects errors to be JSON with certain fields, so errors are handled here
+        # osc-placement would fail on an error answer that is not JSON with the fields it expects, so this
+        # function handles such answers
         answer = client.request(method, path, **options)
         return answer.json() if answer.content else None
-    except ks_exceptions.HttpServerError as error:  # osc-placement would show the title alone
-        if not error.details or error.details.lstrip().startswith("<"):  # a page of a proxy in HTML
+    except ks_exceptions.HttpServerError as error:  # osc-placement would show only the title of the error
+        if not error.details or error.details.lstrip().startswith("<"):  # the details are a proxy's HTML page
             raise
         raise exceptions.CommandError(f"{error}: {error.details}") from None
     except (ValueError, LookupError, TypeError) as error:
@@ -43,7 +44,7 @@ def send_request(asking: command.Command, method: str, path: str, **options: Any
 def request_extension(asking: command.Command, method: str, path: str, **options: Any) -> Any:
     """Send a request, like :func:`send_request`, to a path that OpenStack Placement does not have.
 
-    :raises CommandError: the service does not have the path, or :func:`send_request` raises the error.
+    :raises CommandError: the service does not have the path, or :func:`send_request` raises this error.
     """
     try:
         return send_request(asking, method, path, **options)
@@ -52,23 +53,26 @@ def request_extension(asking: command.Command, method: str, path: str, **options
 
 
 def read_pages(asking: command.Command, path: str, asked: Mapping[str, Any], name: str) -> Iterator[Any]:
-    """Yield the items of a list in the answers to a request, page by page.
+    """Yield the items of a list that the service sends in pages.
 
-    :param name: the field of an answer that has the list.
-    :raises CommandError: :func:`request_extension` raises the error.
+    :param name: the field of each answer that has a page of the list.
+    :raises CommandError: :func:`request_extension` raises this error.
     """
     while True:
         page = request_extension(asking, "GET", path, params=asked)
         yield from page[name]
         if "links" not in page:
             return
-        # only the query of the link is used, because its host may not be reachable from here
+        # only the query of the link is used, because the host in the link is perhaps not reachable from here
         following = parse_qs(urlsplit(page["links"][0]["href"]).query)
         asked = {key: values[0] for key, values in following.items()}
 
 
 def root_uuids(asking: command.Command, hosts: Iterable[str]) -> list[str]:
-    """Return the uuids of root providers, each given as a uuid or a name, or raise CommandError."""
+    """Return the uuids of these hosts, each given by its name or by the uuid of its root provider.
+
+    :raises CommandError: a host is unknown.
+    """
     return [each if _is_uuid(each) else _root_uuid(asking, each) for each in hosts]
 
 
@@ -88,7 +92,10 @@ def _root_uuid(asking: command.Command, name: str) -> str:
 
 
 class HostNames:
-    """The names of hosts and their providers by tree, each asked once; empty if the user may not see them."""
+    """The names of hosts and providers. Each tree is requested from the service only once.
+
+    A name is empty if the user has no right to see it.
+    """
 
     def __init__(self, asking: command.Command) -> None:
         self._asking = asking
@@ -99,7 +106,7 @@ class HostNames:
         return self._names_of(provider)[0]
 
     def host_names(self, providers: Iterable[str]) -> list[str]:
-        """Return the sorted names of the roots of these providers' trees, without unreadable names."""
+        """Return the sorted names of the roots of these providers' trees, without names that are unknown."""
         return sorted({name for each in providers if (name := self.host_name(each))})
 
     def provider_name(self, provider: str) -> str:
@@ -133,7 +140,7 @@ def print_warnings(asking: command.Command, warnings: Iterable[str]) -> None:
 
 
 def add_repeated(parser: argparse.ArgumentParser, option: str, metavar: str, what: str) -> None:
-    """Add an option that may be given several times; its value is the list of all given texts."""
+    """Add an option that users can repeat. The value of the option is the list of all given texts."""
     parser.add_argument(
         option, metavar=metavar, action="append", default=[], help=f"{what} (may be repeated)"
     )
@@ -169,14 +176,14 @@ def total_text(allocations: Mapping[str, Any]) -> str:
 
 
 class ProviderAmounts(FormattableColumn[Mapping[str, Any]]):
-    """Amounts by resource provider: names and amounts as text for tables, the answer itself for programs."""
+    """Amounts by resource provider: a text for tables, and the unchanged answer for JSON or YAML."""
 
     def __init__(self, allocations: Mapping[str, Any], names: HostNames) -> None:
         super().__init__(allocations)
         self._names = names
 
     def human_readable(self) -> str:
-        """Return a line for each provider; a provider without a readable name has its uuid."""
+        """Return a line for each provider, with its name; with its uuid if the name is unknown."""
         return "\n".join(
             f"{self._names.provider_name(provider) or provider}: {amounts_text(each['resources'])}"
             for provider, each in self._value.items()

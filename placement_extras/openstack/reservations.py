@@ -35,7 +35,7 @@ from placement_extras.openstack.requests import (
 
 _RESERVATIONS: Final = "/ext/v1/reservations"
 _AVAILABILITY: Final = "/ext/v1/availability"
-_PAGE_SIZE: Final = 1000  # reservations in an answer, the maximum of the service
+_PAGE_SIZE: Final = 1000  # number of reservations in an answer; the service allows no larger number
 RESERVATION_COLUMNS: Final = (
     "uuid",
     "project_id",
@@ -63,7 +63,7 @@ AVAILABILITY_COLUMNS: Final = (
     *("starts_at", "ends_at", "free_until"),
     *("host", "root_provider", "resources"),
 )
-"""Columns of a free window; with several consumers, each consumer has a line."""
+"""Columns of a free window. If a window is for several consumers, each consumer has a line."""
 
 TableRow = tuple[Any, ...]
 
@@ -71,9 +71,10 @@ TableRow = tuple[Any, ...]
 class CreateReservation(command.ShowOne):
     """Hold resources for a project until a given time. Claims of the project can use these resources.
 
-    The query is the query string of GET /allocation_candidates. A flavor may replace the query. With --count
-    or --and-query, one reservation holds the resources of several consumers; if one of them has no place,
-    nothing is reserved. With --maintenance-of, the reservation takes a whole host away instead.
+    The query is the query string of GET /allocation_candidates. A flavor in options or in a file replaces the
+    query. With --count or --and-query, one reservation holds the resources of several consumers. If one of
+    these consumers has no place, nothing is reserved. With --maintenance-of, the reservation holds a whole
+    host for a maintenance, instead of the resources of a query.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -93,9 +94,10 @@ class CreateReservation(command.ShowOne):
             "--from",
             dest="starts_at",
             metavar="<time>",
-            help="Time when the reservation begins, such as 2026-12-24T18:00:00Z (UTC), or now, by the clock"
-            " of this computer. The resources of claims from such a reservation return to it. Without this"
-            " option, the reservation begins at once, and these resources do not return",
+            help="Time when the reservation begins, such as 2026-12-24T18:00:00Z (UTC), or the word now, for"
+            " the present time by the clock of this computer. When a claim from such a reservation ends, its"
+            " resources return to the reservation. Without this option, the reservation begins at once, and"
+            " resources of its claims do not return",
         )
         _add_margins(parser)
         add_on_end(parser, f"{_ON_END_HELP} (default: none)")
@@ -103,15 +105,15 @@ class CreateReservation(command.ShowOne):
         parser.add_argument(
             "--group",
             metavar="<name>",
-            help="Name of a group of claims. With this option, only claims of the group can use the"
-            " reservation",
+            help="Name of a group of claims. With this option, only claims of this group can take resources"
+            " from the reservation",
         )
         parser.add_argument(
             "--fixed",
             dest="movable",
             action="store_const",
             const=False,
-            help="Never move the window to another host before its start",
+            help="Never move the reservation to another host before its start",
         )
         return parser
 
@@ -125,7 +127,7 @@ class CreateReservation(command.ShowOne):
             **given_fields(parsed_args, "uuid", "group", "lead_time", "cleaning_time", "on_end", "movable"),
         }
         if host is not None:
-            # the service refuses a query, a flavor or hosts beside it, with a reason
+            # if the body also has a query, a flavor or hosts, the service refuses it and gives the reason
             (body["maintenance_of"],) = root_uuids(self, [host])
         answer = request_extension(self, "POST", _RESERVATIONS, json=body)
         print_warnings(self, answer.get("warnings", ()))
@@ -141,7 +143,8 @@ class CreateReservation(command.ShowOne):
 class ListReservations(command.Lister):
     """List the reservations that have not expired yet.
 
-    The column "resources" has all the resources of a reservation, and "claimed" those that claims use now.
+    The column "resources" has all the resources of a reservation. The column "claimed" has those resources of
+    it that claims use now.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -157,8 +160,9 @@ class ListReservations(command.Lister):
             "--state",
             choices=("pending", "active", "cleaning", "failed", "degraded", "ended", "cancelled"),
             help="List reservations of this state only. A pending or active reservation is degraded if its"
-            " hosts no longer have the reserved amounts. An active one has failed if none of its amounts is"
-            " available. Ended and cancelled reservations with a start are listed for at most 90 days",
+            " hosts no longer have the reserved amounts. An active reservation has failed if none of its"
+            " amounts is available. Ended and cancelled reservations are listed only if they have a start,"
+            " and for at most 90 days",
         )
         return parser
 
@@ -183,7 +187,7 @@ class ShowReservation(command.ShowOne):
 
 
 class SetReservation(command.ShowOne):
-    """Change a reservation: its end, its resources, its moves, or what follows the end of its claims."""
+    """Change a reservation: its end, its resources, whether it can move, or what happens to its guests."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments."""
@@ -196,23 +200,24 @@ class SetReservation(command.ShowOne):
             action="append",
             default=[],
             help="Amount of a resource class that the reservation keeps in addition to the resources that"
-            " claims use; the rest is free. If the reservation holds the class at several resource providers,"
-            " give the name or the UUID of one of them (may be repeated; default: as before)",
+            " claims use; the reservation gives up the rest. If the reservation holds the class at several"
+            " resource providers, give the name or the UUID of one of them (may be repeated; default: as"
+            " before)",
         )
         moves = parser.add_mutually_exclusive_group()
         moves.add_argument(
             "--movable",
             action="store_const",
             const=True,
-            help="Let the window move to an equivalent host before its start, even if its booking named hosts"
-            " (default: as before)",
+            help="Let the service move the reservation to an equivalent host before its start, even if"
+            " --allowed-host was given when it was made (default: as before)",
         )
         moves.add_argument(
             "--fixed",
             dest="movable",
             action="store_const",
             const=False,
-            help="Never move the window to another host before its start (default: as before)",
+            help="Never move the reservation to another host before its start (default: as before)",
         )
         return parser
 
@@ -251,9 +256,10 @@ class ListAvailability(command.Lister):
 
       openstack resource availability list 'resources=VCPU:4,MEMORY_MB:8192' --for 86400
 
-    A flavor in options or in a file replaces the query. To book a window, give its start to --from of
-    "openstack resource reservation create", its end to --until, and its host to --allowed-host. An empty
-    "free_until" means that nothing is planned afterwards.
+    A flavor in options or in a file replaces the query. The command "openstack resource reservation create"
+    books a window: give the start of the window to its option --from, the end to --until, and the host to
+    --allowed-host. The column "free_until" has the time until which the resources stay free. It is empty if
+    no reservation follows.
 
     With --count or --and-query, each window is for several consumers, and has a line for each of them.
     """
@@ -279,7 +285,8 @@ class ListAvailability(command.Lister):
         parser.add_argument(
             "--deadline",
             metavar="<time>",
-            help="Latest end time (UTC); default: any end time of a window that starts within 366 days",
+            help="Latest end time of a window, in UTC. Without this option, a window can have any end,"
+            " but starts within 366 days",
         )
         add_joint_arguments(parser)
         _add_margins(parser)
@@ -289,12 +296,12 @@ class ListAvailability(command.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
-        """List the windows; if there are no windows, fail with the reason."""
+        """List the windows; if there is no window, fail with the reason."""
         body = {
             **joint_fields(self, parsed_args),
             **given_fields(parsed_args, "duration", "not_before", "deadline", "limit"),
             **given_fields(parsed_args, "lead_time", "cleaning_time"),
-            # reasons cost the service more than the search does, but a person needs them
+            # the reason takes the service more time than the search, but users of the command need it
             "explain": True,
         }
         answer = request_extension(self, "POST", _AVAILABILITY, json=body)
@@ -335,7 +342,7 @@ def _add_expiry(parser: argparse.ArgumentParser, *, is_required: bool = True) ->
         dest="seconds",
         metavar="<seconds>",
         type=float,
-        help="Seconds until the reservation expires, from --from or from now on",
+        help="Seconds after which the reservation expires, from --from or from now on",
     )
     end.add_argument("--until", metavar="<time>", help="Time of expiry, such as 2026-12-24T18:00:00Z (UTC)")
 
@@ -358,7 +365,10 @@ def _expiry_fields(parsed_args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _window_fields(parsed_args: argparse.Namespace) -> dict[str, Any]:
-    """Return the start and the end of a new reservation; a start needs times instead of seconds."""
+    """Return the fields for the start and the end of a new reservation.
+
+    A body with a start has the end as a time, so a number of seconds is converted to a time.
+    """
     start = parsed_args.starts_at
     if start is None:
         return _expiry_fields(parsed_args)
@@ -388,8 +398,8 @@ def _kept_amounts(
 ) -> dict[str, dict[str, dict[str, int]]]:
     """Return the amounts of a reservation by provider, with the amounts of some classes replaced.
 
-    :param kept: texts of amounts by resource class, which may follow a provider and a colon.
-    :raises CommandError: a text is no number, or it is unclear which amount it replaces.
+    :param kept: new amounts as texts, by resource class; a provider and a colon can stand before the class.
+    :raises CommandError: a text is no number, or it is unclear which amount of the reservation it replaces.
     """
     left = {provider: {**each["resources"]} for provider, each in held.items()}
     for target, amount in kept.items():
@@ -419,7 +429,7 @@ def _kept_amounts(
 
 
 class GuestLines(FormattableColumn[Sequence[Mapping[str, Any]]]):
-    """The guests on a host in maintenance: lines for tables, the answer itself for programs."""
+    """The guests on a host in maintenance: lines for tables, and the unchanged answer for JSON or YAML."""
 
     def human_readable(self) -> str:
         """Return a line for each guest: its uuid, type and project, and whether it has to move."""
@@ -435,15 +445,15 @@ def _reservation_columns(
 ) -> tuple[tuple[str, ...], TableRow]:
     reservation = answer["reservation"]
     names = HostNames(asking)
-    # a window that claims use up still has hosts
+    # if claims use all resources of a window, only the field "claimed" still shows its hosts
     providers = (*reservation["allocations"], *(reservation.get("claimed") or ()))
-    # only administrators see the guests that are in the way of a degraded reservation
+    # the answer has the guests that prevent a degraded reservation only if an administrator asks
     more: dict[str, Any] = {"guests": GuestLines(reservation["guests"])} if "guests" in reservation else {}
     if "claims" in answer:
         # the host of each consumer, in the order of the requests
         more["claims"] = [names.host_name(each["root_provider_uuid"]) for each in answer["claims"]]
     return (*RESERVATION_COLUMNS, "hosts", *more), (
-        # an earlier service has no times of a start, no states, no causes and no claimed amounts
+        # a service of an earlier release sends no starts, states, causes and claimed amounts
         *(reservation.get(name) for name in RESERVATION_COLUMNS[:-2]),
         *(ProviderAmounts(reservation.get(name) or {}, names) for name in RESERVATION_COLUMNS[-2:]),
         names.host_names(providers),
@@ -452,9 +462,9 @@ def _reservation_columns(
 
 
 def _reservation_row(reservation: Mapping[str, Any]) -> TableRow:
-    # a window that is over holds nothing
+    # a window that is over holds no allocations; the field "promised" has the amounts that it has held
     parts = [reservation["promised"]] if "promised" in reservation else None
-    # an earlier service has none of the fields that are read with get
+    # a service of an earlier release sends none of the fields that are read with get()
     claimed = [each["resources"] for each in (reservation.get("claimed") or {}).values()]
     booked = parts or [*(each["resources"] for each in reservation["allocations"].values()), *claimed]
     return (

@@ -29,10 +29,11 @@ TableRow = tuple[Any, ...]
 
 
 class ListTimeEvents(command.Lister):
-    """List starts and ends of reservations, and ends of claims with an action at their end, by time.
+    """List events by time: starts and ends of reservations, and ends of claims with an action at their end.
 
-    If --until is in the future, the list has the events that will happen if nothing changes. The column
-    "hosts" is empty for reservations that are over; for claims that are over, it has their last hosts.
+    If --until is in the future, the list also has the events that will happen if nothing changes. The column
+    "hosts" is empty for a reservation that is over. For a claim that is over, it has the last hosts of the
+    claim.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -53,7 +54,7 @@ class ListTimeEvents(command.Lister):
             "--notice",
             metavar="<seconds>",
             type=int,
-            help="Seconds between the announcement of a time and this time (default: 3600)",
+            help="Seconds by which an announcement precedes the start or the end (default: 3600)",
         )
         parser.add_argument("--project-id", metavar="<project>", help="List events of this project only")
         return parser
@@ -73,11 +74,11 @@ class ListTimeEvents(command.Lister):
 
 
 class ListEndingClaims(command.Lister):
-    """List the claims that end, on a host or on all hosts.
+    """List the claims with an end time, on one host or on all hosts.
 
     The column "kept_until" is the time until which a preemptible claim keeps its resources. After that time,
-    the start of a reservation may end the claim. The column "reservation" has the reservation from which the
-    claim has taken its resources.
+    the claim ends when a reservation that needs these resources starts. The column "reservation" has the
+    reservation from which the claim has taken its resources.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -107,7 +108,7 @@ class ListEndingClaims(command.Lister):
             (
                 *(each[name] for name in ("consumer_uuid", "consumer_generation", "project_id")),
                 *(each[name] for name in ("consumer_type", "ends_at", "on_end")),
-                # an earlier service shows no preemptible claims, reservations and resources
+                # a service of an earlier release sends none of the fields that are read with get()
                 each.get("kept_until"),
                 _host_names(names, {"root_provider_uuids": roots, **each}),
                 each.get("reservation"),
@@ -118,9 +119,10 @@ class ListEndingClaims(command.Lister):
 
 
 class ListReservationLimits(command.Lister):
-    """List the limits on the reservations of a project, and how much the project uses of them.
+    """List the limits on the reservations of a project, each with the amount that the project uses.
 
-    The used amount is the largest at any time from now on. An empty maximum means that there is no limit.
+    The reserved amounts of a project change over time. The column "used" has the largest amount at any time
+    from now on. An empty "maximum" means that there is no limit.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -150,6 +152,6 @@ def _limit_uses(by_class: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str
 
 
 def _host_names(names: HostNames, document: Mapping[str, Any]) -> str:
-    """Return the names of the hosts in an answer; a host without a readable name has its uuid."""
-    # an earlier service has no hosts
+    """Return the names of the hosts in an answer; for a host with an unknown name, return its uuid."""
+    # a service of an earlier release sends no hosts
     return ",".join(names.host_name(each) or each for each in document.get("root_provider_uuids", ()))

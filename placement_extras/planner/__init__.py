@@ -5,16 +5,16 @@ Nouns
     identified by its root. A *slot* is one inventory of a host. A *way* to place a guest of a flavor at a
     host is a set of slots, with the amount that the guest takes from each slot. All ways of a flavor take the
     same total amount of each resource class. A way is left out if another way takes the same or less from
-    each slot. Hosts are *coupled* if they use the same sharing provider. An amount that a guest of one host
-    takes from this provider is missing at the other hosts.
+    each slot. Hosts are *coupled* if they use the same sharing provider. If a guest on one host takes an
+    amount from this provider, the other hosts can no longer use this amount.
 
     A *lower bound* is a number of guests for which the planner knows places, so these guests certainly fit.
     An *upper bound* is a number of guests above which, by a proof of the planner, no more guests fit. In most
     cases the two bounds are equal. The bounds differ if the exact number would take too long to compute.
 
-    A host is *full* for a flavor if no guest of the flavor fits. At a full host, each way lacks enough of at
-    least one resource class. The planner examines the way that lacks the fewest classes: these classes are
-    *short*. The free amounts of the flavor's other classes are *stranded*.
+    A host is *full* for a flavor if no guest of the flavor fits. At a full host, each way needs more of at
+    least one resource class than is free. The planner chooses the way with the smallest number of such
+    classes: these classes are *short*. The free amounts of the flavor's other classes are *stranded*.
 
 Modules
     - ``packing`` finds the ways of a flavor at a host, and counts the guests that fit into free amounts.
@@ -22,34 +22,35 @@ Modules
       hosts by their short classes.
     - ``proportions`` computes how many guests of several flavors fit at once. ``split_count`` computes how
       many guests fit if a topology policy splits them over zones.
-    - ``cluster_simulation`` keeps the free amounts while guests are added and removed. ``drain_plan`` uses
-      the simulation to find places for the guests of some hosts, and ``migration_plan`` to find the fewest
-      moves that make room.
-    - ``trials`` has the journal of changes, with which the planner's searches undo their changes.
+    - ``cluster_simulation`` keeps the free amounts while a search adds and removes guests. ``drain_plan``
+      uses the simulation to find places for the guests of some hosts. ``migration_plan`` uses it to find the
+      smallest number of moves that make room.
+    - ``trials`` has the journal with which the planner's searches undo their changes.
     - ``handler`` reads the allocations of guests, and answers requests with JSON.
       ``options`` and ``rules`` are separate modules, so that tools can load them without ``handler``.
 
 The order of calls
     The handler parses flavors, opens a view of the read model, and counts the guests of each flavor
-    (:func:`~placement_extras.planner.capacity.count_flavor`). For moves and drains, the handler then reads
-    the guests of some hosts from the database, opens another view, and simulates moves on the snapshot of
-    this view.
+    (:func:`~placement_extras.planner.capacity.count_flavor`). If the request asks for moves or a drain, the
+    handler then reads the guests of some hosts from the database. Afterwards, the handler opens another view,
+    and simulates moves on the snapshot of this view.
 
 Imports
-    Entry points load ``handler``, ``options`` and ``rules``; no other package imports this package. The
-    planner imports the search, the read model, and ``placement.store.holders`` and ``maintenances``.
+    Entry points load ``handler``, ``options`` and ``rules``. The console imports ``rules``, and no other
+    package imports the planner. The planner imports the search, the read model, ``placement.store.holders``
+    and ``placement.store.maintenances``.
 
 A worked example
     The host ``cn1`` has two NUMA nodes with 4 and 3 free VCPU, and 10 GB of free disk. The flavor is
     ``resources=DISK_GB:2&resources_CPU=VCPU:2``. The flavor has two ways at this host, one for each node.
     Each way takes 2 GB of disk and 2 VCPU. The first node has room for 2 guests, the second node for 1 guest,
     and the disk for 5 guests. So 3 guests fit. The host ``cn2`` has the same nodes, but only 1 GB of free
-    disk, so no guest fits there. There DISK_GB is short, and 7 VCPU are stranded, which would be enough for 3
-    guests.
+    disk, so no guest fits. At ``cn2`` DISK_GB is short, and 7 VCPU are stranded. These 7 VCPU would be enough
+    for 3 guests.
 
 Invariants
-    - Only the search (``placement.search``) finds ways; the planner has no rules of its own.
+    - The planner uses only the search (``placement.search``) to find the ways of a flavor.
     - If a client claims guests one after the other at the places that the planner found, the number of
       successful claims reaches at least the lower bound.
-    - Each step of the work is counted and limited (``placement.search.budget``).
+    - A budget counts and limits the steps of all work (``placement.search.budget``).
 """

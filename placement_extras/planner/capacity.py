@@ -1,8 +1,8 @@
-"""Counts the guests of a flavor that fit: in the cloud, in each aggregate, and without the worst host.
+"""Counts the guests of a flavor that fit: in the cloud, in each aggregate, and after the failure of a host.
 
-Hosts with a common sharing provider are coupled: an amount that a guest of one host takes from this provider
-is missing at the other hosts. For full hosts, the result names the resource classes that are short, and the
-stranded free amounts.
+Hosts with a common sharing provider are coupled: if a guest on one host takes an amount from this provider,
+the other hosts can no longer use this amount. For full hosts, the result has the resource classes that are
+short, and the stranded free amounts of the other classes.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from placement_extras.planner.packing import (
     pack_guests,
 )
 
-# one packing of the whole group for each of its hosts would take too long in a larger group
+# in a larger group, it would take too long to count the guests of the group once for each of its hosts
 MAX_RETRIED: Final = 32
-"""Maximum number of coupled hosts in a group for which guests are counted again without each single host. For
-larger groups, the result has bounds instead.
+"""Maximum number of coupled hosts in a group for which guests are counted again without each of its hosts.
+For a larger group, the result has bounds instead.
 """
 
 
@@ -46,8 +46,8 @@ class CoupledHost:
     A slot is a pair of provider id and class.
 
     ``free`` has the free amounts of the slots of these ways. ``alone`` is the number of guests that fit if no
-    guests are placed on the other hosts. ``shared`` has the sharing providers of this host that belong to
-    other trees. ``offered`` has the slots of this host's own sharing providers.
+    guests are placed on the other hosts. ``shared`` has the sharing providers that this host uses and that
+    belong to other trees. ``offered`` has the slots of sharing providers in this host's own tree.
     """
 
     tree: HostTree
@@ -72,7 +72,7 @@ class HostCoupling:
         self._group_of: dict[CoupledHost, int] = {}
 
     def couple_host(self, tree: HostTree, shared: Sequence[Provider]) -> CoupledHost:
-        """Return a coupled host: a tree with its sharing providers, and the ways to place a guest there."""
+        """Return the coupled host for a tree and the sharing providers that it uses in other trees."""
         ways, free = couple_ways(self._finder.footprints_at(tree, shared), tree, shared)
         offered = {
             (each.id, name) for each in tree.members if each.id in self._sharing for name in each.inventories
@@ -82,7 +82,7 @@ class HostCoupling:
         )
 
     def group_hosts(self, hosts: Sequence[CoupledHost]) -> None:
-        """Divide the coupled hosts into groups; hosts of two groups have no common sharing providers."""
+        """Divide the coupled hosts into groups. Hosts in different groups share no sharing provider."""
         leader: dict[int, int] = {}
 
         def find_leader(root: int) -> int:
@@ -93,8 +93,8 @@ class HostCoupling:
             return root
 
         for host in hosts:
-            # every sharing provider couples its hosts, even if no way takes from it, because it may serve a
-            # group without resources
+            # a sharing provider couples its hosts even if no way takes an amount from it, because it can
+            # serve a group without resources
             self._budget.spend(1 + len(host.shared) // 4)
             for other in host.shared:
                 leader[find_leader(other.root_id)] = find_leader(host.tree.root.id)
@@ -105,21 +105,20 @@ class HostCoupling:
         self._group_of = {each: number for number, group in enumerate(self._groups) for each in group}
 
     def fit_bounds(self, hosts: Collection[CoupledHost]) -> FitBounds:
-        """Return bounds of the number of guests that fit on these hosts together."""
+        """Return bounds for the number of guests that fit on these hosts together."""
         by_group: dict[int, list[CoupledHost]] = {}
         for host in hosts:
             by_group.setdefault(self._group_of[host], []).append(host)
         return sum([self._fit_group(group) for group in by_group.values()], NONE)
 
     def without_each(self) -> Iterator[tuple[HostTree, FitBounds]]:
-        """Yield each coupled host, with bounds of the guests that fit on all other hosts if it fails."""
+        """Yield each coupled host, with bounds for the guests that fit on the other hosts if it fails."""
         fits = [self._fit_group(group) for group in self._groups]
-        # hosts of different groups have no common providers, so bounds of groups add up
+        # hosts in different groups have no provider in common, so the bounds of the groups are added
         whole = sum(fits, NONE)
         for group, fit in zip(self._groups, fits, strict=True):
             for failed in group:
-                # bounds are enough for a large group, because packing it again for each host would take too
-                # long
+                # in a large group, counting again for each host would take too long, so the result has bounds
                 if len(group) > MAX_RETRIED and not failed.offered:
                     # at most the guests of the failed host are lost
                     lost = min(fit.lower_bound, failed.alone.upper_bound)
@@ -134,12 +133,12 @@ class HostCoupling:
         """Return a coupled host with the ways that are left after another host has failed."""
         if not failed.offered:
             return host
-        # the sharing providers of the failed host are lost, too, so its neighbours may have fewer ways
+        # the sharing providers of the failed host are lost, too, so hosts that used them have fewer ways
         shared = [each for each in host.shared if each.root_id != failed.tree.root.id]
         return host if len(shared) == len(host.shared) else self.couple_host(host.tree, shared)
 
     def _fit_group(self, hosts: Sequence[CoupledHost]) -> FitBounds:
-        # equal ways of several hosts count once, because they take from the same sharing provider
+        # equal ways of several hosts take only from sharing providers, so they are one way
         ways = dict.fromkeys(way for each in hosts for way in each.ways.ways)
         classes = {slot: name for each in hosts for slot, name in each.ways.classes.items()}
         free = {slot: left for each in hosts for slot, left in each.free.items()}
@@ -152,9 +151,9 @@ class HostCoupling:
 def couple_ways(
     found: FlavorFootprints, tree: HostTree, shared: Sequence[Provider]
 ) -> tuple[FlavorFootprints, dict[Slot, int]]:
-    """Return the ways at a host, and its free amounts, with slots that are valid for all coupled hosts."""
-    # a slot of a tree is a position, which means nothing at another host, so provider ids replace the
-    # positions
+    """Return the ways at a host, and the free amounts of their slots, with slots for all coupled hosts."""
+    # a slot of a tree is a position in this tree. At other hosts the position means another inventory, so ids
+    # of providers replace positions.
     ways = replace(found.with_provider_ids(tree), coupled=True)
     amounts = _amounts_at(ways, (*tree.members, *shared), Provider.free)
     named = {*ways.classes, *ways.single_slots(ways.classes)}
@@ -164,7 +163,7 @@ def couple_ways(
 def _amounts_at(
     ways: FlavorFootprints, providers: Iterable[Provider], amount_of: Callable[[Provider, str], int]
 ) -> dict[Slot, int]:
-    """Return the amount of each inventory, by provider id and class, and the usable amount of each pool."""
+    """Return the amount of each inventory by provider id and class, and the usable amount of each pool."""
     found = {(each.id, name): amount_of(each, name) for each in providers for name in each.inventories}
     return found | {slot: pool.usable_amount(found) for slot, pool in ways.pools.items()}
 
@@ -174,12 +173,12 @@ def _capacity_of(provider: Provider, name: str) -> int:
 
 
 MAX_EXAMPLES: Final = 5
-"""Maximum number of hosts that an answer names for each set of short classes."""
+"""Maximum number of example hosts in an answer for each set of short classes."""
 
 
 @dataclass(frozen=True, slots=True)
 class StrandedHost:
-    """A full host: its root, its stranded amounts, and the number of guests for which these suffice."""
+    """A full host: its root, its stranded amounts, and the number of guests that could use these amounts."""
 
     root: Provider
     stranded: Mapping[str, int]
@@ -188,10 +187,11 @@ class StrandedHost:
 
 @dataclass(frozen=True, slots=True)
 class ClassShortage:
-    """The full hosts where the same classes are short, with their number and their stranded amounts by class.
+    """The full hosts at which the same resource classes (``classes``) are short.
 
-    If these hosts had enough of the short classes, ``guests`` more guests would fit there. ``examples`` has
-    some of these hosts; the hosts with stranded amounts for most guests come first.
+    ``hosts`` is the number of these hosts, and ``stranded`` has their stranded amounts by class. If these
+    hosts had enough of the short classes, ``guests`` more guests would fit there. ``examples`` has some of
+    these hosts, beginning with the host that would then have room for the most guests.
     """
 
     classes: tuple[str, ...]
@@ -212,14 +212,15 @@ class StrandedAmounts:
     def add(
         self, tree: HostTree, ways: FlavorFootprints, free: Free, shared: Collection[int] = frozenset()
     ) -> None:
-        """Add a full host, where each way to place a guest lacks free amounts.
+        """Add a full host. Each way to place a guest there needs more than the free amount of some slot.
 
         :param shared: ids of the sharing providers of a coupled host. Free amounts of these providers are not
             stranded, because other hosts can use them.
         """
         # the way with the fewest short classes decides which classes are short
         short = min(
-            # names break ties, so that equal hosts get the same short classes
+            # among ways with equally few short classes, names decide, so that equal hosts get the same
+            # classes
             (_short_classes(way, ways, free) for way in ways.ways),
             key=lambda names: (len(names), sorted(names)),
         )
@@ -255,10 +256,10 @@ class _LackingHosts:
         for slot, name in ways.classes.items():
             if name not in short and not (shared and slot[0] in shared):
                 slots.setdefault(name, []).extend(ways.single_slots((slot,)))
-        #: the classes that are not short, with their slots
+        #: the other classes of the flavor, which are not short, with their slots
         self.others = tuple(sorted(slots.items()))
         left = ways.without_classes(short, budget)
-        #: counts the guests that would fit if the host had enough of the short classes
+        #: the function that counts the guests that would fit if a host had enough of the short classes
         self.fit: Callable[[Free], FitBounds] = fit_function(left, budget)
 
 
@@ -279,7 +280,8 @@ class _GatheredHosts:
             self.examples.append((-guests, root.name, root.id, StrandedHost(root, stranded, guests)))
 
     def shortage_of(self, classes: tuple[str, ...]) -> ClassShortage:
-        # names and ids break ties, so that the same cloud always has the same examples
+        # among hosts with the same number of guests, names and ids decide, so that answers have equal
+        # examples
         examples = nsmallest(MAX_EXAMPLES, self.examples)
         return ClassShortage(
             classes, self.hosts, self.stranded, self.guests, tuple([each[-1] for each in examples])
@@ -295,12 +297,13 @@ class FlavorCapacity:
     """The number of guests of a flavor that still fit.
 
     - ``hosts`` is the number of hosts that could serve the flavor if all hosts and sharing providers were
-      empty. ``candidate_hosts`` is the number of hosts where a guest currently fits.
-    - ``worst`` is the root of the worst host: its failure would lose the most guests. Without this host,
-      ``without_worst`` guests fit.
-    - ``by_aggregate`` has, for each aggregate, the number of guests that fit on the hosts with a root in the
+      empty. ``candidate_hosts`` is the number of hosts on which a guest fits at present.
+    - ``worst`` is the root of the worst host: if this host fails, room for the most guests is lost. Without
+      this host, ``without_worst`` guests fit.
+    - ``by_aggregate`` has, for each aggregate, the number of guests that fit on hosts with their root in the
       aggregate.
-    - ``shortages`` is None if a topology splits the guests, because shortages are not computed then.
+    - ``shortages`` is None if a topology splits the guests, because no shortages are computed for such
+      guests.
     """
 
     fit: FitBounds
@@ -311,9 +314,7 @@ class FlavorCapacity:
     by_aggregate: Mapping[str, FitBounds]
     shortages: tuple[ClassShortage, ...] | None
     uncounted_hosts: int = 0
-    """Number of hosts for which the lower bound is 0 because the time ended before guests were placed
-    there.
-    """
+    """Number of hosts on which no guests were placed before the time ended. Their lower bound is 0."""
 
 
 class CloudHosts:
@@ -361,7 +362,7 @@ class _FlavorCount:
         self._stranding = StrandedAmounts(cloud.budget)
         self._coupling = HostCoupling(self._finder, cloud.sharing, cloud.budget)
         self._coupled: list[CoupledHost] = []
-        #: the ways that remain at hosts that are too small for some ways
+        #: for hosts that are too small for some of the ways, the ways that remain
         self._smaller: dict[tuple[FlavorFootprints, tuple[Way, ...]], FlavorFootprints] = {}
         self._full_hosts = self._open = 0
 
@@ -377,7 +378,7 @@ class _FlavorCount:
                 continue
             if not ways.ways:
                 continue
-            # the ways are compared by identity, because hosts of one structure share the object
+            # ways of hosts with the same structure are one object, which is compared by identity
             if ways not in formulas:
                 formulas[ways] = fit_formula(ways.ways)
             formula, free = formulas[ways], ways.with_pools(tree.free)
@@ -395,8 +396,8 @@ class _FlavorCount:
             sum([fits for _, fits, _ in alone]), sum([upper_bound for _, _, upper_bound in alone])
         )
         coupled = self._coupling.fit_bounds(self._coupled)
-        # every coupled host may be the worst; among the other hosts, only the host with the most guests may
-        # be
+        # each coupled host is perhaps the worst. Among the other hosts, only the host with the most guests
+        # can be the worst.
         left = [(single + fit, tree) for tree, fit in self._coupling.without_each()]
         if alone:
             tree, *most = max(alone, key=itemgetter(1))
@@ -436,10 +437,10 @@ class _FlavorCount:
         capacities: Mapping[Slot, int] | Sequence[int],
         shared: Collection[int] = frozenset(),
     ) -> None:
-        """Add a full host to the shortages if a guest would fit on the empty host.
+        """Add a full host to the shortages if a guest would fit on this host when it is empty.
 
-        :param ways: the ways to place a guest at the largest host of the same structure. The host itself may
-            be too small for some of these ways.
+        :param ways: the ways to place a guest at the largest host of the same structure. This host can be too
+            small for some of these ways.
         """
         self._budget.spend(1 + len(ways.ways) // 4)
         kept = ways.ways_within(capacities)

@@ -1,4 +1,4 @@
-"""A simulated cluster, with guests, their requests for new places, and the free amounts of hosts."""
+"""A simulated cluster: guests, requests that find new places for them, and the free amounts of hosts."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ from placement_extras.planner.packing import (
 
 @dataclass(eq=False, frozen=True, slots=True)
 class HostedConsumer:
-    """A consumer with all its allocations, by provider id and class, and the roots of its hosts.
+    """A guest: a consumer with all its allocations, and the roots of its hosts.
 
-    ``request`` is the request for a new place; guests with equal requests share one object. Placement does
-    not store the original request of the guest. So ``request`` asks for the held amounts, each class from one
-    provider, and for no traits. If the guest holds a class at several providers, ``request`` has a group for
-    each of these providers, with all amounts that the guest holds there. The request excludes disabled hosts.
+    ``held`` has the allocations by provider id and class. ``request`` is the request for a new place; guests
+    with equal requests share one object. Placement does not store the request with which the guest was made.
+    So ``request`` asks for the allocated amounts, each class from one provider, and for no traits. If the
+    guest has a class from several providers, ``request`` has a group for each of these providers, with all
+    amounts that the guest has from this provider. The request excludes disabled hosts.
     """
 
     consumer: str
@@ -48,7 +49,7 @@ class HostedConsumer:
 
     @property
     def total_amounts(self) -> dict[str, int]:
-        """The sums of the allocations, by class."""
+        """The sums of the allocations, by resource class."""
         found: dict[str, int] = {}
         for (_, name), amount in self.held.items():
             found[name] = found.get(name, 0) + amount
@@ -66,7 +67,7 @@ def guests_of(
     for each in chain.from_iterable(yielding_slices(held, budget)):
         provider = snapshot.providers.get(each.provider_id)
         if provider is not None and each.resource_class in provider.inventories:
-            # a consumer has a row for each inventory that it holds an amount of
+            # a consumer has a row for each inventory from which it has an allocation
             whose = each.consumer, each.consumer_type
             by_consumer.setdefault(whose, {})[each.provider_id, each.resource_class] = each.used
     requests: dict[object, CandidatesRequest] = {}
@@ -74,7 +75,7 @@ def guests_of(
     for (consumer, kind), amounts in sorted(by_consumer.items(), key=lambda item: item[0][0]):
         budget.spend(len(amounts))
         asked = _asked_groups(amounts)
-        # guests with equal requests share one object, because caches use its identity
+        # guests with equal requests share one object, because caches compare requests by identity
         if asked not in requests:
             requests[asked] = _make_request(asked)
         taken = [snapshot.providers[provider_id] for provider_id, _ in amounts]
@@ -95,8 +96,8 @@ def _asked_groups(held: Mapping[Slot, int]) -> tuple[_Amounts, tuple[_Amounts, .
     common: dict[str, int] = {}
     apart = []
     for amounts in by_provider.values():
-        # a class that is held at several providers was requested by several groups, such as one for each NUMA
-        # node
+        # if a guest has a class from several providers, several groups have requested this class, such as one
+        # group for each NUMA node
         if any(providers[name] > 1 for name in amounts):
             apart.append(tuple(sorted(amounts.items())))
         else:
@@ -112,9 +113,9 @@ def _make_request(asked: tuple[_Amounts, tuple[_Amounts, ...]]) -> CandidatesReq
 
 
 Host = tuple[HostTree, Sequence[Provider]]
-"""A tree, together with its sharing providers in other trees."""
+"""A tree, together with the sharing providers of other trees that it uses."""
 Holders = Mapping[Slot, Mapping[HostedConsumer, int]]
-"""For each slot, the guests that may move, with the amount that each guest has allocated there."""
+"""For each slot, the guests that can be moved, each with the amount that it has from this slot."""
 _NO_HOLDERS: Final[Holders] = MappingProxyType({})
 _DeviceKind = tuple[Sequence[Slot], int]
 """The slots of equal devices, and the number of units that are free in each device."""
@@ -123,9 +124,7 @@ _AT_ONCE: Final = 16
 
 
 def _divide_units(kinds: Sequence[_DeviceKind], units: int, unit: int) -> Iterator[Way]:
-    """Yield each way to take units from devices.
-
-    Ways that differ only by an exchange of equal devices count as one way.
+    """Yield each way to take units from devices. Of ways that differ only in equal devices, yield one.
 
     :param units: the number of units to take in total.
     :param unit: the amount of the resource class in one unit.
@@ -144,20 +143,23 @@ def _divide_units(kinds: Sequence[_DeviceKind], units: int, unit: int) -> Iterat
 
 
 def _list_partitions(number: int, length: int, most: int) -> Iterator[tuple[int, ...]]:
-    """Yield partitions of a number (at most ``length * most``) into parts, the largest first."""
+    """Yield the partitions of a number into at most ``length`` parts, of which none exceeds ``most``.
+
+    The parts of each partition are in descending order.
+    """
     if not number:
         yield ()
         return
-    # a largest part below the mean would leave too much for the other parts
+    # if the largest part were below the mean, the other parts would be too small for the rest
     for part in range(min(number, most), -(-number // length) - 1, -1):
         for rest in _list_partitions(number - part, length - 1, part):
             yield (part, *rest)
 
 
 class ClusterSimulation:
-    """The free amounts of all hosts, which change when the simulation adds or removes guests.
+    """The free amounts of all hosts, which change when a search adds or removes guests.
 
-    A slot is a pair of provider id and class. The ways of a request are computed for empty hosts and empty
+    A slot is a pair of provider id and class. The ways of a request are the ways at empty hosts with empty
     sharing providers.
 
     :param avoided: ids of the roots of hosts to leave out. Sharing providers of such a host are also left out
@@ -171,32 +173,32 @@ class ClusterSimulation:
         self.budget = budget
         cloud = CloudHosts(snapshot, budget, avoided)
         self.hosts: Sequence[Host] = cloud.hosts
-        #: whether any provider shares resources, so that a guest on one host may use resources of another
+        #: whether any provider shares resources, so that a guest on one host can use resources of another
         #: host
         self.shares = bool(cloud.sharing)
         self._sharing = cloud.sharing
         self._taken: dict[Slot, int] = {}
-        #: by root, the number of slots with a changed free amount
+        #: for each host, by its root, the number of slots with a changed free amount
         self._touched: dict[int, int] = {}
         self._asking: dict[int, _RequestRoom] = {}
         self._by_root = {tree.root.id: (tree, shared) for tree, shared in self.hosts}
 
     def free(self, slot: Slot) -> int:
-        """Return the free amount of a slot, or the usable amount of a pool; negative if overused."""
+        """Return the free amount of a slot, which can be negative, or the usable amount of a pool."""
         if isinstance(slot, DevicePool):
             return slot.usable_amount({each: self.free(each) for each in slot.slots})
         provider_id, name = slot
         return self.snapshot.providers[provider_id].free(name) - self._taken.get(slot, 0)
 
     def drained_root(self, slots: Iterable[Slot]) -> Provider:
-        """Return the root of the drained host that has one of these slots."""
+        """Return the root of a drained host that has at least one of these slots."""
         roots = (self.snapshot.providers[provider_id].root_id for provider_id, _ in slots)
         return self.snapshot.providers[next(root for root in roots if root not in self._by_root)]
 
     def take_amounts(self, amounts: Iterable[tuple[Slot, int]], times: int = 1) -> None:
-        """Subtract what ``times`` guests take from the host's free amounts; -1 gives one guest's back."""
+        """Subtract the amounts of ``times`` equal guests from the free amounts. If -1, give one's back."""
         for slot, amount in amounts:
-            # a slot with its initial amount gets no entry, so that unchanged hosts are recognised
+            # a slot with its initial free amount has no entry, so that unchanged hosts can be recognised
             before = self._taken.pop(slot, 0)
             after = before + times * amount
             if after:
@@ -206,33 +208,34 @@ class ClusterSimulation:
             self._touched[root] = changed
 
     def each_host(self) -> Iterator[Host]:
-        """Yield all hosts. Each host costs a step of the search's budget."""
+        """Yield all hosts. Each host costs a step of the budget."""
         for number, host in enumerate(self.hosts):
             if number % _AT_ONCE == 0:
                 self.budget.spend(_AT_ONCE)
             yield host
 
     def serves_request(self, request: CandidatesRequest, host: Host) -> bool:
-        """Return whether a guest with this request has a place at a host if the host is empty."""
+        """Return whether a guest with this request fits at this host when the host is empty."""
         return bool(self._asking_of(request).finder.footprints_at(*host).ways)
 
     def ways_at(self, request: CandidatesRequest, host: Host) -> Sequence[Way]:
-        """Return all ways to place a guest of this request at an empty host; equal devices form one pool."""
+        """Return the ways to place a guest with this request at an empty host; equal devices form a pool."""
         return self._keyed_ways(self._asking_of(request).finder.footprints_at(*host), host[0])
 
     def room_at(
         self, request: CandidatesRequest, host: Host, holders: Holders = _NO_HOLDERS
     ) -> Iterator[Way]:
-        """Yield the ways to place a guest with this request in the amounts that are currently free at a host.
+        """Yield the ways to place a guest with this request in the present free amounts of a host.
 
-        If several ways differ only in equal devices, only one of them is yielded.
+        Of ways that differ only in equal devices, only one is yielded.
 
-        :param holders: the guests that may move. Two devices are equal only if the same guests hold them.
+        :param holders: the guests that can be moved, by slot. Devices are equal only if the same guests use
+            them.
         """
         self.budget.spend()
         asking = self._asking_of(request)
         found = asking.finder.footprints_at(*host)
-        # for an unchanged host, a formula over the tree answers without reading each slot
+        # for an unchanged host, a formula decides without reading the free amount of each slot
         if not asking.may_fit(found, self._plain_free(found, host[0])):
             return
         for way in self._keyed_ways(found, host[0]):
@@ -242,16 +245,16 @@ class ClusterSimulation:
     def find_rooms(
         self, request: CandidatesRequest, holders: Holders = _NO_HOLDERS
     ) -> Iterator[tuple[Provider, Way]]:
-        """Yield each place with room for one more guest, like :meth:`room_at` for all hosts.
+        """Yield each place for one more guest on any host, as :meth:`room_at` does for one host.
 
-        A place is the root of a host, together with the way that the guest would take at this host.
+        A place is the root of a host, together with the way to place the guest at this host.
         """
         for host in self.candidate_hosts(request):
             yield from self._rooms_at(request, host, holders)
 
     def candidate_hosts(self, request: CandidatesRequest) -> Iterator[Host]:
-        """Yield the hosts that may have room for the request. Hosts with changed amounts come first."""
-        # the hosts are copied, because places are tried during the iteration over these hosts
+        """Yield the hosts that can have room for the request. Hosts with changed amounts come first."""
+        # the set of changed hosts is copied, because the caller tries places during the iteration
         touched = {root for root, slots in self._touched.items() if slots}
         for root in sorted(touched):
             if root in self._by_root:
@@ -263,12 +266,12 @@ class ClusterSimulation:
     def _rooms_at(
         self, request: CandidatesRequest, host: Host, holders: Holders
     ) -> Iterator[tuple[Provider, Way]]:
-        # the list is complete before the first way is tried, because a trial changes free amounts
+        # all ways are found before the first one is tried, because a try changes free amounts
         for way in list(self.room_at(request, host, holders)):
             yield host[0].root, way
 
     def _choose_devices(self, way: Way, holders: Holders) -> Iterator[Way]:
-        """Replace each pool in a way by devices; yield one way for each choice of devices that matters."""
+        """Replace each pool in a way by devices. Of choices that differ only in equal devices, yield one."""
         self.budget.spend(1 + len(way))
         if not way:
             yield ()
@@ -284,8 +287,8 @@ class ClusterSimulation:
     def _kinds_of_devices(self, pool: DevicePool, holders: Holders) -> list[_DeviceKind]:
         """Return the devices with free units, grouped by kind; kinds with the fewest free units come first.
 
-        Devices of one pool are equal for this request, but may differ for other requests. Devices of one
-        kind are equal for all requests, now and after any moves.
+        Devices of one pool are equal for this request, but can differ for other requests. Devices of one kind
+        are equal for all requests, and stay equal after any moves.
         """
         kinds: dict[Hashable, list[Slot]] = {}
         self.budget.spend(len(pool.slots))
@@ -306,7 +309,7 @@ class ClusterSimulation:
                 key = units, device.traits, device.aggregates, inventories, held
                 kinds.setdefault(key, []).append(slot)
         found = [(slots, self.free(slots[0]) // pool.unit) for slots in kinds.values()]
-        # devices in use come first, so that whole devices stay free
+        # devices that are partly in use come first, so that unused devices stay free
         return sorted(found, key=itemgetter(1))
 
     def _asking_of(self, request: CandidatesRequest) -> _RequestRoom:
@@ -317,13 +320,16 @@ class ClusterSimulation:
         return found
 
     def _plain_free(self, found: FlavorFootprints, tree: HostTree) -> Free | None:
-        """Return free amounts by slot; None if the simulation changed them, or sharing providers serve."""
+        """Return the free amounts of a tree, by slot.
+
+        Return None if the simulation has changed them, or if the host uses or has sharing providers.
+        """
         if self._touched.get(tree.root.id) or self.is_coupled(found, tree):
             return None
         return found.with_pools(tree.free)
 
     def is_coupled(self, found: FlavorFootprints, tree: HostTree) -> bool:
-        """Return whether guests of other hosts may use the sharing providers of this host."""
+        """Return whether this host uses sharing providers of other trees, or has a sharing provider."""
         return found.coupled or (self.shares and any(each.id in self._sharing for each in tree.members))
 
     def _keyed_ways(self, found: FlavorFootprints, tree: HostTree) -> Sequence[Way]:
@@ -342,7 +348,7 @@ class _RequestRoom:
         self._left: Iterator[Host] | None = None
 
     def may_fit(self, found: FlavorFootprints, free: Free | None) -> bool:
-        """Return whether a guest may fit; it may if the free amounts are unknown (None)."""
+        """Return False if a guest certainly does not fit. If ``free`` is None, free amounts are unknown."""
         if not found.ways or free is None:
             return bool(found.ways)
         if found not in self._formulas:
@@ -351,13 +357,13 @@ class _RequestRoom:
         return formula is None or formula(free) > 0
 
     def candidate_hosts(self, board: ClusterSimulation) -> Iterator[Host]:
-        """Yield the hosts that may have had room for the guest at the beginning."""
+        """Yield the hosts that could have room for the guest at the beginning of the simulation."""
         if self._left is None:
             self._left = self._look_for_room(board)
         number = 0
         while True:
-            # hosts are searched on demand and kept, because most guests find a place at one of the first
-            # hosts
+            # the next host is only searched for when it is needed, because most guests find a place at one of
+            # the first hosts
             if number == len(self._open):
                 host = next(self._left, None)
                 if host is None:

@@ -13,14 +13,14 @@ from placement_extras.planner.packing import FitBounds, Way, most_by_volume
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 _MAX_TRIES: Final = 5_000
-"""Maximum number of tries of the second search, which tries to place more guests than the first pass. After
-these tries, the result has bounds instead of an exact number.
+"""Maximum number of tries of the second search, which tries to place more guests than the first pass has
+placed. After these tries, the result has bounds instead of an exact number.
 """
-# with more places, the search would reach its limit without a result
+# with more places, the second search would reach its maximum number of tries without a result
 _MAX_PLACES: Final = 200
 """The second search runs only if all guests together have at most this number of possible places."""
 MAX_UNPLACED: Final = 100
-"""Maximum number of guests without a new place that an answer names."""
+"""Maximum number of guests without a new place that an answer lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class UnplacedGuest:
 
 @dataclass(frozen=True, slots=True)
 class DisplacedGuests:
-    """The number of guests of drained hosts, bounds of those with a new place, and guests without one."""
+    """The number of guests of drained hosts, bounds for the number of them that fit, and unplaced guests."""
 
     guests: int
     fit: FitBounds
@@ -45,34 +45,35 @@ class DisplacedGuests:
 
 
 def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> DisplacedGuests:
-    """Return how many of the guests fit on other hosts after all these guests have left.
+    """Return how many of these guests fit on other hosts, after all of them have left their hosts.
 
-    In a first pass, each guest takes the first place with room; the largest guests come first. If some guests
-    are left, a second search tries all places for all guests, within limits.
+    In a first pass, each guest takes the first place with room; the largest guests come first. If guests
+    without a place are left, a second search tries all places for all guests, within limits.
 
     :param board: the simulated cluster, without the hosts of these guests.
     """
     for guest in guests:
         board.budget.spend(len(guest.held))
         board.take_amounts(guest.held.items(), -1)
-    # large guests have the fewest places, and small guests fit in between
+    # large guests come first, because they have the fewest places; small guests fit into the gaps
     largest = _largest_first(guests, board.budget)
     taken, left = _place_guests(board, largest)
-    # the search below begins with all hosts as they are without the displaced guests
+    # the guests of the first pass are removed, because the second search begins without displaced guests
     for way in taken:
         board.take_amounts(way, -1)
     if not left:
         return DisplacedGuests(len(guests), FitBounds(len(guests), len(guests)), ())
-    # the answer is computed once for all guests with the same request, because a cloud has few flavors
+    # guests with the same request have the same answer, which is computed once, because a cloud has few
+    # flavors
     alone = {
         request: _FirstPlaces(board, guest).next_way() is not None
         for request, guest in {id(each.request): each for each in left}.items()
     }
-    # if a guest has no place when no other guest is placed, it has none in any plan
+    # a guest without a place when no other guest is placed has no place in any plan
     upper_bound = len(guests) - sum([not alone[id(each.request)] for each in left])
-    # the bound by volume is only computed if some guest was left over
+    # the sums of free amounts give another upper bound; it is only needed if guests are left
     upper_bound = min(upper_bound, _by_volume(board, guests))
-    # guests of requests that were not tried alone have a place, because they were placed
+    # a request that was not tried alone has a place, because the first pass has placed all its guests
     search = _DrainSearch(board, [each for each in largest if alone.get(id(each.request), True)])
     if len(guests) - len(left) < upper_bound:
         found = search.find_places(len(guests) - len(left), upper_bound)
@@ -91,7 +92,10 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
 
 
 def _largest_first(guests: Sequence[HostedConsumer], budget: SearchBudget) -> list[HostedConsumer]:
-    """Sort guests by size, the largest share that an amount has in the largest amount of its class."""
+    """Sort guests by size, the largest first.
+
+    Each amount of a guest is a share of the largest amount of its class. The size is the largest share.
+    """
     asked = [(each, each.total_amounts) for some in yielding_slices(guests, budget) for each in some]
     most: dict[str, int] = {}
     for some in yielding_slices(asked, budget):
@@ -109,9 +113,9 @@ def _largest_first(guests: Sequence[HostedConsumer], budget: SearchBudget) -> li
 def _place_guests(
     board: ClusterSimulation, guests: Sequence[HostedConsumer]
 ) -> tuple[list[Way], list[HostedConsumer]]:
-    """Place each guest at the first host with room; return the taken amounts, and unplaced guests."""
+    """Place each guest at the first host with room; return the ways that they take, and unplaced guests."""
     taken, left = [], []
-    # searches are kept by the identity of the request, because guests of one flavor share the object
+    # guests with equal requests share the object of the request, and so one search
     places: dict[int, _FirstPlaces] = {}
     for guest in guests:
         if id(guest.request) not in places:
@@ -126,7 +130,7 @@ def _place_guests(
 
 
 class _FirstPlaces:
-    """Finds the first host with room for guests of one request; a host once full stays full."""
+    """Finds the first host with room for each guest of one request. A host that is full stays full."""
 
     def __init__(self, board: ClusterSimulation, guest: HostedConsumer) -> None:
         self._board = board
@@ -135,7 +139,7 @@ class _FirstPlaces:
         self._host = next(self._hosts, None)
 
     def next_way(self) -> Way | None:
-        """Return the amounts for the next guest, at the first host with room; None if no host has room."""
+        """Return a way to place the next guest at the first host with room; None if no host has room."""
         while self._host is not None:
             self._board.budget.spend()
             way = next(self._board.room_at(self._request, self._host), None)
@@ -146,7 +150,7 @@ class _FirstPlaces:
 
 
 def _by_volume(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> int:
-    """Return an upper bound of the number of guests that fit, computed from sums of free amounts."""
+    """Return an upper bound for the number of guests that fit, from the sums of free amounts."""
     asked: dict[str, Counter[int]] = {}
     for guest in guests:
         for name, amount in guest.total_amounts.items():
@@ -156,7 +160,7 @@ def _by_volume(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> in
     serving = {
         member.id: member
         for tree, shared in board.each_host()
-        # hosts that serve no guest at all must not count as having room
+        # the sums leave out hosts that can serve none of the guests
         if any(board.serves_request(request, (tree, shared)) for request in requests)
         for member in (*tree.members, *shared)
     }
@@ -183,15 +187,15 @@ class _DrainSearch:
         self._best: tuple[HostedConsumer, ...] = ()
 
     def find_places(self, known: int, upper_bound: int) -> _DrainResult:
-        """Search for places of more than ``known`` guests, up to the proved ``upper_bound``."""
+        """Search for places for more than ``known`` guests; at most ``upper_bound`` guests have places."""
         if not self._is_small():
             return _DrainResult(upper_bound, None)
-        # number of guests that may stay without a place: each search has to place one guest more
+        # the number of guests that the next search is allowed to leave without a place
         spare = len(self.guests) - known - 1
         least = len(self.guests) - upper_bound
         unplaced: tuple[HostedConsumer, ...] | None = None
         try:
-            # each search allows fewer guests without a place, until no solution exists
+            # each search has to place more guests than the search before, until no solution exists
             while spare >= least:
                 if self._try_guests(0, [], spare):
                     unplaced = self._best
@@ -213,7 +217,10 @@ class _DrainSearch:
         return True
 
     def _try_guests(self, number: int, left: list[HostedConsumer], spare: int) -> bool:
-        """Try to place guests from index ``number`` on, except ``spare``; if True, they stay placed."""
+        """Try to place the guests from index ``number`` on; up to ``spare`` of them can stay without a place.
+
+        Return whether this succeeds. The placed guests then stay at their places.
+        """
         self._journal.count_try()
         if number == len(self.guests):
             self._best = tuple(left)
@@ -224,5 +231,5 @@ class _DrainSearch:
             self._journal.record_undo(self._board.take_amounts, way, -1)
             if self._try_guests(number + 1, left, spare):
                 return True
-        # leaving the guest out is tried last, after no place for it has led to a result
+        # at last, the guest is left without a place, because no place for it has led to a result
         return spare > 0 and self._try_guests(number + 1, [*left, guest], spare - 1)

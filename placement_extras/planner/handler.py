@@ -1,7 +1,8 @@
-"""The operation ``POST /ext/v1/capacity``: its body, its handler, and new places for guests.
+"""The operation ``POST /ext/v1/capacity``: its body, its handler, and the search for new places of guests.
 
 The handler reads the guests of hosts from the database, and free amounts from the read model, at slightly
-different times. So a guest that is created, deleted or moved in between may be counted twice or not at all.
+different times. A guest that is created, deleted or moved between these times is perhaps counted twice, or
+not at all.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ from placement_extras.planner.proportions import FlavorProportion, count_sets
 from placement_extras.planner.split_count import count_split
 
 MAX_FLAVORS: Final = 32
-"""Maximum number of flavors that a body names."""
+"""Maximum number of flavors in a body."""
 MAX_EXCLUDED: Final = 1024
-"""Maximum number of hosts that ``excluded_hosts`` names."""
+"""Maximum number of hosts in ``excluded_hosts``."""
 MAX_PROPORTION: Final = 1_000_000
 """Maximum value of ``proportion``, the number of guests of a flavor in each set of flavors."""
 
@@ -64,10 +65,10 @@ class FlavorSchema(explanation.AskingSchema, explanation.TopologySchema):
 
 
 class CapacityBody(explanation.VersionedSchema):
-    """The body of a request: the flavors to count, the microversion of their queries, and hosts to leave out.
+    """The body of a request: the flavors to count, the microversion of their queries, and excluded hosts.
 
-    ``drain`` asks whether the guests of the hosts to leave out have places elsewhere. ``maintenance`` asks
-    the same for the hosts of a reservation, without the guests that end before the reservation. ``moves``
+    ``drain`` asks whether the guests on the excluded hosts have places elsewhere. ``maintenance`` asks the
+    same for the hosts of a reservation, but ignores guests that end before the reservation begins. ``moves``
     asks for the moves that make room for one more guest of each flavor.
     """
 
@@ -79,10 +80,10 @@ class CapacityBody(explanation.VersionedSchema):
 
 
 def parse(body: dict[str, Any], forms: RequestForms) -> tuple[dict[str, AskedCandidates], Microversion]:
-    """Return the requests of a body, by the names of its flavors, and their microversion.
+    """Return the requests in a body, by the names of their flavors, and the microversion of the body.
 
-    :param forms: the registered fields that replace a query, such as a flavor of Nova.
-    :raises InvalidRequest: a flavor is wrong; the message names the flavor and the error.
+    :param forms: the registered fields that can replace a query, such as a flavor of Nova.
+    :raises InvalidRequest: a flavor is wrong. The message has the name of the flavor, and the reason.
     """
     if body["drain"] and body["maintenance"] is None and not body["excluded_hosts"]:
         raise InvalidRequest("'drain' needs hosts in 'excluded_hosts', but this list is empty.")
@@ -95,16 +96,16 @@ def parse(body: dict[str, Any], forms: RequestForms) -> tuple[dict[str, AskedCan
             common = {each: body[each] for each in ("microversion", "strict")}
             found[name] = explanation.parse({**flavor, **common}, forms)
         except InvalidRequest as error:
-            # the new error is not chained, because it has the whole text of the inner error
+            # the new error has the whole text of the caught error, so the caught error is not its cause
             raise InvalidRequest(f"Flavor {name!r}: {error.detail}", error.code) from None
     return found, explanation.version_of(body)
 
 
 def parse_topologies(body: dict[str, Any], asked: Mapping[str, AskedCandidates]) -> dict[str, TopologyPolicy]:
-    """Return the topologies of a body, by the names of its flavors.
+    """Return the topologies in a body, by the names of their flavors.
 
     :raises InvalidRequest: a flavor with a topology has no dedicated CPUs or memory to split, has a query
-        before microversion 1.29, or is combined with 'moves' or 'proportion'.
+        with a microversion before 1.29, or is combined with 'moves' or 'proportion'.
     """
     found: dict[str, TopologyPolicy] = {}
     for flavor in body["flavors"]:
@@ -126,14 +127,15 @@ def parse_topologies(body: dict[str, Any], asked: Mapping[str, AskedCandidates])
 
 
 MAX_HELD: Final = 50_000
-"""Maximum number of allocations that are read for the guests of some hosts."""
+"""Maximum number of allocations that are read to find the guests of some hosts."""
 
 
 class GuestRelocator:
-    """Finds new places for guests of given hosts.
+    """Finds new places for the guests of given hosts.
 
-    :param seconds: CPU time for all calls of the methods together.
-    :param check_awaited: a function that is called regularly; its exception ends the work.
+    :param seconds: CPU time that all calls of the methods together can use.
+    :param check_awaited: a function that is called regularly. It raises an exception if nothing awaits the
+        result any more.
     """
 
     def __init__(
@@ -141,7 +143,7 @@ class GuestRelocator:
     ) -> None:
         self._model = model
         self._database = database
-        # the limit is CPU time, so that time spent waiting for a lock or the database does not count
+        # the limit is CPU time, so that waiting for a lock or for the database does not count
         self._end = thread_time() + seconds
         self._check_awaited = check_awaited
 
@@ -149,10 +151,10 @@ class GuestRelocator:
         """Return whether the guests of some hosts have places on the other hosts.
 
         :param hosts: the uuids of the roots of these hosts.
-        :param staying: the uuids of consumers that may stay on these hosts.
+        :param staying: the uuids of consumers that need no new place.
         :raises InvalidRequest: the hosts have too many guests.
         """
-        # the view ends before the database is read, because other requests wait for the end of a view
+        # the database is read after the end of the view, because other requests wait until a view ends
         with self._model.fresh_view() as view:
             members = _tree_members(view.snapshot, _ids(view.snapshot, hosts))
         held, complete = self._held_amounts(members)
@@ -160,27 +162,27 @@ class GuestRelocator:
             raise InvalidRequest(
                 f"Consumers on the hosts to drain hold more than {MAX_HELD} allocations: name fewer hosts."
             )
-        # another view is opened, because the model may have changed while the database was read
+        # another view is opened, because the model can have changed while the database was read
         with self._model.fresh_view() as view:
             avoided, budget = _ids(view.snapshot, hosts), self._make_budget(view)
             guests = [
                 each
                 for each in _guests_on(view.snapshot, avoided, held, budget)
-                # a hold belongs to its provider
+                # a hold keeps room free at its provider, so a hold is not moved
                 if each.consumer_type != WINDOW_HOLD and each.consumer not in staying
             ]
             return displace_guests(ClusterSimulation(view.snapshot, budget, avoided), guests)
 
     def room_for(self, request: CandidatesRequest, avoided: Collection[str]) -> MigrationPlan:
-        """Find the fewest moves that make room for a guest. No guest moves from or to the avoided hosts."""
+        """Find a smallest number of moves that make room for a guest, without the avoided hosts."""
         with self._model.fresh_view() as view:
             board = ClusterSimulation(view.snapshot, self._make_budget(view), _ids(view.snapshot, avoided))
-            # only the guests of these hosts are read, because reading the guests of a whole cloud takes
+            # only the guests on the nearest hosts are read, because reading all guests of a cloud takes
             # seconds
             roots = {tree.root.id for tree, _ in nearest_hosts(board, request)}
             members = _tree_members(view.snapshot, roots)
         held, complete = self._held_amounts(members)
-        # another view is opened, because the guests are newer than the first view
+        # another view is opened, because the guests were read after the end of the first view
         with self._model.fresh_view() as view:
             board = ClusterSimulation(view.snapshot, self._make_budget(view), _ids(view.snapshot, avoided))
             hosts = [host for host in board.hosts if host[0].root.id in roots]
@@ -192,12 +194,12 @@ class GuestRelocator:
             return held_beside(conn, provider_ids, MAX_HELD)
 
     def _make_budget(self, view: ModelView) -> SearchBudget:
-        # all budgets end at the same time, so each has the time that earlier budgets have left
+        # all budgets have the same end, so each budget gets the time that earlier ones have not used
         return SearchBudget(self._end - thread_time(), yield_lock=view.yield_after(self._check_awaited))
 
 
 def _ids(snapshot: ModelSnapshot, uuids: Collection[str]) -> set[int]:
-    """Return the ids of those providers with these uuids that exist."""
+    """Return the ids of the providers with these uuids; ignore unknown uuids."""
     return {snapshot.by_uuid[uuid] for uuid in uuids if uuid in snapshot.by_uuid}
 
 
@@ -208,7 +210,7 @@ def _tree_members(snapshot: ModelSnapshot, roots: Collection[int]) -> set[int]:
 def _guests_on(
     snapshot: ModelSnapshot, roots: Collection[int], held: Sequence[HeldAmount], budget: SearchBudget
 ) -> list[HostedConsumer]:
-    """Return the guests with allocations from these hosts."""
+    """Return the guests that have allocations from these hosts."""
     providers = snapshot.providers
     return [
         guest
@@ -222,19 +224,19 @@ blueprint = Blueprint("ext_capacity", __name__)
 _BODY: Final = CapacityBody()
 
 _PLACING_SHARE: Final = 0.75
-"""If a topology splits the guests: the share of the remaining time for placing guests on hosts."""
+"""The share of a flavor's time that is used to place guests on hosts, if a topology splits these guests."""
 
 
 @api_operation(blueprint, "POST", f"{EXT}/capacity", rules.CAPACITY, reads_json=True, writes_json=True)
 def count_capacity(call: ApiRequest) -> Response:
-    """Count how many guests of some flavors fit, and name the resources that are short; store nothing."""
+    """Count how many guests of some flavors fit, and show the resources that are short. Store nothing."""
     body = call.parse_body(_BODY)
     asked, version = parse(body, call.service.request_forms)
     topologies = parse_topologies(body, asked)
     flavors = {name: each.request for name, each in asked.items()}
     fallbacks = {name: each.fallback for name, each in asked.items() if each.fallback is not None}
     deadline = call.service.conf.api.capacity_deadline
-    # the limit is CPU time, so that time spent waiting for other threads does not count
+    # the limit is CPU time, so that waiting for other threads does not count
     end = thread_time() + deadline
     excluded = body["excluded_hosts"]
     maintenance = None if body["maintenance"] is None else _find_maintenance(call, body["maintenance"])
@@ -252,11 +254,11 @@ def count_capacity(call: ApiRequest) -> Response:
 
             def count_topology(name: str, request: CandidatesRequest) -> FlavorCapacity:
                 topology = topologies.get(name)
-                # the fallback of a request may contain no resource class that a topology splits
+                # a topology perhaps splits no resource class of the fallback
                 if topology is None or not is_splittable(request):
                     return count_flavor(cloud, request)
-                # the rest of the time is for the bounds of hosts without placed guests, and for the other
-                # flavors
+                # the rest of the time is for the bounds of hosts on which no guests are placed, and for the
+                # other flavors
                 left = len(flavors) + len(fallbacks) - len(counted) - len(fallen_back)
                 seconds = max(0.0, _PLACING_SHARE * (end - thread_time()) / left)
                 placing = SearchBudget(seconds, yield_lock=view.yield_after(call.check_awaited))
@@ -270,8 +272,8 @@ def count_capacity(call: ApiRequest) -> Response:
                 name: FlavorProportion(
                     tuple(_possible_requests(asked[name])),
                     each["proportion"],
-                    # a guest that fits by the request and by its fallback is counted twice, which is correct
-                    # for an upper bound
+                    # a guest that fits with the request and with the fallback is counted twice, but the sum
+                    # is still an upper bound
                     counted[name].fit.upper_bound
                     + (fallen_back[name].fit.upper_bound if name in fallen_back else 0),
                 )
@@ -362,7 +364,7 @@ def _uncounted_warnings(
 def _disabled_warnings(
     snapshot: ModelSnapshot, request: CandidatesRequest, avoided: Collection[int]
 ) -> Iterator[str]:
-    """Yield a warning if disabled hosts are counted because the request does not exclude them."""
+    """Yield a warning if the request does not exclude disabled hosts, and such hosts are counted."""
     if DISABLED in request.root_forbidden | request.root_required:
         return
     having = (snapshot.providers[each] for each in snapshot.by_trait.get(DISABLED, ()))
@@ -397,8 +399,8 @@ def flavor_document(
 ) -> dict[str, Any]:
     """Return the document about the guests of one flavor.
 
-    :param fallback: the capacity for the fallback of the request, if it has one.
-    :param making: the moves that make room for one more guest, if the request asks for moves.
+    :param fallback: the capacity for the fallback of the flavor; None if the flavor has no fallback.
+    :param making: the moves that make room for one more guest; None if the client has not asked for moves.
     """
     worst = capacity.worst
     return {
@@ -422,7 +424,7 @@ def _hosts(capacity: FlavorCapacity) -> dict[str, int]:
 
 
 def of_sets(sets: FitBounds, shares: Mapping[str, FlavorProportion]) -> dict[str, Any]:
-    """Return the document about a mix of flavors, counted together in given proportions."""
+    """Return the document about flavors that are counted together, in given proportions."""
     guests = {name: sets.lower_bound * share.number for name, share in shares.items()}
     return {**_fit_document(sets), "guests": guests}
 
@@ -430,8 +432,9 @@ def of_sets(sets: FitBounds, shares: Mapping[str, FlavorProportion]) -> dict[str
 def of_displaced(displaced: DisplacedGuests, ending: int, planned: int) -> dict[str, Any]:
     """Return the document about the guests of drained hosts.
 
-    :param ending: the number of other guests there, which end before the hosts are drained.
-    :param planned: the number of windows on these hosts that have not begun, and so have no allocations yet.
+    :param ending: the number of other guests on these hosts, which end before the hosts are drained.
+    :param planned: the number of windows on these hosts that have not begun. Such a window has no allocations
+        yet.
     """
     return {
         "consumers": displaced.guests,

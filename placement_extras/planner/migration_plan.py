@@ -1,4 +1,4 @@
-"""Finds the fewest moves of guests to other hosts that make room for one more guest of a flavor."""
+"""Finds the smallest number of moves of guests that make room for one more guest of a flavor."""
 
 import heapq
 import math
@@ -14,24 +14,27 @@ from placement_extras.planner.packing import DevicePool, Slot, Way
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 MAX_HOSTS: Final = 64
-"""Maximum number of hosts from which guests may move. The hosts that lack least for the flavor are chosen."""
+"""Maximum number of hosts from which guests can be moved. These are the hosts that lack the smallest amounts
+for a guest of the flavor.
+"""
 MAX_MOVES: Final = 64
 """Maximum number of moves in a plan."""
 _MAX_TRIES: Final = 2_000
 """Maximum number of single moves that the search tries in order to find a plan with fewer moves."""
 WINDOW_HOLD: Final = "WINDOW_HOLD"
-"""The type of consumers that keep amounts of a provider free for windows."""
+"""The type of the consumers that keep room at a provider free for windows."""
 _STAYING: Final = frozenset(("RESERVATION", WINDOW_HOLD, "MIGRATION"))
 """Types of consumers that no plan moves."""
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationStep:
-    """The move of one guest from a host to another host, and the amounts that it takes there.
+    """The move of one guest from a host to another host.
 
-    Hosts are given by their roots.
+    ``source`` and ``target`` are the roots of the hosts. ``way`` has the amounts that the guest takes at its
+    new host.
 
-    ``allocations`` has these amounts, by uuid of the provider and by class.
+    ``allocations`` has the same amounts, by the uuid of the provider and by class.
     """
 
     guest: HostedConsumer
@@ -43,10 +46,10 @@ class MigrationStep:
 
 @dataclass(frozen=True, slots=True)
 class MigrationPlan:
-    """Moves in order, after which a guest of the flavor fits on ``host``.
+    """Moves, in the order in which they are made. Afterwards, a guest of the flavor fits on ``host``.
 
-    Each moved guest has room at its destination at the time of its move. At least ``lower_bound`` moves are
-    necessary. ``lower_bound`` is None if moves cannot make room. ``moves`` is None if no plan is known.
+    Each guest has room at its new host at the time of its move. At least ``lower_bound`` moves are necessary.
+    ``lower_bound`` is None if moves cannot make room. ``moves`` is None if no plan is known.
     """
 
     moves: tuple[MigrationStep, ...] | None
@@ -55,19 +58,19 @@ class MigrationPlan:
 
 
 def plan_with_fewest(makings: Iterable[MigrationPlan]) -> MigrationPlan:
-    """Return the plan with the fewest moves; of equal plans, return the first.
+    """Return the plan with the fewest moves; of several such plans, return the first.
 
-    :param makings: the plans to choose from, at least one, each a result of :func:`make_room`.
+    :param makings: at least one plan. Each plan is a result of :func:`make_room`.
     """
     found = list(makings)
-    # a result without a plan loses to each result that has one
+    # a result without moves is chosen only if no result has moves
     least = min(found, key=lambda each: math.inf if each.moves is None else len(each.moves))
     bounds = [each.lower_bound for each in found if each.lower_bound is not None]
     return replace(least, lower_bound=min(bounds, default=None))
 
 
 def nearest_hosts(board: ClusterSimulation, request: CandidatesRequest) -> list[Host]:
-    """Return the hosts that lack the least for a guest of the request; the guests of these hosts may move."""
+    """Return the hosts that lack the smallest amounts for a guest with this request."""
     order = count()
 
     def lacking_share(host: Host) -> tuple[float, int]:
@@ -89,11 +92,11 @@ def make_room(
     *,
     all_known: bool,
 ) -> MigrationPlan:
-    """Return the fewest known moves that make room for a guest.
+    """Return the plan with the fewest moves, of all plans found, that makes room for a guest.
 
-    :param hosts: the hosts from which guests may move, by :func:`nearest_hosts`.
-    :param guests: the guests on these hosts that may move.
-    :param all_known: whether ``guests`` contains all guests of these hosts.
+    :param hosts: the hosts from which guests can be moved: the result of :func:`nearest_hosts`.
+    :param guests: guests on these hosts.
+    :param all_known: whether ``guests`` contains all guests on these hosts.
     """
     room = next(board.find_rooms(request), None)
     if room is not None:
@@ -102,16 +105,17 @@ def make_room(
     found = search.run()
     partly = len(hosts) < len(board.hosts)
     if not all_known or search.missing_targets or (partly and board.shares):
-        # moves were found for known guests; the unknown guests might allow fewer moves
+        # the search has moved only known guests; moves of unknown guests could perhaps make room with fewer
+        # moves
         return MigrationPlan(found.moves, found.host, 1)
     if partly and found.lower_bound is not None:
-        # a move of an unknown guest can only help as the second move or later
+        # a single move of a guest on another host cannot make room, because it frees nothing on these hosts
         return MigrationPlan(found.moves, found.host, min(found.lower_bound, 2))
     return found
 
 
 class _TargetHost:
-    """A host with a place for the flavor when empty, and the ways to place a guest of the flavor there."""
+    """A host that could serve the flavor when empty, with the ways to place a guest of the flavor there."""
 
     def __init__(self, host: Host, ways: Sequence[Way]) -> None:
         self.root = host[0].root
@@ -120,7 +124,7 @@ class _TargetHost:
 
 
 class _MigrationSearch:
-    """Searches for moves of guests; it tries moves in the simulation, and undoes all of them at the end."""
+    """Searches for moves of guests. The search tries moves in the simulation, and undoes them at the end."""
 
     def __init__(
         self,
@@ -133,11 +137,11 @@ class _MigrationSearch:
         found = [_TargetHost(each, board.ways_at(request, each)) for each in hosts]
         self._targets = [each for each in found if each.ways]
         known = {tree.root.id for tree, _ in hosts}
-        #: whether other hosts could serve the flavor, too
+        #: whether any host that is not one of ``hosts`` could also serve the flavor when empty
         self.missing_targets = len(hosts) < len(board.hosts) and any(
             host[0].root.id not in known and board.ways_at(request, host) for host in board.hosts
         )
-        # a guest on several hosts has no single place to leave, so it stays
+        # a guest with allocations from several hosts is not moved, because a move leaves exactly one host
         self._guests = [
             each
             for each in guests
@@ -160,13 +164,13 @@ class _MigrationSearch:
         self._seen: dict[frozenset[tuple[HostedConsumer, Way]], int] = {}
 
     def run(self) -> MigrationPlan:
-        """Return the plan with the fewest moves, or the best so far if the search takes too long."""
+        """Return the plan with the fewest moves; if the search takes too long, the best plan found so far."""
         least = self._least_moves()
         if math.isinf(least):
             return MigrationPlan(None, None, None)
         best: tuple[tuple[MigrationStep, ...], Provider] | None = None
-        # hosts that need the fewest moves come first, because their result limits the search at the other
-        # hosts
+        # hosts that need the fewest moves come first, because the length of their plan limits the search at
+        # the other hosts
         for target in sorted(self._targets, key=self._needs_leaving):
             most = MAX_MOVES if best is None else len(best[0]) - 1
             if self._needs_leaving(target) > most or (best is not None and len(best[0]) == least):
@@ -175,9 +179,9 @@ class _MigrationSearch:
             if moves is not None:
                 best = moves, target.root
         bound = int(least)
-        # the limit grows by one move at a time; each step without a result proves that more moves are needed
+        # the number of moves grows by one at a time. If no plan has this number of moves, more are necessary.
         while bound <= MAX_MOVES and (best is None or bound < len(best[0])):
-            # a state that failed may succeed now, because one more move is allowed
+            # states that have failed are tried again, because one more move is allowed now
             self._seen.clear()
             self._cut = False
             try:
@@ -199,8 +203,8 @@ class _MigrationSearch:
         return MigrationPlan(*best, bound)
 
     def _needs_leaving(self, target: _TargetHost) -> float:
-        """Return a lower bound of the number of guests that must leave before the flavor fits at a host."""
-        # the bound is cached until a guest moves to this host or leaves it
+        """Return a lower bound for the guests that must leave a host before the flavor fits there."""
+        # the bound is cached until a guest moves to or from this host
         known = self._needed.get(target.root.id)
         if known is None:
             known = self._needed[target.root.id] = min(map(self._needs_for, target.ways))
@@ -210,12 +214,12 @@ class _MigrationSearch:
         return max([self._leaving_count(slot, amount) for slot, amount in way])
 
     def _leaving_count(self, slot: Slot, amount: int) -> float:
-        """Return a lower bound of the number of guests that must leave before an amount of a slot is free."""
+        """Return a lower bound for the number of guests that must leave before a slot has a free amount."""
         lacking, number = amount - self._board.free(slot), 0
         if lacking <= 0:
             return 0
         self._board.budget.spend()
-        # the guests with the largest amounts come first, so no smaller number of guests can free the amount
+        # guests with the largest amounts leave first, so a smaller number of guests cannot free the amount
         for held in sorted(self._holders_of(slot).values(), reverse=True):
             lacking, number = lacking - held, number + 1
             if lacking <= 0:
@@ -223,14 +227,14 @@ class _MigrationSearch:
         return math.inf
 
     def _holders_of(self, slot: Slot) -> Mapping[HostedConsumer, int]:
-        """Return the guests with allocations of a slot or of a pool's devices, and how much each can free."""
+        """Return the guests that use a slot or a pool's devices, each with the amount that it can free."""
         if not isinstance(slot, DevicePool):
             return self._holders.get(slot, {})
         found: dict[HostedConsumer, int] = {}
         for each in slot.slots:
             for guest, held in self._holders.get(each, {}).items():
-                # the amount is rounded up, because a guest may hold the part of a unit that keeps the whole
-                # unit from being usable
+                # the amount is rounded up to whole units. If a guest uses only a part of a unit, the whole
+                # unit becomes usable when the guest leaves.
                 found[guest] = found.get(guest, 0) + -(-held // slot.unit) * slot.unit
         return found
 
@@ -238,7 +242,10 @@ class _MigrationSearch:
         return min(map(self._needs_leaving, self._targets), default=math.inf)
 
     def _empty_host(self, target: _TargetHost, most: int) -> tuple[MigrationStep, ...] | None:
-        """Move those guests away that use most of what is missing; None if ``most`` moves are not enough."""
+        """Move guests away, those that free most of the missing amounts first.
+
+        Return the moves; None if ``most`` moves are not enough.
+        """
         try:
             while self._needs_leaving(target):
                 if len(self._moves) + self._needs_leaving(target) > most:
@@ -250,7 +257,10 @@ class _MigrationSearch:
             self._journal.undo_changes()
 
     def _leaving_ways(self, target: _TargetHost) -> Iterator[tuple[HostedConsumer, tuple[Provider, Way]]]:
-        """Yield the guests that may leave a host, each with a new place; the most helpful come first."""
+        """Yield the guests that can leave a host, each with a new place.
+
+        Guests that free most of the missing amounts come first.
+        """
         way = min(target.ways, key=self._needs_for)
         missing = {slot: amount - self._board.free(slot) for slot, amount in way}
         lacking = [(amount, self._holders_of(slot)) for slot, amount in missing.items() if amount > 0]
@@ -259,20 +269,19 @@ class _MigrationSearch:
         def help_of(guest: HostedConsumer) -> float:
             return sum(min(1, holders.get(guest, 0) / amount) for amount, holders in lacking)
 
-        # the uuid is the last sort key, so that the same cloud always gets the same plan
+        # among equally helpful guests, uuids decide, so that equal clouds get equal plans
         for guest in sorted(helpful, key=lambda each: (-help_of(each), each.consumer)):
             where = next(self._places_elsewhere(guest), None)
             if where is not None:
                 yield guest, where
 
     def _places_elsewhere(self, guest: HostedConsumer) -> Iterator[tuple[Provider, Way]]:
-        """Return a guest's places on other hosts; its own amounts at sharing providers count as free."""
+        """Return a guest's places on other hosts. Its own amounts from sharing providers count as free."""
         rooms = self._board.find_rooms(guest.request, self._holders)
         if self._board.shares:
             held = self._holding[guest].items()
             self._board.take_amounts(held, -1)
-            # the list is complete here, because the guest's own amounts count as free only until the next
-            # line
+            # all places are found here, because the next line takes the guest's own amounts again
             found = list(rooms)
             self._board.take_amounts(held)
             rooms = iter(found)
@@ -281,7 +290,7 @@ class _MigrationSearch:
         )
 
     def _is_at(self, root: int, slots: Iterable[tuple[Slot, int]]) -> bool:
-        """Return whether a guest with these slots uses the host, and not only its sharing providers."""
+        """Return whether a guest with these slots uses more of the host than its sharing providers."""
         providers = self._board.snapshot.providers
         return any(
             providers[slot[0]].root_id == root and SHARES not in providers[slot[0]].traits
@@ -289,26 +298,29 @@ class _MigrationSearch:
         )
 
     def _try_moves(self, left: int) -> bool:
-        """Return whether as many moves make room, which then stay; TriesExhausted means unknown."""
+        """Return whether ``left`` more moves can make room. If so, these moves stay made.
+
+        :raises TriesExhausted: the search has ended before this was known.
+        """
         least = self._least_moves()
         if not least:
             return True
         if least > left:
-            # with an infinite bound no number of moves makes room, so the search has not cut off a solution
+            # if the bound is infinite, no number of moves makes room, so this branch contains no solution
             self._cut = self._cut or not math.isinf(least)
             return False
         state = frozenset(
             [(each, tuple(self._holding[each].items())) for each in {move.guest for move in self._moves}]
         )
-        # the order of moves does not matter, only the places of the guests after them
+        # a state consists of the places of the moved guests; the order of the moves does not matter
         if self._seen.get(state, -1) >= left:
             return False
         self._seen[state] = left
         for guest in self._worth_moving(left, tight=least == left):
             places = self._places_elsewhere(guest)
             if left == 1 and not self._board.shares:
-                # the last move makes room because its guest leaves, so any place for this guest is equally
-                # good
+                # the last move makes room because its guest leaves a host, so one place for this guest is
+                # enough
                 places = islice(places, 1)
             for where in self._journal.try_each(places):
                 self._journal.count_try()
@@ -318,7 +330,10 @@ class _MigrationSearch:
         return False
 
     def _worth_moving(self, left: int, *, tight: bool) -> list[HostedConsumer]:
-        """Return the guests for the next move; with ``tight``, it has to free an amount of a short slot."""
+        """Return the guests for the next move.
+
+        If ``tight`` is set, no move can be spared: the next move has to free an amount that is missing.
+        """
         if not tight:
             return self._guests
         found = {
@@ -330,7 +345,7 @@ class _MigrationSearch:
             if self._board.free(slot) < amount
             for guest in self._holders_of(slot)
         }
-        # the left-out guests may help if one more move is allowed
+        # moves of the other guests can perhaps help if one more move is allowed
         self._cut = self._cut or len(found) < len(self._guests)
         return list(found)
 
@@ -342,14 +357,14 @@ class _MigrationSearch:
             uuid = self._board.snapshot.providers[provider_id].uuid
             allocations.setdefault(uuid, {})[name] = amount
         self._moves.append(MigrationStep(guest, source, root, way, allocations))
-        # the last entry is undone first, so the guest returns before its move is removed from the list
+        # the last entry is undone first: the guest returns, and then its move is removed from the list
         self._journal.record_undo(self._moves.pop)
         self._journal.record_undo(self._put_guest, guest, source.id, self._holding[guest])
         self._put_guest(guest, root.id, dict(way))
         return True
 
     def _put_guest(self, guest: HostedConsumer, root: int, amounts: dict[Slot, int]) -> None:
-        """Replace the amounts of a guest by other amounts at the given host."""
+        """Replace the amounts of a guest by other amounts, at the host with this root."""
         self._board.take_amounts(self._holding[guest].items(), -1)
         for slot in self._holding[guest]:
             del self._holders[slot][guest]
@@ -359,7 +374,7 @@ class _MigrationSearch:
         self._note_holder(guest)
         self._board.take_amounts(amounts.items())
         if self._board.shares:
-            # the bound of any host may include an amount of a shared provider
+            # the bound of each host can depend on amounts of a sharing provider
             self._needed.clear()
         for each in roots:
             self._needed.pop(each, None)

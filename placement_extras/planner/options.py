@@ -1,6 +1,6 @@
 """The options of the planner, in the configuration section of the extended API.
 
-This module is separate from the handler, because programs that run no planner register the options, too.
+This module is separate from the handler, because programs without a planner also register these options.
 """
 
 from typing import Final
@@ -19,13 +19,15 @@ OPTIONS: list[cfg.Opt] = [
         help="""
 Maximum CPU time, in seconds, of a request that computes how many guests
 of each flavor still fit (POST /ext/v1/capacity). If the request takes longer,
-the answer is 400 with the code placement.ext.search_too_long, and names the
-flavor, or the step, at which the limit was reached. For flavors with a
-topology, the answer has a lower and an upper bound instead, and a warning has
-the number of hosts that were counted.
+the status is 400 with the code placement.ext.search_too_long. The text of the
+error has the flavor, or the step, at which the limit was reached. If the
+flavor has a topology, the request succeeds in spite of the limit. The answer
+then has a lower and an upper bound, and a warning with the number of hosts on
+which guests were placed.
 
-Such a request counts as a long search; [api] candidates_deadline describes
-how many long searches a worker runs at the same time.
+Each request for a capacity counts as a long search. The option [api]
+candidates_deadline describes how many long searches a worker runs at the same
+time.
 
 """,
     ),

@@ -18,14 +18,14 @@ from placement.search.candidates import CandidatePattern, PatternBatch, UnusedPa
 from placement.search.request import CandidatesRequest
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
-# two thousand tries take about 50 ms
+# this number of tries takes about 50 ms
 _MAX_TRIES: Final = 2_000
-"""Maximum number of tries to find a better packing than the first packing. After these tries, the result has
+"""Maximum number of tries to find a better packing than the first one. After these tries, the result has
 bounds instead of an exact number.
 """
-# with more ways, the search would reach its limit without a result
+# with more ways, the search would reach its maximum number of tries without a result
 _MAX_WAYS: Final = 200
-"""A better packing than the first packing is searched for only if there are at most this number of ways."""
+"""The search for a better packing than the first one begins only if there are at most this number of ways."""
 
 Free = Mapping[Any, int] | tuple[int, ...]
 """The free amounts, by slot."""
@@ -33,7 +33,7 @@ Free = Mapping[Any, int] | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class FitBounds:
-    """Bounds: the number of guests that fit is from ``lower_bound`` to ``upper_bound``."""
+    """Bounds for the number of guests that fit: at least ``lower_bound`` and at most ``upper_bound``."""
 
     lower_bound: int
     upper_bound: int
@@ -44,7 +44,7 @@ class FitBounds:
     def __sub__(self, other: FitBounds) -> FitBounds:
         """Return the bounds for the remaining hosts if hosts with the bounds ``other`` are left out.
 
-        The two groups of hosts must not share providers.
+        The remaining hosts and the hosts that are left out must not have a sharing provider in common.
         """
         return FitBounds(self.lower_bound - other.lower_bound, self.upper_bound - other.upper_bound)
 
@@ -53,8 +53,9 @@ NONE: Final = FitBounds(0, 0)
 
 
 def one_way(way: Way) -> Callable[[Free], int]:
-    """Return a function that counts the guests, never below 0, that fit with one set of slots and amounts."""
-    # most ways have one or two slots, and these functions run for thousands of hosts
+    """Return a function that counts the guests that fit if all guests take this way; at least 0."""
+    # ways with one or two slots have faster functions, because most ways are of this kind, and the function
+    # runs for thousands of hosts
     if len(way) == 1:
         ((only, each),) = way
         return lambda free: max(0, free[only] // each)
@@ -81,7 +82,7 @@ def fit_function(found: FlavorFootprints, budget: SearchBudget) -> Callable[[Fre
 def fit_formula(ways: Sequence[Way]) -> Callable[[Free], int] | None:
     """Return a function that computes the number of guests by a formula; None if there is no formula.
 
-    A formula exists if no slot occurs in several ways, except slots of which all ways take the same amount.
+    A formula exists if each slot occurs in only one way, or in all ways with the same amount.
     """
     if not ways:
         return lambda _: 0
@@ -90,7 +91,7 @@ def fit_formula(ways: Sequence[Way]) -> Callable[[Free], int] | None:
     common = set(ways[0]).intersection(*ways[1:])
     rests = [tuple([part for part in way if part not in common]) for way in ways]
     slots = [slot for rest in rests for slot, _ in rest]
-    # no formula exists, because guests of one way leave less room for another way
+    # a guest that takes one way leaves less room for another way, so no formula exists
     if len(set(slots)) < len(slots) or not {slot for slot, _ in common}.isdisjoint(slots):
         return None
     separate = [one_way(rest) for rest in rests]
@@ -103,12 +104,12 @@ def fit_formula(ways: Sequence[Way]) -> Callable[[Free], int] | None:
 def pack_guests(
     found: FlavorFootprints, free: Free, budget: SearchBudget, upper_bound: int | None = None
 ) -> FitBounds:
-    """Return bounds of the number of guests of one flavor that fit into the free amounts.
+    """Return bounds for the number of guests of one flavor that fit into the free amounts.
 
-    The first packing fills the ways one after the other; the way with room for most guests comes first. If
-    this packing has fewer guests than the upper bound, a search tries to find a packing with more.
+    The first packing fills the ways one after the other, beginning with the way that has room for the most
+    guests. If this packing has fewer guests than the upper bound, a search tries to find a packing with more.
 
-    :param upper_bound: a known upper bound of the number of guests, if any.
+    :param upper_bound: an upper bound for the number of guests that the caller knows; None if it knows none.
     """
     search = _PackingSearch(found, free, budget)
     bound = search.bound_guests(0)
@@ -125,10 +126,11 @@ class _PackingSearch:
         by_class: dict[str, set[Slot]] = {}
         for slot, name in found.classes.items():
             by_class.setdefault(name, set()).add(slot)
-        #: the slots of each class; all ways take the same amount of a class
+        #: the slots of each class. All ways take the same total amount of a class.
         self._by_class = list(by_class.values())
         self._left = {slot: free[slot] for way in ways for slot, _ in way}
-        # the way with the most room comes first, because then the first packing is usually the best
+        # the way with room for the most guests comes first, because the first packing is then usually the
+        # best
         self._ways = sorted(
             (way for way in ways if self._most_guests(way)), key=self._most_guests, reverse=True
         )
@@ -136,16 +138,16 @@ class _PackingSearch:
         self._journal = TrialJournal(budget, _MAX_TRIES)
 
     def find_most(self, upper_bound: int) -> FitBounds:
-        # a copy costs less here than an entry in the journal for each way
+        # a copy of the free amounts takes less time than an entry in the journal for each way
         left = dict(self._left)
         for way in self._ways:
             count = self._most_guests(way)
             self._take_amounts(way, count)
             self._best += count
         self._left = left
-        # usually the first packing has reached the bound, and no search is needed
+        # usually the first packing reaches the upper bound, and no search is needed
         if self._best < upper_bound and len(self._ways) <= _MAX_WAYS:
-            # if the limit of tries ends the search, the best packing and the upper bound are still correct
+            # if the search ends after too many tries, the best packing and the upper bound are still correct
             with suppress(TriesExhausted):
                 self._try_ways(0, 0, upper_bound)
                 # all packings were tried, so the best packing is the maximum
@@ -153,7 +155,11 @@ class _PackingSearch:
         return FitBounds(self._best, upper_bound)
 
     def bound_guests(self, first: int) -> int:
-        """Bound the guests with ways from ``first`` on: by their sum, by each class, and by each slot."""
+        """Return an upper bound for the number of guests that take ways from index ``first`` on.
+
+        The result is the smallest of several bounds: the sum over these ways, and bounds from the free
+        amounts of each class and each slot.
+        """
         ways = self._ways[first:]
         if not ways:
             return 0
@@ -172,7 +178,7 @@ class _PackingSearch:
                 volume += self._left[slot] // unit * unit
             bound = min(bound, volume // each)
         for slot, asked in amounts.items():
-            # if all ways take from this slot, its amount alone is a bound
+            # if all these ways take from this slot, the free amount of the slot gives a bound
             if len(asked) == len(ways):
                 bound = min(bound, self._left[slot] // min(asked))
         return bound
@@ -185,13 +191,13 @@ class _PackingSearch:
             self._left[slot] -= count * amount
 
     def _try_ways(self, index: int, count: int, upper_bound: int) -> None:
-        """Try all numbers of guests in the remaining ways, while a better packing is still possible."""
+        """Try all numbers of guests for the ways from ``index`` on, while a better packing is possible."""
         self._best = max(self._best, count)
         if self._best >= upper_bound or count + self.bound_guests(index) <= self._best:
             return
         self._journal.count_try()
         way = self._ways[index]
-        # the largest number is tried first, because a good early result lets the bound exclude more
+        # the largest number is tried first, because a good packing allows the search to skip more tries
         for number in self._journal.try_each(range(self._most_guests(way), -1, -1)):
             self._take_amounts(way, number)
             self._journal.record_undo(self._take_amounts, way, -number)
@@ -201,24 +207,24 @@ class _PackingSearch:
 
 
 Slot = Any
-"""A slot: an inventory, or a pool of devices. A slot of the host itself is a number, the position of the
+"""A slot: an inventory, or a pool of devices. A slot of the host itself is a number: the position of the
 inventory in the tree. A slot of another provider is a pair of provider id and class. The slot of a pool is a
-number after the positions in the tree. If all other slots are pairs, the object of the pool itself stands for
-the slot.
+number after all positions in the tree. If slots of the host are pairs, too, the slot of a pool is the object
+of the pool.
 """
 
 Way = tuple[tuple[Slot, int], ...]
-"""The amounts that one guest takes, as pairs of slot and amount in the order of the slots."""
+"""The amounts that one guest takes: pairs of slot and amount, in the order of the slots."""
 
 
 class DevicePool(NamedTuple):
-    """The slots of equal devices, and the amount in one unit; a guest takes whole units of any device."""
+    """The slots of equal devices, and the amount in one unit. Guests take whole units of any device."""
 
     slots: tuple[Slot, ...]
     unit: int
 
     def usable_amount(self, amounts: Mapping[Any, int] | Sequence[int]) -> int:
-        """Return the amount that guests can use: the sum of the whole free units of all devices."""
+        """Return the amount that guests can use: the sum of the free whole units of all devices."""
         unit = self.unit
         # a device that is used beyond its capacity must not reduce the sum
         return sum([amounts[slot] // unit for slot in self.slots if amounts[slot] >= unit]) * unit
@@ -228,9 +234,9 @@ class DevicePool(NamedTuple):
 class FlavorFootprints:
     """The Pareto-minimal ways of a flavor at hosts of one structure.
 
-    A way is Pareto-minimal if no other way takes the same or less of each slot. ``classes`` has the resource
-    class of each slot. ``coupled`` is set if a way takes an amount from a sharing provider of the host.
-    ``pools`` has each pool by its slot.
+    A way is Pareto-minimal if no other way takes the same or less from each slot. ``classes`` has the
+    resource class of each slot. ``coupled`` is set if a sharing provider of another tree serves a group of
+    the request. ``pools`` has each pool by its slot.
     """
 
     ways: tuple[Way, ...]
@@ -245,12 +251,12 @@ class FlavorFootprints:
         return (*amounts, *[pool.usable_amount(amounts) for pool in self.pools.values()])
 
     def single_slots(self, slots: Iterable[Slot]) -> Iterator[Slot]:
-        """Yield the slots, but in place of a pool the slots of its devices."""
+        """Yield these slots; instead of the slot of a pool, yield the slots of its devices."""
         for slot in slots:
             yield from self.pools[slot].slots if slot in self.pools else (slot,)
 
     def with_provider_ids(self, tree: HostTree) -> FlavorFootprints:
-        """Return a copy with pairs of provider id and class in place of the tree's slots."""
+        """Return a copy in which a pair of provider id and class replaces each slot of the tree."""
         key = key_slots(tree, self.pools)
         return FlavorFootprints(
             tuple([tuple([(key(slot), amount) for slot, amount in way]) for way in self.ways]),
@@ -260,18 +266,18 @@ class FlavorFootprints:
         )
 
     def without_classes(self, names: Collection[str], budget: SearchBudget) -> FlavorFootprints:
-        """Return the ways to place a guest of the same request without some resource classes."""
+        """Return the ways that remain if the request does not ask for these resource classes."""
         classes = {slot: name for slot, name in self.classes.items() if name not in names}
         left = {tuple([part for part in way if part[0] in classes]) for way in self.ways}
         ways = tuple(_pareto_minimal(left - {()}, budget))
         return FlavorFootprints(ways, classes, self.coupled, self.pools)
 
     def ways_within(self, capacities: Mapping[Slot, int] | Sequence[int]) -> tuple[Way, ...]:
-        """Return those ways that take at most these capacities of the slots."""
+        """Return the ways that take no more than the capacity of each slot."""
         return tuple([way for way in self.ways if all(capacities[slot] >= part for slot, part in way)])
 
     def with_ways(self, ways: tuple[Way, ...]) -> FlavorFootprints:
-        """Return a copy with only some of the ways."""
+        """Return a copy that has only these ways."""
         classes = {slot: self.classes[slot] for way in ways for slot, _ in way}
         return FlavorFootprints(ways, classes, self.coupled, self.pools)
 
@@ -279,7 +285,7 @@ class FlavorFootprints:
 def key_slots(
     tree: HostTree, pools: Mapping[Slot, DevicePool] = MappingProxyType({})
 ) -> Callable[[Slot], Slot]:
-    """Return a function from a tree's slot to provider id and class, the same key at all coupled hosts."""
+    """Return a function that converts a slot of a tree to a slot that is valid at all coupled hosts."""
     names = list(tree.kind.shape.slots)
 
     def key_slot(slot: Slot) -> Slot:
@@ -294,7 +300,7 @@ def key_slots(
 
 
 def most_by_volume(guests: int, asked: Mapping[str, Mapping[int, int]], there: Mapping[str, int]) -> int:
-    """Return an upper bound of the number of guests that fit, from the sum of free amounts of each class.
+    """Return an upper bound for the number of guests that fit, from the sum of free amounts of each class.
 
     :param asked: the number of guests that request each amount, by resource class and amount.
     :param there: the free amounts of all hosts together, by resource class.
@@ -302,9 +308,9 @@ def most_by_volume(guests: int, asked: Mapping[str, Mapping[int, int]], there: M
     bound = guests
     for name, sizes in asked.items():
         left, fits = there[name], guests - sum(sizes.values())
-        # the smallest amounts come first, because no other order has room for more guests
+        # guests with the smallest amounts come first, because this order leaves room for the most guests
         for amount, number in sorted(sizes.items()):
-            # an adopted database may have allocations of 0, which always fit
+            # an adopted database can have allocations of 0, which always fit
             here = min(number, left // amount) if amount else number
             fits, left = fits + here, left - here * amount
         bound = min(bound, fits)
@@ -315,7 +321,10 @@ NO_WAYS: Final = FlavorFootprints((), {}, coupled=False)
 
 
 class FootprintFinder:
-    """Finds the ways of a flavor at hosts; equivalent hosts are searched once. ``pooled`` forms pools."""
+    """Finds the ways of a flavor at hosts. Equivalent hosts are searched only once.
+
+    :param pooled: whether equal devices are combined into pools.
+    """
 
     def __init__(
         self,
@@ -340,7 +349,8 @@ class FootprintFinder:
         patterns = unused.patterns
         if not patterns:
             return NO_WAYS
-        # the key is the batch itself, because the search returns the same batch for equivalent trees
+        # the search returns the same object of patterns for equivalent trees, so the object is a part of the
+        # key
         key = (patterns, tree.kind.shape)
         found = self._found.get(key)
         if found is None:
@@ -391,8 +401,9 @@ def _pareto_minimal(ways: Iterable[Way], budget: SearchBudget) -> list[Way]:
     kept: list[dict[Any, int]] = []
     for way in sorted(map(dict, ways), key=lambda way: (len(way), sum(way.values()))):
         budget.spend(1 + len(kept))
-        # a way is useless if another way takes the same or less of each slot
+        # a way is left out if another way takes the same or less from each slot
         if not any(all(way.get(slot, 0) >= amount for slot, amount in other.items()) for other in kept):
             kept.append(way)
-    # ways are sorted, so that equal clouds get equal answers; repr() is the key, because slots have two types
+    # ways are sorted, so that equal clouds get equal answers. Slots have different types, which cannot be
+    # compared, so repr() is the sort key.
     return sorted([tuple(way.items()) for way in kept], key=repr)

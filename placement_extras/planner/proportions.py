@@ -1,6 +1,6 @@
 """Counts how many sets of guests fit, where each set contains several flavors in given proportions.
 
-For example, each set may have two guests of one flavor, and one guest of another flavor.
+For example, each set has two guests of one flavor, and one guest of another flavor.
 """
 
 from collections.abc import Hashable, Sequence
@@ -23,23 +23,24 @@ from placement_extras.planner.packing import (
 )
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
-# guests are placed in chunks, so that each host gets a mix of flavors
+# sets are placed in chunks, so that each host gets guests of different flavors
 _CHUNKS: Final = 64
-"""Number of chunks into which the search first divides the upper bound of sets."""
+"""Number of chunks into which the search first divides the sets. Their number is the upper bound."""
 _MAX_TRIES: Final = 5_000
 """Maximum number of tries to place one more set. After these tries, the result has bounds instead of an exact
-number."""
-# with more ways, the search would reach its limit without a result
+number.
+"""
+# with more ways, the search would reach its maximum number of tries without a result
 _MAX_WAYS: Final = 200
-"""A place for one more set is searched for only if there are at most this number of ways."""
+"""The search for a place for one more set begins only if there are at most this number of ways."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlavorProportion:
     """A flavor with its number of guests in each set.
 
-    At most ``upper_bound`` guests fit if no guests of other flavors are placed. Each guest gets a place for
-    one of the ``requests``: the request of the flavor, or its fallback.
+    At most ``upper_bound`` guests of this flavor fit if no guests of other flavors are placed. ``requests``
+    has the request of the flavor and, if it has one, the fallback. Each guest gets a place for one of them.
     """
 
     requests: tuple[CandidatesRequest, ...]
@@ -48,7 +49,8 @@ class FlavorProportion:
 
 
 Place = tuple[Any, tuple[Way, ...]]
-"""The free amounts of a host by slot, which change during the search, and the ways to place a flavor there.
+"""The free amounts of a host by slot, and the ways to place a guest of a flavor there. The search changes the
+free amounts.
 """
 
 
@@ -64,13 +66,16 @@ def count_sets(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> FitBoun
 
 
 def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], upper_bound: int) -> int:
-    """Return an upper bound of sets, from sums of free amounts in the cloud, at most ``upper_bound``."""
+    """Return an upper bound for the number of sets, from the sums of free amounts in the cloud.
+
+    :param upper_bound: a known upper bound, which the result does not exceed.
+    """
     asked: dict[str, int] = {}
     for share in shares:
         amounts = [request.total_amounts for request in share.requests]
         for name in set[str]().union(*amounts):
-            # any request of its flavor may serve a guest, so a guest takes at least the smallest amount of
-            # all requests
+            # each of the requests can serve a guest, so a guest takes at least the smallest amount of all
+            # requests
             least = min(each.get(name, 0) for each in amounts)
             if least:
                 asked[name] = asked.get(name, 0) + least * share.number
@@ -79,15 +84,15 @@ def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], upper_boun
         cloud.budget.spend()
         for name in asked:
             for _, slot in tree.kind.shape.having.get(name, ()):
-                # a slot that is used beyond its capacity must not reduce the amounts of other hosts
+                # a slot that is used beyond its capacity must not reduce the sum over all hosts
                 there[name] += max(0, tree.free[slot])
     return most_by_volume(upper_bound, {name: {amount: upper_bound} for name, amount in asked.items()}, there)
 
 
 def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[list[Place]]:
-    """Return the hosts with room, by flavor. At one host, all flavors take from the same free amounts."""
-    # all hosts with shared providers or pools have one common mapping of free amounts; other hosts have a
-    # list each
+    """Return, for each flavor, the places at all hosts. At one host, flavors share the same free amounts."""
+    # all hosts with sharing providers or pools have one common mapping of free amounts. Each other host has a
+    # list of its own.
     common: dict[Slot, int] = {}
     own: dict[int, list[int]] = {}
     asked = [(number, request) for number, share in enumerate(shares) for request in share.requests]
@@ -100,7 +105,7 @@ def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[
             cloud.budget.spend(len(tree.members))
             parts = _common_parts(found, tree)
             found = [finder.footprints_at(tree, shared, parts) for finder in finders]
-        # like a shared provider, a pool needs a slot that is the same for all flavors
+        # a pool, like a sharing provider, needs a slot that is the same for all flavors
         if any(ways.coupled or ways.pools for ways in found) or any(
             each.id in cloud.sharing for each in tree.members
         ):
@@ -110,7 +115,7 @@ def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[
                 if coupled.ways:
                     places.append((common, coupled.ways))
         else:
-            # all flavors take from a copy, because the tree itself belongs to the snapshot
+            # all flavors take from one copy of the free amounts, because the tree belongs to the snapshot
             left = own.setdefault(tree.root.id, list(tree.free))
             for places, ways in zip(by_request, found, strict=True):
                 if ways.ways:
@@ -134,7 +139,11 @@ def _agree_on_pools(found: Sequence[FlavorFootprints]) -> bool:
 
 
 def _common_parts(found: Sequence[FlavorFootprints], tree: HostTree) -> tuple[int, ...]:
-    """Return numbers of providers, the same for those equal for all flavors, which then share pools."""
+    """Return a number for each provider of a host. Providers that are equal for all flavors share a number.
+
+    Only devices with the same number then form a pool, so that each device is in the same pool for all
+    flavors.
+    """
     uses: dict[Slot, set[DevicePool | Slot]] = {}
     for ways in found:
         for slot in ways.classes:
@@ -144,7 +153,7 @@ def _common_parts(found: Sequence[FlavorFootprints], tree: HostTree) -> tuple[in
     labels: list[list[Hashable]] = [[] for _ in tree.members]
     for slot, (at, _) in enumerate(tree.kind.shape.slots):
         pools = uses.get(slot, set())
-        # a device with different units for two flavors belongs to no pool
+        # a device from which two flavors take different units is in no pool
         units = {each.unit if isinstance(each, DevicePool) else None for each in pools}
         labels[at].append(slot if len(units) > 1 else frozenset(pools))
     numbers: dict[Hashable, int] = {}
@@ -160,14 +169,14 @@ class _SetPlacing:
         self._places = places
         self._numbers = numbers
         self._budget = budget
-        #: for each flavor, the first place that may not be full
+        #: for each flavor, the index of the first place that is perhaps not full
         self._first = [0] * len(numbers)
         self._journal = TrialJournal(budget, _MAX_TRIES)
 
     def find_most(self, upper_bound: int) -> FitBounds:
-        """Return bounds of the number of sets that fit; an ``upper_bound`` is already known."""
-        # many sets are placed at a time, and half as many after a failure, so the work does not grow with the
-        # number of guests
+        """Return bounds for the number of sets that fit; at most ``upper_bound`` sets fit."""
+        # many sets are placed at a time. If they do not fit, half as many are tried next. So the work does
+        # not grow with the number of guests.
         fits, chunk = 0, max(1, upper_bound // _CHUNKS)
         while chunk and fits < upper_bound:
             chunk = min(chunk, upper_bound - fits)
@@ -176,7 +185,7 @@ class _SetPlacing:
             else:
                 chunk //= 2
         self._journal.undo_changes()
-        # each way is one level of the recursion
+        # the number of ways is the depth of the recursion
         count = sum([len(ways) for places in self._places for _, ways in places])
         with suppress(TriesExhausted):
             while fits < upper_bound and count <= _MAX_WAYS:
@@ -217,7 +226,10 @@ class _SetPlacing:
         self._journal.record_undo(_give_back, free, way, count)
 
     def _try_sets(self, sets: int) -> bool:
-        """Return whether as many sets fit, which then stay placed; TriesExhausted means unknown."""
+        """Return whether this number of sets fits. If so, the sets stay placed.
+
+        :raises TriesExhausted: the search has ended before this was known.
+        """
         ways = [[(free, way) for free, ways in places for way in ways] for places in self._places]
         numbers = [sets * number for number in self._numbers]
 
@@ -228,7 +240,7 @@ class _SetPlacing:
                 return True if flavor == len(ways) else try_from(flavor, 0, numbers[flavor])
             if index == len(ways[flavor]):
                 return False
-            # the remaining ways are not enough for the guests, even if each way could use its host alone
+            # even if each remaining way could use its host alone, they would not have room for all guests
             if left > sum([_most_guests(*each) for each in ways[flavor][index:]]):
                 return False
             free, way = ways[flavor][index]

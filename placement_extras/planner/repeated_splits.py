@@ -1,14 +1,14 @@
-"""Computes how many guests fit if they are split over NUMA nodes; one search covers all equal splits.
+"""Computes how many guests fit if they are split over NUMA nodes. Hosts with equal rooms share a search.
 
-A request is *plain* if it has only one group, without a suffix and without required traits. Each class that
-is not split has to be at one provider of the host. The split of a guest on a host then depends only on the
-*rooms*: the amounts that the providers of each NUMA node can give. So the split is cached with the rooms as
-its key. A room is limited to the amount of one guest, so that hosts with different usage often have equal
-rooms.
+A request is *plain* if it has only one group, without a suffix and without required traits. This module
+counts the guests of plain requests on hosts where exactly one provider has each class that is not split. The
+split of a guest on such a host depends only on the *rooms*: the amounts that the providers of each NUMA node
+can give. So splits are cached, with the rooms as the key. A room counts at most the amount of one guest, so
+that hosts with different usage often have equal rooms.
 
 Invariants
-    A counted guest only takes amounts from rooms, and never adds to them. So the best split remains the
-    best while it fits, and is repeated until one of its amounts is no longer free.
+    A counted guest takes amounts from rooms, and never adds amounts. So the best split remains the best as
+    long as it fits, and is repeated until one of its amounts is no longer free.
 """
 
 from collections.abc import Hashable, Sequence
@@ -36,14 +36,14 @@ Amounts = tuple[tuple[int, int], ...]
 """The split of one guest: pairs of the number of a room and the amount that the guest takes there."""
 
 _HostRoom = tuple[int, int, int, int, int]
-"""A room of a host: the least and the largest amount for one guest, the step, the largest amount on the empty
-host, and the slot.
+"""A room of a host: the smallest and the largest amount for one guest, the step, the largest amount if the
+host is empty, and the slot.
 """
 _HostRooms = Sequence[Sequence[Sequence[_HostRoom]]]
 """The rooms of a host by zone and class."""
 _Zone = tuple[tuple[tuple[int, int, int, int, int], ...], ...]
-"""The rooms of one zone by class: the largest free amount, the least amount, the step, the largest amount on
-the empty host, and the slot.
+"""The rooms of one zone by class. Each room has the largest free amount, the smallest amount, the step, the
+largest amount if the host is empty, and the slot.
 """
 
 
@@ -51,9 +51,9 @@ the empty host, and the slot.
 class _RepeatLayout:
     """The positions and slots of the requested resource classes in all trees of one structure.
 
-    ``rooms`` has, by zone, each room of a split class (``names``): the class, the position of the
-    provider, and the slot. ``rest`` has the same for the other classes. ``zones`` has the positions of the
-    zones.
+    ``names`` has the classes that are split. ``rooms`` has, by zone, each room of these classes: the class,
+    the position of the provider, and the slot. ``rest`` has the same for the other classes. ``zones`` has the
+    positions of the zones' NUMA nodes.
     """
 
     names: tuple[str, ...]
@@ -77,7 +77,7 @@ class RepeatedSplits:
         self._budget = budget
         self._distances = snapshot.zone_distances()
         needs = list(needs_of(request))
-        #: whether the request itself allows that only free amounts matter
+        #: whether the request is plain
         self._is_plain = (
             len(request.groups) == 1
             and not request.groups[0].suffix
@@ -92,7 +92,7 @@ class RepeatedSplits:
         self._known: dict[Hashable, Amounts | None] = {}
 
     def count_guests(self, tree: HostTree, free: Sequence[int], limit: int) -> int | None:
-        """Return how many guests fit, at most ``limit``; None if this class cannot compute it for this host.
+        """Return how many guests fit, at most ``limit``; None if this class cannot count them on this host.
 
         :param free: the free amounts of the host, by slot.
         """
@@ -117,7 +117,7 @@ class RepeatedSplits:
         while count < limit:
             self._budget.spend(1)
             zones = self._order_zones(rooms, left)
-            # the state has no slots, because slots differ between hosts with equal rooms
+            # slots are left out of the state, because hosts with equal rooms have different slots
             state = tuple([tuple([tuple([each[:-1] for each in some]) for some in zone]) for zone in zones])
             known = layout.names, state, apart
             if known not in self._known:
@@ -127,7 +127,7 @@ class RepeatedSplits:
                 break
             slots = [each[-1] for zone in zones for some in zone for each in some]
             taken = [(slots[number], amount) for number, amount in amounts]
-            # the best split stays the best while it fits, so all its repetitions are counted at once
+            # the best split remains the best as long as it fits, so all its repetitions are counted at once
             times = min(limit - count, *[left[slot] // amount for slot, amount in taken])
             for slot, amount in taken:
                 left[slot] -= times * amount
@@ -143,7 +143,7 @@ class RepeatedSplits:
                 inventory = tree.members[at].inventories[name]
                 room = ZoneRoom.from_inventory(at, inventory, self._asked[name])
                 empty = 0
-                # only this policy compares with the empty host
+                # only the policy "restricted" compares a split with the splits on the empty host
                 if self._topology is TopologyPolicy.RESTRICTED:
                     empty = max(0, min(tree.capacities[slot], room.most)) // room.step * room.step
                 by_class[name].append((room.least, room.most, room.step, empty, slot))
@@ -180,7 +180,7 @@ class RepeatedSplits:
         return zones
 
     def _find_layout(self, tree: HostTree) -> _RepeatLayout | None:
-        """Return the layout of this and equal trees; None unless one provider has each unsplit class."""
+        """Return the layout of a tree; None if a class that is not split is not at exactly one provider."""
         names = zoned_classes(tree, [name for name in self._asked if name in SPLIT])
         self._budget.spend(len(tree.members))
 
@@ -214,7 +214,7 @@ class RepeatedSplits:
     def _split_guest(
         self, names: Sequence[str], zones: Sequence[_Zone], apart: Sequence[Sequence[int]]
     ) -> Amounts | None:
-        """Return a guest's split, as index and amount of each used room; None if it does not fit."""
+        """Return a guest's split: number and amount of each used room. None means that it does not fit."""
         now, when_empty, number = list[Zone](), list[Zone](), 0
         for zone in zones:
             rooms: dict[str, list[ZoneRoom]] = {}

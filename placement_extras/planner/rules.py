@@ -1,4 +1,4 @@
-"""The policy rules of the planner, in a module that tools can import without the planner itself."""
+"""The policy rules of the planner, in a module that the console and tools import without the planner."""
 
 from typing import Final
 

@@ -1,9 +1,9 @@
 """Computes how many guests fit if a topology policy splits their CPUs and memory over the zones of a host.
 
 In the simple case, a guest takes all its CPUs and memory from one zone, and each zone has one provider of
-each class. In the simple case, the ways of the flavor are filtered and packed, and the result is exact. In
-all other cases, the search of claims places one guest after another on a copy of the host. The number of
-placed guests is the lower bound, and sums of free amounts give the upper bound.
+each class. The ways of the flavor are then filtered and packed. In all other cases, the search of claims
+places one guest after another on a copy of the host. The number of placed guests is the lower bound, and sums
+of free amounts give the upper bound.
 
 Only :mod:`placement_extras.planner.handler` uses this module. The module is separate from ``capacity``,
 because it uses the search of claims.
@@ -39,9 +39,9 @@ from placement_extras.planner.packing import (
 from placement_extras.planner.repeated_splits import RepeatedSplits
 
 CountedHost = tuple[HostTree, FitBounds]
-"""A host without sharing providers in common with other hosts, and the number of guests that fit there."""
+"""A host that has no sharing provider in common with other hosts, and the number of guests that fit there."""
 _NO_LIMIT: Final = 1 << 62
-"""A number above the number of guests of any host, which means no limit."""
+"""A limit that is larger than the number of guests on any host."""
 
 
 def count_split(
@@ -52,16 +52,17 @@ def count_split(
 ) -> FlavorCapacity:
     """Return how many guests of a flavor fit if a topology policy splits each of them.
 
-    ``shortages`` of the result is None, because shortages are not computed. If the time for placing ends
-    early, the remaining hosts have the lower bound 0, and ``uncounted_hosts`` is their number.
+    The field ``shortages`` of the result is None, because shortages are not computed. If the time ends before
+    guests were placed on all hosts, the remaining hosts have the lower bound 0, and ``uncounted_hosts`` is
+    the number of these hosts.
 
-    :param placing: the budget for placing guests; None uses the budget of the cloud.
+    :param placing: the budget for placing guests; if it is None, the budget of the cloud is used.
     """
     return _SplitCount(cloud, request, topology, placing).run()
 
 
 def count_repeats(snapshot: ModelSnapshot, choice: HostChoice) -> int:
-    """Return how many guests fit one after the other, if all guests take the amounts of this choice."""
+    """Return how many guests fit if each of them takes the amounts of this choice."""
     return min(
         snapshot.providers[provider.id].free(name) // amount
         for provider, amounts in choice.resources
@@ -81,10 +82,10 @@ class _SplitCount:
     ) -> None:
         self._cloud = cloud
         self._budget = cloud.budget
-        #: the errors that end placing. Without a budget of its own, the tuple is empty: it catches no error,
-        #: so the error reaches the caller
+        #: the errors that end the placing of guests. If placing has no budget of its own, the tuple is empty,
+        #: so that the error of the common budget reaches the caller
         self._end: tuple[type[BudgetExhausted], ...] = () if placing is None else (BudgetExhausted,)
-        #: number of hosts for which the time ended before guests were placed
+        #: number of hosts on which no guests were placed before the time ended
         self._uncounted = 0
         self._placing = _HostPlacing(cloud, request, topology, placing or cloud.budget)
         self._bounds = _AmountBounds(request, topology)
@@ -130,7 +131,7 @@ class _SplitCount:
         )
 
     def _look_at_coupled(self, hosts: Sequence[tuple[HostTree, Sequence[Provider]]]) -> tuple[int, int]:
-        """Return how many of these hosts have room for a guest when empty, and how many have room now."""
+        """Return how many of these hosts would have room for a guest if empty, and how many have room now."""
         capable = able = 0
         for tree, shared in hosts if not self._uncounted else ():
             try:
@@ -160,12 +161,12 @@ class _SplitCount:
             is_capable = bool(guests) or self._placing.is_capable(tree, shared)
         except self._end:
             return self._bound_host(tree, shared)
-        # if the first guest has no place, no guest fits, even if the sums of free amounts are large
+        # if not even one guest has a place, the upper bound is 0, whatever the sums of free amounts are
         upper = self._bounds.most_guests(tree, shared) if guests else 0
         return is_capable, FitBounds(guests, max(guests, upper))
 
     def _bound_host(self, tree: HostTree, shared: Sequence[Provider]) -> tuple[bool, FitBounds]:
-        """Return bounds for a host on which the time ended before guests were placed."""
+        """Return bounds for a host on which no guests were placed before the time ended."""
         self._budget.spend(1 + len(tree.members))
         self._uncounted += 1
         return False, FitBounds(0, self._bounds.most_guests(tree, shared))
@@ -173,7 +174,7 @@ class _SplitCount:
     def _allowed_ways(
         self, tree: HostTree, shared: Sequence[Provider], names: tuple[str, ...]
     ) -> FlavorFootprints:
-        """Return those ways to place a guest that take all split classes from one zone."""
+        """Return the ways to place a guest that take all split classes from one zone."""
         ways = self._finder.footprints_at(tree, shared)
         if not names or not ways.ways:
             return ways
@@ -233,9 +234,9 @@ class _SplitCount:
 class _CoupledCount:
     """The number of guests that were placed on hosts with common sharing providers.
 
-    ``placed`` has the guests by the root of their host, and by the set of all roots from which they take
-    amounts. ``most`` has the maximum number of guests of each host by its root, and ``asked`` has the
-    amounts of one guest by class.
+    ``placed`` has the numbers of guests. Their key is the root of the host, with the set of all roots from
+    which these guests take amounts. ``most`` has an upper bound for the guests of each host, by its root.
+    ``asked`` has the amounts of one guest, by class.
     """
 
     hosts: Sequence[tuple[HostTree, Sequence[Provider]]]
@@ -244,7 +245,11 @@ class _CoupledCount:
     asked: Mapping[str, int]
 
     def fit_bounds(self, among: Collection[int] | None = None, without: int | None = None) -> FitBounds:
-        """Return how many guests fit ``among`` hosts (None: all) if the host ``without`` fails."""
+        """Return how many guests fit on some of the hosts.
+
+        :param among: the roots of these hosts; None for all hosts.
+        :param without: the root of a host that has failed, or None.
+        """
         hosts = [
             (tree, shared)
             for tree, shared in self.hosts
@@ -263,7 +268,7 @@ class _CoupledCount:
         return FitBounds(lower, max(lower, upper))
 
     def roots_by_aggregate(self) -> Mapping[str, set[int]]:
-        """Return the roots of these hosts by aggregate of the root."""
+        """Return the roots of these hosts, by the aggregates of the roots."""
         found: dict[str, set[int]] = {}
         for tree, _ in self.hosts:
             for aggregate in tree.root.aggregates:
@@ -284,8 +289,8 @@ class _HostPlacing:
         self._distances = cloud.snapshot.zone_distances()
         self._read_tree = tree_reader(all_conditions(request, needs_of(request)))
         self._repeated = RepeatedSplits(cloud.snapshot, request, topology, budget)
-        #: number of guests by the likeness of a host (all that matters except free amounts) and its free
-        #: amounts
+        #: numbers of guests, by the likeness of a host and its free amounts. Hosts have equal likenesses if
+        #: they differ only in free amounts.
         self._known: dict[tuple[Hashable, tuple[int, ...]], int] = {}
         self._capable: dict[Hashable, bool] = {}
 
@@ -312,7 +317,7 @@ class _HostPlacing:
         likeness = self._host_likeness(tree, shared)
         if likeness not in self._capable:
             used = self.copy_host(tree, shared)
-            # the copies are empty, because the guests on a host do not matter for what it could serve
+            # the copies have no usage, because the question is whether a guest fits on the empty host
             empty = ModelSnapshot(replace(each, used={}) for each in used)
             self._capable[likeness] = self.first_choice(empty, tree.root.id) is not None
         return self._capable[likeness]
@@ -320,7 +325,10 @@ class _HostPlacing:
     def copy_host(
         self, tree: HostTree, shared: Sequence[Provider], held: Mapping[int, Provider] | None = None
     ) -> ModelSnapshot:
-        """Return a snapshot with a host and its sharing providers, of which ``held`` has the usage."""
+        """Return a snapshot that has only a host and its sharing providers.
+
+        :param held: providers, by id, that replace those of the cloud, because they have another usage.
+        """
         snapshot = self._cloud.snapshot
         ids = {each.id for each in tree.members}
         ids.update(member for each in shared for member in snapshot.trees[each.root_id])
@@ -328,14 +336,15 @@ class _HostPlacing:
         return ModelSnapshot((held or {}).get(each, snapshot.providers[each]) for each in ids)
 
     def first_choice(self, snapshot: ModelSnapshot, root: int) -> HostChoice | None:
-        """Return what the next guest takes at a host, by provider; None if it does not fit."""
+        """Return the amounts that the next guest takes at a host, by provider; None if it does not fit."""
         self._budget.spend(1 + len(snapshot))
         choices = SplitChoices(snapshot, self._request, self._topology, self._distances, self._budget)
         return next((each for each in choices.choices_at(root) if each is not None), None)
 
     def _host_likeness(self, tree: HostTree, shared: Sequence[Provider]) -> Hashable:
         zones = [tree.members[zone[0]].id for zone in tree.kind.zone_positions]
-        # distances between zones, if known, decide the order of zones
+        # if distances between zones are known, the search of claims uses them, so hosts with other distances
+        # are not alike
         apart = tuple(self._distances.get(pair) for pair in combinations(zones, 2)) if self._distances else ()
         pools = tuple(each.id for each in shared)
         return (
@@ -360,7 +369,7 @@ class _AmountBounds:
         self._topology = topology
         #: the amounts of one guest by class
         self.asked = {name: sum(amounts) for name, amounts in parts.items()}
-        #: the amounts to split, by class
+        #: the amounts of one guest that the topology splits, by class
         self.split = {
             name: amount
             for group in request.groups
@@ -369,18 +378,18 @@ class _AmountBounds:
         }
 
     def takes_of_one_provider(self, tree: HostTree, names: Sequence[str]) -> bool:
-        """Return whether a guest takes split classes from one zone, and each class from one provider."""
+        """Return whether a guest takes all split classes from one zone, and each class from one provider."""
         zones = tree.kind.zone_positions
         if self._topology is not TopologyPolicy.SINGLE_NUMA and len(zones) > 1:
             return False
-        # a way does not show which zone another group of the request uses
+        # if another group also asks for a split class, a way does not show which amounts the topology splits
         if any(len(self._parts[name]) > 1 for name in names):
             return False
         slots = tree.kind.shape.slots
         return all(sum((at, name) in slots for at in zone) <= 1 for zone in zones for name in names)
 
     def most_guests(self, tree: HostTree, shared: Sequence[Provider]) -> int:
-        """Return an upper bound of the guests that fit at a host and its sharing providers."""
+        """Return an upper bound for the guests that fit at a host with its sharing providers."""
         names = zoned_classes(tree, self.split)
         providers = (*tree.members, *shared)
         most = [self._most_of_class(name, names, tree, providers) for name in self.asked]
@@ -397,7 +406,7 @@ class _AmountBounds:
         if name in zoned:
             members = [tree.members[at] for zone in tree.kind.zone_positions for at in zone]
             return sum(_usable(each, name) for each in members) // parts[0]
-        # one provider serves each class that is not split
+        # a guest takes a class that is not split from one provider, so the guests of providers are added
         having = [each for each in providers if name in each.inventories]
         giving = [each for each in having if each.inventories[name].is_portion(parts[0])]
         return sum(max(0, each.free(name)) // parts[0] for each in giving)
@@ -408,7 +417,7 @@ class _AmountBounds:
 
 
 def _usable(provider: Provider, name: str) -> int:
-    """Return what guests can use of a class at a provider: whole steps of ``step_size``."""
+    """Return the free amount of a class that guests can use at a provider: whole steps of ``step_size``."""
     if name not in provider.inventories:
         return 0
     step = provider.inventories[name].step_size

@@ -1,9 +1,9 @@
-"""The journal of a search, which undoes the changes that the search has tried and limits their number.
+"""The journal of a search, which undoes the changes that the search has tried, and limits their number.
 
 Every search of the planner looks for a series of changes (such as moves of guests) that leads to a wanted
-state. The search makes a change, continues from there, and undoes the change if it does not lead to the
-state. The number of combinations of changes can be huge. So a search stops after a number of tries, and the
-answer has bounds instead of an exact number.
+state. The search makes a change and tries to reach the state with further changes. If this fails, the search
+undoes the change. The number of combinations of changes can be huge. So a search stops after a number of
+tries, and its answer then has bounds instead of an exact number.
 
     for way in journal.try_each(ways):
         take(way)
@@ -12,8 +12,8 @@ answer has bounds instead of an exact number.
             return True     # the changes stay made
     return False            # each was undone before the next
 
-Two other searches have no journal, and their modules give the reason: ``placement.search.backtracking`` and
-``placement.search.claims.placement``.
+Two searches of the core have no journal: ``placement.search.backtracking`` and
+``placement.search.claims.placement``. The documentation of these modules has the reason.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -31,7 +31,7 @@ class TriesExhausted(Exception):
 class TrialJournal:
     """The changes that one search has made, which are undone in reverse order.
 
-    :param max_tries: the number of calls of :meth:`count_try` after which a call raises
+    :param max_tries: the maximum number of tries. The next call of :meth:`count_try` raises
         :class:`TriesExhausted`.
     """
 
@@ -46,7 +46,7 @@ class TrialJournal:
     def count_try(self) -> None:
         """Count one try.
 
-        :raises TriesExhausted: the limit is already reached.
+        :raises TriesExhausted: the maximum number of tries was already reached.
         """
         self._tries_left -= 1
         self._budget.spend()
@@ -58,7 +58,7 @@ class TrialJournal:
         self._undoing.append((undo, arguments))
 
     def undo_changes(self, kept: int = 0) -> None:
-        """Undo changes, the latest first, until ``kept`` changes are left."""
+        """Undo changes, the latest first, until only the first ``kept`` changes are left."""
         while len(self._undoing) > kept:
             undo, arguments = self._undoing.pop()
             undo(*arguments)
@@ -66,8 +66,8 @@ class TrialJournal:
     def try_each(self, options: Iterable[Option]) -> Iterator[Option]:
         """Yield the options one at a time, and undo the changes for an option before the next option.
 
-        If the caller leaves the loop, the changes for the last option stay: a closed generator does not
-        continue after its ``yield``.
+        If the caller leaves its loop over the options, the changes for the last option stay, because a closed
+        generator does not continue after its ``yield``.
         """
         for option in options:
             kept = len(self._undoing)

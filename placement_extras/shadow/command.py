@@ -28,26 +28,26 @@ from placement_extras.shadow.proxy import SECONDS_TO_STOP, ProxySettings, run_pr
 LOG = logging.getLogger(__name__)
 
 CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
-    cfg.StrOpt("bind", default="127.0.0.1:8777", help="ADDRESS:PORT to listen on for clients."),
-    cfg.StrOpt("stock", help="URL of OpenStack Placement, which answers the clients."),
-    cfg.StrOpt("ours", help="URL of this service, which gets the same requests."),
+    cfg.StrOpt("bind", default="127.0.0.1:8777", help="ADDRESS:PORT at which clients connect."),
+    cfg.StrOpt("stock", help="URL of OpenStack Placement, which answers all requests of clients."),
+    cfg.StrOpt("ours", help="URL of this service, to which placement-shadow sends the same requests."),
     cfg.StrOpt(
         "stock-database",
         secret=True,
         help=(
             "SQLAlchemy URL of OpenStack Placement's database. The program copies this database at its start"
             " into the database of [placement_database] connection. Without this option, copy the database"
-            " by hand before the start. In this case, no client may write after the copy until all clients"
-            " use the address of placement-shadow. Write a URL with a password into a file for"
-            " --config-file, as stock_database in section [DEFAULT]."
+            " by hand before the start. Then make sure that clients write nothing between this copy and the"
+            " time when all of them use the address of placement-shadow. Write a URL with a password into a"
+            " file for --config-file, as stock_database in section [DEFAULT]."
         ),
     ),
     cfg.FloatOpt(
         "copy-after",
         default=0.0,
         min=0.0,
-        help="Seconds that placement-shadow waits after its start before it copies the database. All"
-        " clients must use the address of placement-shadow before this time ends.",
+        help="Seconds that placement-shadow waits after its start before it copies the database. At the end"
+        " of this time, all clients must use the address of placement-shadow.",
     ),
     cfg.StrOpt(
         "ours-token",
@@ -58,7 +58,11 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
             " --config-file, as ours_token in section [DEFAULT]."
         ),
     ),
-    cfg.StrOpt("report-bind", default="127.0.0.1:8779", help="ADDRESS:PORT of the report and the metrics."),
+    cfg.StrOpt(
+        "report-bind",
+        default="127.0.0.1:8779",
+        help="ADDRESS:PORT at which placement-shadow serves the report and the metrics.",
+    ),
     cfg.IntOpt(
         "threads",
         default=32,
@@ -69,8 +73,8 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
         "stock-timeout",
         default=300.0,
         min=1.0,
-        help="Seconds that placement-shadow waits for an answer of OpenStack Placement. After this time"
-        " OpenStack Placement counts as unavailable.",
+        help="Seconds that placement-shadow waits for an answer of OpenStack Placement. After this time, the"
+        " client gets the error 502.",
     ),
 )
 
@@ -95,7 +99,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _set_up_log(arguments: Sequence[str]) -> None:
-    """Set up logging in a child process, which does not inherit the logging of its parent."""
+    """Set up logging in a child process. A spawned process does not inherit the logging of its parent."""
     log.setup(new_config(arguments, cli_opts=CLI_OPTIONS), PROJECT)
 
 
@@ -104,25 +108,25 @@ def _run_processes(
 ) -> int:
     """Run the proxy and the follower in two processes until stopped; return the exit status.
 
-    The follower is a separate process, so that the comparison does not slow down the answers to clients. Both
-    processes end when this process ends.
+    The follower is a separate process, so that the comparison of answers does not slow down the answers to
+    clients. The two processes end when this process ends.
     """
-    # children are spawned, because a forked child would keep ends of the other pipes open, and their readers
-    # would never see the end
+    # children are spawned. A forked child would keep ends of the other child's pipe open, so that its reader
+    # would not notice the end of this process.
     context = multiprocessing.get_context("spawn")
-    # unpickling a copy may execute code, so the follower accepts copies only from a process with this key
+    # unpickling can execute code, so the follower accepts copies only from a process that has this key
     key = secrets.token_bytes()
     processes, controls = [], []
     for target, its_settings in ((run_follower, settings), (run_proxy, proxy)):
         theirs, ours = context.Pipe(duplex=False)
         process = context.Process(target=target, args=(its_settings, address, key, theirs, set_up_log))
         process.start()
-        theirs.close()  # the child sees the end of the pipe only if no other process holds it
+        theirs.close()  # only the child needs this end of the pipe
         processes.append(process)
         controls.append(ours)
     follower, server = processes
     stopped, stop = context.Pipe(duplex=False)
-    # the handler may run between any two steps of the main thread, so it only ends the wait below
+    # a signal handler can interrupt the main thread at any point, so this one only ends the wait below
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.send_bytes(b"."))
     try:
@@ -135,10 +139,10 @@ def _run_processes(
             ended = wait([stopped, server.sentinel])
         return 0 if stopped in ended else 1
     finally:
-        # the server ends first, because it sends its last copies to the follower
+        # the proxy ends first, because it sends its last copies to the follower
         for process, control in ((server, controls[1]), (follower, controls[0])):
             control.close()
-            # requests in flight may take SECONDS_TO_STOP; the other seconds are for the end of the process
+            # requests in flight can take SECONDS_TO_STOP. The process itself has 5 more seconds to end.
             process.join(SECONDS_TO_STOP + 5)
             if process.is_alive():
                 process.kill()
@@ -146,18 +150,18 @@ def _run_processes(
 
 
 def _is_argument(conf: cfg.ConfigOpts, name: str) -> bool:
-    """Return whether an option is set on the command line, where the list of processes shows it."""
+    """Return whether an option is set on the command line, which each user of the machine can see."""
     found = conf.get_location(name)
     return found is not None and found.location is cfg.Locations.command_line
 
 
 def _settings(conf: cfg.ConfigOpts) -> FollowerSettings:
-    """Return the settings of the comparing process, or raise ValueError with the wrong option."""
+    """Return the settings of the comparing process; raise ValueError if an option has a wrong value."""
     for name in ("stock", "ours"):
         parts = urlsplit(conf[name] or "")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"--{name} has to be an http or https URL, not {conf[name]!r}")
-        # neither service would receive the password, and error messages show the URL to clients
+        # a password in the URL is refused: it would not reach the service, and errors show the URL to clients
         if parts.username or parts.password:
             raise ValueError(f"--{name} takes no user and no password in its URL: clients send tokens")
     host, _, port = conf.report_bind.rpartition(":")

@@ -17,8 +17,8 @@ from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
 from placement_extras.shadow.exchange import AskedRequest, ShadowAnswer, ShadowExchange, forget_oldest
 
-# Texts in errors that Nova, osc-placement, their functional tests, and the tests of OpenStack Placement look
-# for. The other words of an error may differ.
+# Nova, osc-placement, their functional tests, and the tests of OpenStack Placement search for these texts in
+# errors. All other words of an error are allowed to differ.
 MATCHED_TEXTS: Final = tuple(
     re.compile(pattern)
     for pattern in (
@@ -71,8 +71,8 @@ MATCHED_TEXTS: Final = tuple(
     )
 )
 _GENERAL_STATUSES: Final = (400, 403, 404, 409)
-"""Statuses of errors that begin with the same general sentence in the two services, such as "Access was
-denied ...".
+"""Statuses of errors that begin with a general sentence, such as "Access was denied ...", which is the same
+in both services.
 """
 _COMPARED_HEADERS: Final = ("openstack-api-version", "content-type", "cache-control", "allow")
 CandidateAmounts = dict[str, dict[str, int]]
@@ -81,9 +81,9 @@ CandidateAmounts = dict[str, dict[str, int]]
 
 @dataclass(frozen=True)
 class AnswerDifference:
-    """A difference between the answers of both services to one request.
+    """A difference between the two services' answers to one request.
 
-    :param what: a header or a part of the answer, such as ``status``.
+    :param what: the name of a header, or of another part of the answer, such as ``status``.
     :param there: the value in the answer of OpenStack Placement.
     :param here: the value in the answer of our service.
     """
@@ -99,7 +99,7 @@ class AnswerDifference:
 def find_differences(exchange: ShadowExchange) -> list[AnswerDifference]:
     """Return the differences between the two answers that matter to clients."""
     theirs, ours = exchange.theirs, exchange.ours
-    # if the statuses differ, all other parts differ, too
+    # if the statuses differ, all other parts differ, too, so only the status is reported
     if theirs.status != ours.status:
         return [
             AnswerDifference(
@@ -124,9 +124,9 @@ service.
 def _compare_headers(theirs: ShadowAnswer, ours: ShadowAnswer) -> ComparedParts:
     for name in _COMPARED_HEADERS:
         yield name, _header_value(theirs, name), _header_value(ours, name)
-    # the times themselves differ, because both services write at different times
+    # only the presence of this header is compared, because the two services write at different times
     yield "last-modified", "last-modified" in theirs.headers, "last-modified" in ours.headers
-    yield "location", _location_path(theirs), _location_path(ours)  # hosts and ports differ
+    yield "location", _location_path(theirs), _location_path(ours)  # hosts and ports always differ
 
 
 def _header_value(answer: ShadowAnswer, name: str) -> Any:
@@ -149,7 +149,7 @@ def _compare_errors(theirs: ShadowAnswer, ours: ShadowAnswer) -> ComparedParts:
         yield name, theirs.first_error.get(name), ours.first_error.get(name)
     there, here = theirs.first_error.get("detail", ""), ours.first_error.get("detail", "")
     for match in filter(None, (pattern.search(there) for pattern in MATCHED_TEXTS)):
-        # clients such as Nova look for these words; the rest of a sentence may differ
+        # clients such as Nova search for these words; the rest of the sentence is allowed to differ
         if match[0] not in here:
             yield "words", f"{match[0]!r} in {there!r}", repr(here)
     if ours.first_error:
@@ -168,10 +168,10 @@ def _compare_bodies(exchange: ShadowExchange) -> ComparedParts:
 
 
 def comparable_body(path: str, document: Any) -> Any:
-    """Return a document in a form that can be compared: with sorted lists.
+    """Return a document in a form in which it can be compared: with sorted lists.
 
-    For a request of allocation candidates with a limit, only the number of candidates is compared, because
-    each service may choose different candidates.
+    If the path asks for a limited number of allocation candidates, return only the number of candidates,
+    because each service can choose other candidates.
     """
     limited = path.startswith("/allocation_candidates?") and "limit=" in path
     if limited and isinstance(document, dict) and "allocation_requests" in document:
@@ -183,7 +183,7 @@ def _sort_lists(document: Any) -> Any:
     if isinstance(document, dict):
         return {name: _sort_lists(each) for name, each in document.items()}
     if isinstance(document, list):
-        # lists of the API have no order; as JSON texts, items of any type can be sorted
+        # the order of lists in answers does not matter. Items of all types can be sorted as JSON texts.
         return sorted(map(_sort_lists, document), key=lambda each: json.dumps(each, sort_keys=True))
     return document
 
@@ -200,7 +200,7 @@ def candidate_amounts(document: Any) -> list[CandidateAmounts]:
     return found
 
 
-# maximum consumers to remember: a trial runs for weeks
+# maximum number of consumers that are remembered, because a trial runs for weeks
 _REMEMBERED: Final = 100_000
 _UNKNOWN: Final = "unknown"
 _CONSUMER: Final = "/allocations/"
@@ -208,21 +208,21 @@ _CONSUMER: Final = "/allocations/"
 
 @dataclass
 class OrphanConsumers:
-    """Consumers that OpenStack Placement keeps although their claims were refused.
+    """Consumers that OpenStack Placement keeps although it has refused their claims.
 
-    If a later claim of such a consumer has a microversion before 1.38, the claim states no type. OpenStack
-    Placement then shows the type of the refused claim, and our service shows ``unknown``.
+    A claim with a microversion before 1.38 has no consumer type. If such a claim follows for one of these
+    consumers, OpenStack Placement shows the type in the refused claim, and our service shows ``unknown``.
     """
 
     _types: dict[str, set[str]] = field(default_factory=dict)
-    """Types that refused claims stated, by the uuid of the consumer."""
+    """Consumer types in refused claims, by the uuid of the consumer."""
     _projects: dict[str, str | None] = field(default_factory=dict)
-    """Projects of accepted claims that stated no type, by the uuid of the consumer."""
+    """Projects in accepted claims without a consumer type, by the uuid of the consumer."""
 
     def record_write(self, method: str, path: str, body: Any, status: int) -> None:
-        """Record the claims of a write, with the status of OpenStack Placement's answer.
+        """Record the claims in a write, with the status of OpenStack Placement's answer.
 
-        Writes have to be recorded in the order of their answers.
+        The caller records writes in the order of their answers.
 
         :param body: the parsed body; a body without claims is ignored.
         """
@@ -239,7 +239,7 @@ class OrphanConsumers:
         forget_oldest(self._projects, _REMEMBERED)
 
     def explains_difference(self, exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-        """Return whether a difference is the type of a consumer that a refused claim left behind."""
+        """Return whether a difference is only the type of a consumer that was kept after a refused claim."""
         url = urlsplit(exchange.request.path)
         if difference.what != "body":
             return False
@@ -253,7 +253,8 @@ class OrphanConsumers:
                 and {**there, "consumer_type": _UNKNOWN} == here
             )
         if url.path == "/usages":
-            # usages are grouped by consumer type, so they can differ only if the project has such a consumer
+            # the usages of a project are grouped by consumer type, so they can differ if the project has such
+            # a consumer
             project = parse_qs(url.query).get("project_id", [None])[0]
             return any(
                 consumer in self._types and of in (None, project) for consumer, of in self._projects.items()
@@ -262,7 +263,7 @@ class OrphanConsumers:
 
 
 def named_claims(method: str, path: str, body: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the uuids of the consumers that a write names, each with its claim in the body."""
+    """Yield the uuid of each consumer in a write, with its claim in the body."""
     named: Any = None
     if path.startswith(_CONSUMER):
         named = {path.removeprefix(_CONSUMER): {} if method == "DELETE" else body}
@@ -290,12 +291,13 @@ def explain_difference(
 
 def refused_there_only(theirs: ShadowAnswer) -> str | None:
     """Return the deviation that explains why only OpenStack Placement refuses a write, or None."""
-    # the claim is for a new consumer, but OpenStack Placement has kept this consumer after a refused claim
+    # this error means that OpenStack Placement has kept a consumer, which the client wants to create, after a
+    # refused claim
     return _ORPHANS if "expected 0 but got" in _sentence_of(theirs) else None
 
 
 def known_here_only(request: AskedRequest, theirs: ShadowAnswer) -> str | None:
-    """Return the deviation that explains a path which only our service has; None for other paths."""
+    """Return the name of the deviation for a path that only our service has; None for any other path."""
     path = unquote(urlsplit(request.path).path)
     return _EXTENSIONS if theirs.status == 404 and (path + "/").startswith("/ext/") else None
 
@@ -305,7 +307,7 @@ def _sentence_of(answer: ShadowAnswer) -> str:
 
 
 def _last_modified(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-    """Return whether only one answer has ``Last-Modified``, and our answer has ``Cache-Control``."""
+    """Return whether only one answer has the header ``Last-Modified``, and ours has ``Cache-Control``."""
     return difference.what == "last-modified" and "cache-control" in exchange.ours.headers
 
 
@@ -331,7 +333,7 @@ def _unknown_names(exchange: ShadowExchange, difference: AnswerDifference) -> bo
 
 
 def _orphan_consumer(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-    """Return whether the request claims for a consumer that exists only in the stock service."""
+    """Return whether a claim was refused because its consumer exists only in the stock service."""
     return difference.what in ("status", "code", "words") and refused_there_only(exchange.theirs) is not None
 
 
@@ -339,7 +341,7 @@ def _lowercase_class(exchange: ShadowExchange, difference: AnswerDifference) -> 
     """Return whether our service refused an inventory of a resource class in small letters."""
     said = _sentence_of(exchange.ours)
     return (
-        # our service reports such a class before other errors of the request
+        # our service reports this error first, so the stock service can report another error of the request
         difference.what in ("status", "code", "words")
         and exchange.theirs.status in (400, 404, 409)
         and exchange.ours.status == 400
@@ -354,7 +356,7 @@ def _refused_mappings(exchange: ShadowExchange, difference: AnswerDifference) ->
 
 
 def _wrong_sums(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-    """Return whether the stock service has candidates with wrong sums, where our service has right sums."""
+    """Return whether the stock service's candidates have wrong sums, and our candidates have right sums."""
     url = urlsplit(exchange.request.path)
     if difference.what != "body" or url.path != "/allocation_candidates":
         return False
@@ -376,7 +378,10 @@ def _wrong_sums(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
 
 
 def _forbidding_without_resources(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-    """Return whether a group of the request has no resources and only forbids traits or aggregates."""
+    """Return whether a group of the request has no resources, and only forbids traits or aggregates.
+
+    The stock service returns no candidates for such a request.
+    """
     url = urlsplit(exchange.request.path)
     if difference.what != "body" or url.path != "/allocation_candidates":
         return False

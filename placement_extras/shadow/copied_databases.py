@@ -22,7 +22,8 @@ from placement_extras.shadow.exchange import MirroredRequest
 
 LOG = logging.getLogger(__name__)
 
-# seconds; a write of SQLite holds the lock for milliseconds, so a longer wait means a hanging program
+# seconds to wait for a lock of SQLite. A write holds this lock for milliseconds, so after a longer wait the
+# writing program hangs.
 _LOCK_SECONDS: Final = 30
 
 
@@ -31,8 +32,8 @@ class CopiedDatabases:
     """Source and target of the copy.
 
     :param source: the URL of OpenStack Placement's database, which is copied.
-    :param target: the URL of our database, which has our tables and is empty.
-    :param owner: project and user of consumers without a row in the source.
+    :param target: the URL of our database, in which our tables are empty.
+    :param owner: project and user for consumers without a row in the source.
     :param classes: the additional resource classes of our service.
     """
 
@@ -43,7 +44,9 @@ class CopiedDatabases:
 
 
 MAX_MOMENTS: Final = 20
-"""Maximum number of snapshots that are taken to get one without a write in flight."""
+"""Maximum number of snapshots. The database is read again until no write was in flight at the snapshot, or
+until this number is reached.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +57,11 @@ class CopyMoment:
     latest: float
 
     def is_after(self, copy: MirroredRequest) -> bool:
-        """Return whether a request was answered before this moment, so that the copy has its changes."""
+        """Return whether a request was answered before this moment. The copied database has its changes."""
         return copy.started + copy.seconds < self.earliest
 
     def is_within(self, copy: MirroredRequest) -> bool:
-        """Return whether a write was in flight at the copy, which may or may not have its changes."""
+        """Return whether a write was in flight at this moment, so that perhaps the copy has its changes."""
         return copy.is_write and copy.started < self.latest and not self.is_after(copy)
 
 
@@ -76,9 +79,9 @@ def check_databases(databases: CopiedDatabases) -> None:
 def copy(databases: CopiedDatabases, is_quiet: Callable[[CopyMoment], bool] = lambda _: True) -> CopyMoment:
     """Copy the source database into ours. Programs that write to the source are not blocked.
 
-    :param is_quiet: a function that returns whether no write was in flight at a moment. If no write was in
-        flight, the copy contains exactly the changes before this moment. Otherwise another snapshot is taken,
-        up to :data:`MAX_MOMENTS` times.
+    :param is_quiet: a function that returns whether no write was in flight at a moment. If this is so, the
+        copy contains exactly the changes before this moment. Otherwise another snapshot is taken. There are
+        at most :data:`MAX_MOMENTS` snapshots.
     :raises ServiceError: the database was not copied; our database is unchanged.
     """
     with open_database(databases.target) as database:
@@ -111,7 +114,7 @@ def _open_copy(databases: CopiedDatabases) -> Iterator[tuple[StockContent, CopyM
 
 
 def _copied_url(source: str, file: Path) -> str:
-    """Return the URL to read; a SQLite file is copied first, because a reader would block writers."""
+    """Return the URL of the database to read; a SQLite file is copied first, as readers block writers."""
     try:
         url = make_url(source)
     except Exception:  # open_source reports the error with a better message

@@ -1,7 +1,7 @@
 """Sends copies of requests from the answering process to the comparing process.
 
-The answering process never waits for the other process. Copies wait in a :class:`ByteBacklog` of limited
-size, which leaves out reads before writes.
+The answering process never waits for the comparing process. Copies wait in a :class:`ByteBacklog`, which has
+a limited size. When the space becomes scarce, the backlog leaves out reads first, and then writes.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ NO_ROOM: Final = "too much was waiting to be compared"
 
 @dataclass(frozen=True, slots=True)
 class BacklogBounds:
-    """Upper bounds in bytes of a queue that holds copies.
+    """Maximum sizes, in bytes, of a queue of copies.
 
-    A copy is added only if the queue then stays below the bound for this kind of copy.
+    A copy is added only if the queue with this copy does not exceed the maximum for this kind of copy.
 
-    :param reads: the bound for a copy of a read. Above this bound, reads are left out.
-    :param writes: the bound for a whole copy of a write. Above this bound, a stub without body and answer is
-        kept.
-    :param any_write: the bound for a stub. If even the stub does not fit, the write is left out.
+    :param reads: the maximum for the copy of a read. A read that does not fit is left out.
+    :param writes: the maximum for the whole copy of a write. Instead of a copy that does not fit, a stub
+        without body and answer is added.
+    :param any_write: the maximum for a stub. If not even the stub fits, the write is left out.
     """
 
     reads: int
@@ -47,14 +47,14 @@ class ByteBacklog:
         self._changed = threading.Condition()
         self._closed = False
         self.bytes = 0
-        #: number of copies that found no room since the start
+        #: number of copies, since the start, for which the queue had no room
         self.left_out = 0
 
     def __len__(self) -> int:
         return len(self._copies)
 
     def put(self, copy: MirroredRequest) -> None:
-        """Add a copy, or its stub if it does not fit; if neither fits, count it in ``left_out``."""
+        """Add a copy; if it does not fit, add its stub. If neither fits, count the copy in ``left_out``."""
         with self._changed:
             fitting = self._fitting_copy(copy)
             if fitting is None:
@@ -65,7 +65,7 @@ class ByteBacklog:
             self._changed.notify()
 
     def _fitting_copy(self, copy: MirroredRequest) -> MirroredRequest | None:
-        """Return the copy, or its stub without body and answer, if it fits; None if neither fits."""
+        """Return the copy if it fits, otherwise its stub if this fits, otherwise None."""
         whole = self._bounds.writes if copy.is_write else self._bounds.reads
         if self.bytes + copy.size <= whole:
             return copy
@@ -73,7 +73,7 @@ class ByteBacklog:
         return stub if copy.is_write and self.bytes + stub.size <= self._bounds.any_write else None
 
     def get(self, seconds: float | None = None) -> MirroredRequest | None:
-        """Return the next copy; None if none came for ``seconds``, or the queue is closed and empty."""
+        """Return the next copy; None if no copy came for ``seconds``, or if the queue is closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._copies or self._closed, seconds)
             if not self._copies:
@@ -89,12 +89,12 @@ class ByteBacklog:
             return self._closed and not self._copies
 
     def any_waiting(self, holds: Callable[[MirroredRequest], bool]) -> bool:
-        """Return whether any copy in the queue meets a condition."""
+        """Return whether the condition holds for any copy in the queue."""
         with self._changed:
             return any(map(holds, self._copies))
 
     def close(self, *, keep: bool) -> None:
-        """Close the queue; the waiting copies are dropped unless ``keep`` is set."""
+        """Close the queue. If ``keep`` is False, drop the waiting copies."""
         with self._changed:
             self._closed = True
             if not keep:
@@ -105,7 +105,7 @@ class ByteBacklog:
 
 def _empty_copy(copy: MirroredRequest) -> MirroredRequest:
     """Return the copy of a request without its body and without the answer."""
-    # a stub is kept because a lost write has to be reported: the databases differ after it
+    # the stub remains in the queue, because the databases differ after a lost write, which has to be reported
     request = ShadowRequest(copy.request.method, copy.request.path, (), b"")
     return replace(copy, request=request, received=None, missed=NO_ROOM)
 
@@ -117,7 +117,7 @@ OUTBOX_BOUNDS: Final = BacklogBounds(reads=64 << 20, writes=64 << 20, any_write=
 _RETRY_SECONDS: Final = 0.5
 """Pause between two attempts to connect to the comparing process."""
 _SILENCE_SECONDS: Final = 0.1
-"""Seconds without a copy after which an empty delivery is sent, to report a new ``settled`` time."""
+"""After this number of seconds without a copy, a delivery without a copy reports the new ``settled`` time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,8 @@ class OutboxDelivery:
     """One copy for the comparing process, or None if no request was answered for a while.
 
     :param left_out: number of copies since the start for which the queue had no room.
-    :param settled: a time of the monotonic clock in seconds. All writes that came in before this time are in
-        this delivery or an earlier one.
+    :param settled: a time of the monotonic clock in seconds. Each write that came in before this time is in
+        this delivery or in an earlier one.
     :param predecessors: number of processes that answered clients before the sender.
     """
 
@@ -137,7 +137,7 @@ class OutboxDelivery:
 
 
 class MirrorOutbox:
-    """Sends copies to the socket of the comparing process, in a thread of its own.
+    """Sends copies to the socket of the comparing process, in a separate thread.
 
     :param predecessors: number of processes that answered clients before this one.
     """
@@ -153,10 +153,10 @@ class MirrorOutbox:
         self._thread = threading.Thread(target=self._run, name="shadow-outbox", daemon=True)
 
     def start(self, settled: Callable[[], float]) -> None:
-        """Start the thread that sends.
+        """Start the thread that sends copies.
 
-        :param settled: a function that returns a time of the monotonic clock. The copies of all writes that
-            came in before this time were given to :meth:`put`.
+        :param settled: a function that returns a time of the monotonic clock. :meth:`put` has already
+            received the copies of all writes that came in before this time.
         """
         self._settled = settled
         self._thread.start()
@@ -168,7 +168,7 @@ class MirrorOutbox:
         self._thread.join(seconds)
 
     def put(self, copy: MirroredRequest) -> None:
-        """Queue a copy to be sent, without ever blocking."""
+        """Add a copy to the copies that wait to be sent. This call never blocks."""
         self._waiting.put(copy)
 
     def _run(self) -> None:
@@ -176,8 +176,8 @@ class MirrorOutbox:
         try:
             while not self._waiting.has_ended:
                 message = pickle.dumps(self._next_delivery())
-                # After a lost connection the delivery is sent again, because without a write the databases
-                # would differ.
+                # after a lost connection, the delivery is sent again, because the databases would differ if a
+                # write were lost
                 while True:
                     connection = connection or self._connect()
                     if connection is None:
@@ -195,12 +195,12 @@ class MirrorOutbox:
     def _next_delivery(self) -> OutboxDelivery:
         copy = self._waiting.get(_SILENCE_SECONDS)
         settled = self._settled()
-        if len(self._waiting):  # a copy that still waits may be of a write before that time
+        if len(self._waiting):  # one of the waiting copies can be a write from before that time
             settled = 0.0
         return OutboxDelivery(copy, self._waiting.left_out, settled, self._predecessors)
 
     def _connect(self) -> Connection | None:
-        """Wait until the comparing process listens; return None if :meth:`stop` is called first."""
+        """Wait until the comparing process listens, and connect; return None if :meth:`stop` is called."""
         reported = False
         while True:
             with suppress(OSError, EOFError):

@@ -10,18 +10,18 @@ Headers = tuple[tuple[str, str], ...]
 
 JSON: Final = "application/json"
 MAX_KEPT: Final = 16 << 20
-"""Maximum bytes of a body. Longer bodies are forwarded and not compared."""
-_ANY_FORMAT: Final = 47  # window bits of zlib: detects gzip and zlib by their headers
+"""Maximum number of bytes of a body that is compared. Longer bodies are only forwarded."""
+_ANY_FORMAT: Final = 47  # with these window bits, zlib recognises the formats gzip and zlib by their headers
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def is_write(method: str) -> bool:
-    """Return whether requests with this method may change something."""
+    """Return whether a request with this method can change something."""
     return method not in _SAFE_METHODS
 
 
 class AskedRequest(Protocol):
-    """The method and the path of a request, which a comparison of its answers needs."""
+    """The method and the path of a request. The comparison of answers needs no other part of the request."""
 
     @property
     def method(self) -> str:
@@ -34,7 +34,11 @@ class AskedRequest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ShadowRequest:
-    """A request as sent; ``path`` has the query, is still escaped, and lacks the prefix of the URL."""
+    """A request as the client has sent it.
+
+    ``path`` includes the query, and has the escapes of the client. ``path`` does not have the prefix of the
+    service's URL.
+    """
 
     method: str
     path: str
@@ -52,7 +56,7 @@ class ShadowAnswer:
 
     @classmethod
     def from_content(cls, status: int, headers: Headers, content: bytes) -> Self:
-        """Make an answer from its status, headers and content as received, which may be compressed."""
+        """Make an answer from the received status, headers and content. The content can be compressed."""
         named = {name.lower(): value for name, value in headers}
         if named.get("content-encoding", "identity") in ("gzip", "deflate"):
             content = _decompress_content(content)
@@ -60,7 +64,7 @@ class ShadowAnswer:
 
     @property
     def first_error(self) -> dict[str, Any]:
-        """The first error in the body of a refusal; empty if there is no error."""
+        """The first error in the body of an answer with an error status; empty if there is no error."""
         if self.status < 400 or not isinstance(self.body, dict):
             return {}
         errors = self.body.get("errors")
@@ -70,7 +74,7 @@ class ShadowAnswer:
 def _decompress_content(content: bytes) -> bytes:
     """Decompress at most :data:`MAX_KEPT` bytes; content that is not compressed is returned unchanged."""
     try:
-        # the size is limited, because a small answer may decompress to any size
+        # the size is limited, because a small compressed answer can have any decompressed size
         return zlib.decompressobj(_ANY_FORMAT).decompress(content, MAX_KEPT)
     except zlib.error:
         return content
@@ -80,13 +84,13 @@ def parse_body(content: bytes, media_type: str) -> Any:
     """Return the document of a JSON body, the text of any other body, and None for an empty body."""
     if not content:
         return None
-    # invalid bytes become the same replacement characters in both answers, so the answers can be compared
+    # equal invalid bytes become equal replacement characters, so that answers with such bytes can be compared
     text = content.decode("utf-8", "replace")
     if not media_type.startswith(JSON):
         return text
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):  # a hostile document may be nested too deeply for the parser
+    except (ValueError, RecursionError):  # RecursionError: a hostile document is nested too deeply
         return text
 
 
@@ -105,7 +109,7 @@ class ShadowExchange:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedAnswer:
-    """An unparsed answer of OpenStack Placement that was forwarded to the client."""
+    """An answer of OpenStack Placement as it was forwarded to the client, not parsed yet."""
 
     status: int
     headers: Headers
@@ -120,10 +124,10 @@ class ReceivedAnswer:
 class MirroredRequest:
     """A request that was forwarded to OpenStack Placement, with the answer; other modules call this a *copy*.
 
-    :param number: position in the order in which requests came in, from 0.
-    :param received: the answer; None if it was not kept, and ``missed`` has the reason.
-    :param started: time of arrival in seconds of the monotonic clock of this machine.
-    :param seconds: time until the answer of OpenStack Placement was complete.
+    :param number: the position of the request in the order of arrival, from 0 on.
+    :param received: the answer. If the answer was not kept, this is None, and ``missed`` has the reason.
+    :param started: the time at which the request arrived, in seconds of this machine's monotonic clock.
+    :param seconds: the seconds until the answer of OpenStack Placement was complete.
     :param beside: the numbers of the writes that were in flight at the same time.
     """
 
@@ -137,7 +141,7 @@ class MirroredRequest:
 
     @property
     def is_write(self) -> bool:
-        """Return whether the request may have changed the database."""
+        """Return whether the method of the request can change the database."""
         return is_write(self.request.method)
 
     @property
@@ -148,7 +152,7 @@ class MirroredRequest:
         return there + back + _OVERHEAD_BYTES
 
 
-_OVERHEAD_BYTES: Final = 2000  # bytes of the Python objects around the texts, roughly
+_OVERHEAD_BYTES: Final = 2000  # approximate size of the Python objects of a copy, without its texts
 
 
 def _headers_size(headers: Headers) -> int:

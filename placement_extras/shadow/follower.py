@@ -23,32 +23,35 @@ LOG = logging.getLogger(__name__)
 
 ENDED: Final = "the process that answers clients ended, and its waiting copies are lost"
 BEFORE: Final = "it was answered before the database was copied"
-# reads are left out first: without a read one comparison is missing, without a write the databases differ for
-# good
+# reads are left out before writes. A missing read is only a missing comparison, but after a missing write the
+# databases differ.
 BOUNDS: Final = BacklogBounds(reads=128 << 20, writes=256 << 20, any_write=512 << 20)
-"""Bounds of the copies that wait to be replayed. These bounds are larger than :data:`.OUTBOX_BOUNDS`, because
-the answering process should use little memory.
+"""Bounds of the queue of copies that wait to be replayed. They are larger than :data:`.OUTBOX_BOUNDS`,
+because the answering process should use little memory.
 """
-# the number is added to the priority of the process, so that answers to clients go first
+# with this niceness, the comparing process gets CPU time after the process that answers clients
 _NICENESS: Final = 10
 _FINISH_SECONDS: Final = 10.0
-"""At the end of the program: seconds for replaying the waiting copies, and again for the current request."""
+"""Maximum seconds for the replay of the waiting copies when the program ends. Afterwards, the current request
+has the same number of seconds.
+"""
 _ANSWER_SECONDS: Final = 10.0
-"""Seconds to wait for answers to writes that were in flight when the database was copied. After this time
-another snapshot is taken.
+"""Maximum seconds to wait until all writes that were in flight at the snapshot of the database are answered.
+After this time, another snapshot is taken.
 """
 _TICK_SECONDS: Final = 0.02
-"""Seconds between two checks of the writes that were in flight at the moment of the copy."""
+"""Seconds between two checks whether the writes that were in flight at the snapshot are answered."""
 
 
 @dataclass(frozen=True)
 class FollowerSettings:
     """Settings of the comparing process.
 
-    :param ours: the URL of our service, to which the requests are replayed.
-    :param token: the token that is sent to our service; None to send the tokens of the clients.
-    :param databases: source and target of the copy at the start; None if our database is a copy already.
-    :param copy_after: seconds between the start and the copy of the database.
+    :param ours: the URL of our service, on which the requests are replayed.
+    :param token: the token that is sent to our service; if it is None, the tokens of the clients are sent.
+    :param databases: source and target of the copy at the start; None if the operator has already copied the
+        database.
+    :param copy_after: seconds between the start of the program and the copy of the database.
     :param report: address and port at which the report is served.
     """
 
@@ -64,19 +67,19 @@ def run_follower(
 ) -> None:
     """Receive and compare copies until the other end of ``control`` is closed, then print the report.
 
-    :param address: path of the UNIX socket at which copies arrive; senders need ``key``.
+    :param address: path of the UNIX socket at which copies arrive. Only senders with ``key`` are accepted.
     """
     # a terminal sends SIGINT to all processes; the parent decides when this process ends
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     set_up_log()
-    # clients must not wait for the comparison; a system may forbid the change
+    # clients must not wait for the comparison. Some systems do not allow the change of the niceness.
     with suppress(OSError):
         os.nice(_NICENESS)
     ShadowFollower(settings, address, key).run(control)
 
 
 class ShadowFollower:
-    """Runs the comparison in three threads, which receive copies, replay copies, and serve the report.
+    """Runs three threads: one receives copies, one replays and compares them, and one serves the report.
 
     ``status`` has the content of the report.
     """
@@ -94,19 +97,18 @@ class ShadowFollower:
 
     def run(self, control: Connection) -> None:
         """Run until the other end of ``control`` closes, then replay waiting copies and print the report."""
-        # the server is created before the threads, so that a port in use ends the process before a copy is
-        # accepted
+        # the server is created first, so that the process ends before it accepts a copy if the port is in use
         server = ReportServer(self._settings.report, self.status)
-        # both threads are daemons, because they may hang in a request or a connection, and must not keep the
-        # process alive
+        # these threads are daemons, so that the process can end although a thread waits for a request or a
+        # connection
         replaying = threading.Thread(target=self._replay_all, name="shadow-replay", daemon=True)
         try:
             threading.Thread(target=self._receive, name="shadow-receive", daemon=True).start()
             replaying.start()
             with suppress(EOFError, OSError):
                 control.recv_bytes()
-            # the waiting copies are replayed first; then replaying stops, even if writes still wait for our
-            # service
+            # the waiting copies are replayed for some seconds. Then the replay stops, even if writes still
+            # wait for our service.
             self._backlog.close(keep=True)
             replaying.join(_FINISH_SECONDS)
             self._stopped.set()
@@ -114,22 +116,22 @@ class ShadowFollower:
             replaying.join(_FINISH_SECONDS)
         finally:
             server.close()
-            with suppress(OSError):  # the parent may have removed the folder of the socket
+            with suppress(OSError):  # perhaps the parent has already removed the folder of the socket
                 self._listener.close()
         print(report_table(self.status.to_document()), end="", flush=True)
 
     def _receive(self) -> None:
-        """Receive copies, over one connection at a time, each from another answering process."""
+        """Receive copies over one connection at a time. Each connection is from another answering process."""
         while not self._stopped.is_set():
             try:
                 connection = self._listener.accept()
-            except Exception as error:  # the listener is closed, or the peer does not have the key
+            except Exception as error:  # the listener is closed, or the process at the other end has no key
                 if not self._stopped.is_set():
                     LOG.warning("A connection to the comparing process was refused: %s", error)
                     self._stopped.wait(0.1)
                 continue
-            # a second connection means that the former answering process has ended; the copies that it had
-            # not sent are lost
+            # a further connection means that the previous answering process has ended. The copies that this
+            # process had not sent are lost.
             if self.status.processes:
                 self._tally.mark_parted(ENDED)
             self.status.processes += 1
@@ -137,7 +139,7 @@ class ShadowFollower:
             with connection, suppress(EOFError, OSError):
                 while True:
                     delivery = connection.recv()
-                    # this line is for the type checker: recv() unpickles any object
+                    # the type checker does not know which objects recv() unpickles
                     assert isinstance(delivery, OutboxDelivery)
                     # an answering process that ended before it connected has lost all its copies
                     if delivery.predecessors >= self.status.processes:
@@ -146,8 +148,8 @@ class ShadowFollower:
                     self.status.left_out = delivery.left_out
                     if delivery.copy is not None:
                         self._backlog.put(delivery.copy)
-                    # the time is set after the copy is in the backlog, because it means that the backlog has
-                    # all earlier writes
+                    # the time is set after the copy was added, because it means that the backlog has all
+                    # writes from before this time
                     self._settled = delivery.settled
 
     def _replay_all(self) -> None:
@@ -161,13 +163,14 @@ class ShadowFollower:
             self._report_failure(f"the database of OpenStack Placement was not copied: {error.detail}")
         except Exception as error:
             LOG.exception("Requests are no longer compared")
-            # this process continues and reports the failure; the other process still answers clients
+            # this process continues, so that its report shows the failure. The other process still answers
+            # clients.
             self._report_failure(f"a defect: {error!r}")
 
     def _report_failure(self, why: str) -> None:
         LOG.error("Requests are passed on, but no longer compared: %s", why)
         self.status.phase = f"failed: {why}"
-        # Copies are removed and dropped, so that they do not fill the memory.
+        # copies are taken from the queue and dropped, so that they do not fill the memory
         while self._backlog.get() is not None:
             self.status.unread += 1
 
@@ -175,15 +178,16 @@ class ShadowFollower:
         if self._settings.databases is None:
             return None
         self.status.phase = "waiting to copy the database"
-        # some clients may still write to the stock service directly; such writes must be in the copy
+        # at first, some clients still write to the stock service directly, and these writes must be in the
+        # copy
         self._stopped.wait(self._settings.copy_after)
         self.status.phase = "copying the database"
         return copied_databases.copy(self._settings.databases, self._was_quiet)
 
     def _was_quiet(self, moment: CopyMoment) -> bool:
         deadline = time.monotonic() + _ANSWER_SECONDS
-        # a write that was in flight at this moment may be unanswered, and its copy arrives only after the
-        # answer
+        # a write that was in flight at this moment is perhaps not answered yet, and its copy arrives only
+        # after its answer
         while self._settled < moment.latest:
             if time.monotonic() > deadline or self._stopped.wait(_TICK_SECONDS):
                 return False
@@ -199,5 +203,5 @@ class ShadowFollower:
 
 
 def was_quiet(backlog: ByteBacklog, moment: CopyMoment) -> bool:
-    """Return whether no write was in flight at a moment, once all earlier writes are answered."""
+    """Return whether no write was in flight at a moment. All earlier writes must already be answered."""
     return not backlog.any_waiting(moment.is_within)

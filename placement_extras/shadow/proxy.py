@@ -1,7 +1,7 @@
-"""The process that answers clients: it forwards requests to OpenStack Placement, under gunicorn.
+"""The process that answers clients. A server of gunicorn forwards their requests to OpenStack Placement.
 
-The process records which requests are in flight at the same time, because the order of such requests is
-unknown.
+The process records which requests are in flight at the same time, because the order in which OpenStack
+Placement executes such requests is unknown.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 class FlightTicket:
     """A request in flight.
 
-    :param number: position in the order in which requests came in, from 0.
-    :param started: time of arrival in seconds of the monotonic clock.
-    :param beside: numbers of the writes that have been in flight at the same time.
+    :param number: the position of the request in the order of arrival, from 0 on.
+    :param started: the time at which the request arrived, in seconds of the monotonic clock.
+    :param beside: the numbers of the writes that have been in flight at the same time.
     """
 
     number: int
@@ -58,10 +58,10 @@ class FlightTicket:
 class InFlight:
     """The requests that are in flight.
 
-    This object numbers each request that comes in, and makes a copy of the request when it is answered.
+    This object gives each arriving request a number, and makes a copy of each request when it is answered.
 
     :param put: a function that receives the copies in the order of the answers. This function must not block,
-        because it is called under the lock.
+        because it is called while a lock is held.
     """
 
     def __init__(self, put: Callable[[MirroredRequest], None]) -> None:
@@ -71,25 +71,26 @@ class InFlight:
         self._open: dict[int, FlightTicket] = {}
 
     def begin_request(self, request: ShadowRequest) -> FlightTicket:
-        """Record a request that came in. The caller must give its ticket to :meth:`end_request` once."""
+        """Record a new request. The caller must give the returned ticket to :meth:`end_request` once."""
         with self._lock:
             ticket = FlightTicket(self._next, request, time.monotonic())
             self._next += 1
-            # only writes are recorded, because a read does not change the answer to another request
+            # only writes are recorded as overlapping, because a read does not change answers to other
+            # requests
             writes = is_write(request.method)
             for other in self._open.values():
                 if writes:
                     other.beside.add(ticket.number)
-                # a read that overlaps a write may show the state before it or after it
+                # a request that overlaps a write can see the state before the write, or the state after it
                 if is_write(other.request.method):
                     ticket.beside.add(other.number)
             self._open[ticket.number] = ticket
         return ticket
 
     def settled_until(self) -> float:
-        """Return a time, in seconds of the monotonic clock, before which all arrived writes are answered."""
+        """Return a time of the monotonic clock. All writes that arrived before this time are answered."""
         with self._lock:
-            # the time is taken under the lock, so that each write that begins later has a later time
+            # the lock is held when the time is read, so that each write that begins later has a later time
             now = time.monotonic()
             return min(
                 (each.started for each in self._open.values() if is_write(each.request.method)), default=now
@@ -102,7 +103,8 @@ class InFlight:
         with self._lock:
             del self._open[ticket.number]
             beside = frozenset(ticket.beside)
-            # the copy is put into the queue under the lock, so that copies are in the order of the answers
+            # the lock is held when the copy is put into the queue, so that copies have the order of the
+            # answers
             self._put(
                 MirroredRequest(
                     ticket.number, ticket.request, received, ticket.started, seconds, beside, missed
@@ -115,8 +117,9 @@ LOG = logging.getLogger(__name__)
 TOO_LONG: Final = "its body or its answer is too long to be kept"
 NO_ANSWER: Final = "OpenStack Placement did not answer"
 CLIENT_LEFT: Final = "the client left before it had the whole answer"
-_PIECE_BYTES: Final = 1 << 16  # maximum bytes of a body that are forwarded at a time
-# headers about one connection (RFC 9110, 7.6.1), which differ between client and stock service
+_PIECE_BYTES: Final = 1 << 16  # maximum size of a piece in which a body is forwarded
+# headers about one connection (RFC 9110, 7.6.1). They are not forwarded, because the connection to the client
+# and the connection to the stock service have different headers of this kind.
 _CONNECTION_HEADERS: Final = frozenset(
     {
         *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
@@ -131,7 +134,7 @@ class RequestForwarder:
     :param stock: URL of OpenStack Placement, with the prefix of its API.
     :param in_flight: the object that records requests and makes the copies.
     :param threads: maximum number of requests in flight.
-    :param seconds: time after which a silent OpenStack Placement counts as unavailable.
+    :param seconds: seconds without an answer after which OpenStack Placement counts as unavailable.
     """
 
     def __init__(self, stock: str, in_flight: InFlight, threads: int, seconds: float) -> None:
@@ -139,7 +142,7 @@ class RequestForwarder:
         self._prefix: Final = urlsplit(stock).path.rstrip("/")
         self._in_flight: Final = in_flight
         self._seconds: Final = seconds
-        # the pool has as many connections as threads, so that no connection is opened for a single request
+        # the pool has as many connections as threads, so that reads use connections again
         self._kept_pool = self._connection_pool(threads)
 
     def _connection_pool(self, number: int) -> urllib3.HTTPConnectionPool:
@@ -166,14 +169,15 @@ class RequestForwarder:
                 error,
             )
             return _bad_gateway(self._stock, start_response)
-        # Each ticket has to end, or settled_until() would return the same time for ever.
+        # each ticket has to end, because settled_until() never returns a later time than that of an open
+        # ticket
         except BaseException:
             self._in_flight.end_request(ticket, None, time.monotonic() - began, NO_ANSWER)
             raise
         headers = tuple((name, value) for name, value in response.headers.items())
         passing = _PassingBody(response, headers, self._in_flight, ticket, began, keep=rest is None)
         try:
-            # WSGI requires a reason, and HTTP does not
+            # WSGI requires a text after the number of the status, and HTTP does not
             start_response(f"{response.status} {response.reason or 'Unknown'}", list(_passed_on(headers)))
         except BaseException:
             passing.close()
@@ -181,8 +185,8 @@ class RequestForwarder:
         return passing
 
     def _ask_stock(self, request: ShadowRequest, rest: Iterator[bytes] | None) -> urllib3.BaseHTTPResponse:
-        # A server may close an idle connection at the moment of its next use. A read is then sent again. A
-        # write may already be executed and must not be sent again, so each write has a new connection.
+        # A server can close an idle connection just when it is used again. A read is then sent again. A write
+        # must not be sent again, because it was perhaps executed, so each write gets a new connection.
         if rest is None and not is_write(request.method):
             with suppress(ProtocolError):
                 return self._send(self._kept_pool, request, rest)
@@ -195,10 +199,10 @@ class RequestForwarder:
         if pool is not self._kept_pool:
             # this header tells the stock service that no other request follows on this connection
             headers["Connection"] = "close"
-        # urllib3 would add its own values where the client sent none
+        # without SKIP_HEADER, urllib3 would add these headers if the client has not sent them
         for name in ("Accept-Encoding", "User-Agent"):
             headers.setdefault(name, SKIP_HEADER)
-        # the client gets the answer in pieces, and compressed as it was received
+        # with these options, the client gets the answer in pieces, and compressed as it was received
         return pool.urlopen(
             request.method,
             self._prefix + request.path,
@@ -213,7 +217,7 @@ class RequestForwarder:
 
 
 class _PassingBody:
-    """The body of a forwarded answer, as an iterator that copies at most :data:`.MAX_KEPT` bytes of it."""
+    """The body of a forwarded answer, as an iterator. It keeps a copy of at most :data:`.MAX_KEPT` bytes."""
 
     def __init__(
         self,
@@ -226,7 +230,7 @@ class _PassingBody:
         keep: bool,
     ) -> None:
         self._response = response
-        # urllib3 1.26 has only read(), which waits until a piece is full or the body ends
+        # urllib3 1.26 has no read1(). Its read() waits until the piece is full, or until the body ends.
         self._read_some = getattr(response, "read1", response.read)
         self._headers = headers
         self._in_flight = in_flight
@@ -242,7 +246,7 @@ class _PassingBody:
         self._hand_over()
 
     def _read(self) -> bytes:
-        """Return the next piece of the body; empty at its end."""
+        """Return the next piece of the body; an empty piece at the end of the body."""
         try:
             piece: bytes = self._read_some(_PIECE_BYTES, decode_content=False)
         except (HTTPError, OSError):
@@ -264,24 +268,24 @@ class _PassingBody:
                 self._read_rest()
         finally:
             self._hand_over()
-            if self._missed:  # the rest of the answer is unread, so the connection cannot be used again
+            if self._missed:  # perhaps a part of the answer is unread, so the connection is not used again
                 self._response.close()
             self._response.release_conn()
 
     def _read_rest(self) -> None:
-        """Read the rest of the answer to a write after the client has left, because the write is replayed."""
-        # this line is for the type checker: close() calls this only with a ticket
+        """Read the rest of the answer after the client of a write has left, because the write is replayed."""
+        # the type checker does not know that close() calls this method only with a ticket
         assert self._ticket is not None
         if not is_write(self._ticket.request.method):
             self._missed = CLIENT_LEFT
             return
-        # an error ends the loop; _read() has recorded it as the reason
+        # after an error, the loop ends, and _read() has recorded the reason
         with suppress(HTTPError, OSError):
             while not self._missed and self._read():
                 pass
 
     def _hand_over(self) -> None:
-        # the end of the iteration and close() both come here, but a ticket may end only once
+        # this method is called at the end of the iteration and by close(), but a ticket must end only once
         ticket, self._ticket = self._ticket, None
         if ticket is None:
             return
@@ -292,7 +296,7 @@ class _PassingBody:
 
 
 def _read_body(environ: WSGIEnvironment) -> tuple[bytes, Iterator[bytes] | None]:
-    """Return the body of a request and None, or the beginning of a long body and an iterator of its rest."""
+    """Return the body of a request, and None; of a long body, the beginning and an iterator of the rest."""
     stream: IO[bytes] = environ["wsgi.input"]
     if not environ.get("CONTENT_LENGTH") and "HTTP_TRANSFER_ENCODING" not in environ:
         return b"", None
@@ -304,9 +308,9 @@ def _read_body(environ: WSGIEnvironment) -> tuple[bytes, Iterator[bytes] | None]
 
 def _request_target(environ: WSGIEnvironment) -> str:
     """Return the path with the query as the client wrote them, from gunicorn's ``RAW_URI``."""
-    # PATH_INFO is decoded, and the stock service must get the escapes that the client wrote
+    # PATH_INFO has no escapes any more, but the stock service must get the escapes that the client wrote
     raw = str(environ["RAW_URI"])
-    if not raw.startswith("/"):  # an absolute URL, which clients send to a proxy
+    if not raw.startswith("/"):  # this is an absolute URL, as some clients send it to a proxy
         parts = urlsplit(raw)
         raw = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
     return raw
@@ -317,14 +321,15 @@ def _request_headers(environ: WSGIEnvironment) -> Headers:
     for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
         if environ.get(name):
             named[name] = environ[name]
-    # the body came in chunks; a second statement of its length could hide another request from a proxy
+    # for a body in chunks, the header with its length is removed. If a request has both headers, two servers
+    # can disagree about its end, and an attacker can hide another request in the body.
     if "TRANSFER_ENCODING" in named:
         named.pop("CONTENT_LENGTH", None)
     return _passed_on((name.replace("_", "-").title(), str(value)) for name, value in named.items())
 
 
 def _passed_on(headers: Iterable[tuple[str, str]]) -> Headers:
-    """Return the headers to forward, without those about one connection."""
+    """Return the headers to forward; leave out headers about one connection."""
     listed = tuple(headers)
     own = {
         each.strip().lower()
@@ -343,19 +348,19 @@ def _bad_gateway(stock: str, start_response: StartResponse) -> Iterable[bytes]:
 
 
 SECONDS_TO_STOP: Final = 30
-"""Seconds after SIGTERM in which the requests in flight may be answered."""
+"""Maximum seconds after SIGTERM until the requests in flight are answered."""
 _SECONDS_TO_SEND: Final = 5.0
-"""Seconds after the last answer in which the waiting copies may be sent to the comparing process."""
+"""Maximum seconds after the last answer until the waiting copies are sent to the comparing process."""
 
 
 @dataclass(frozen=True)
 class ProxySettings:
     """Settings of the answering process.
 
-    :param bind: ADDRESS:PORT to listen on for clients.
+    :param bind: ADDRESS:PORT at which clients connect.
     :param stock: the URL of OpenStack Placement.
     :param threads: maximum number of requests in flight.
-    :param stock_seconds: time after which a silent OpenStack Placement counts as unavailable.
+    :param stock_seconds: seconds without an answer after which OpenStack Placement counts as unavailable.
     """
 
     bind: str
@@ -375,7 +380,7 @@ def run_proxy(
     # Ctrl-C in a terminal sends SIGINT to all processes, but the parent process decides when this process
     # ends
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # a parent that is killed sends no signal, but its end of the pipe is closed
+    # if the parent process is killed, it sends no signal, but its end of the pipe is closed
     threading.Thread(target=_end_with, args=(control,), daemon=True).start()
     _ProxyServer(settings, address, key).run()
 
@@ -394,7 +399,7 @@ class _ProxyServer(BundledServer):
         self._settings = settings
         self._address = address
         self._key = key
-        # the outbox is created after the fork, because a child does not have the threads of its parent
+        # the outbox is created after the fork, because a forked child does not have the threads of its parent
         self._outbox: MirrorOutbox | None = None
         # each fork adds 1 to this number, so the first worker has 0 predecessors
         self._predecessors = -1
@@ -407,7 +412,7 @@ class _ProxyServer(BundledServer):
             "workers": 1,
             "threads": self._settings.threads,
             "worker_class": BufferingWorker,
-            "timeout": 0,  # the timeout of the stock service limits each request
+            "timeout": 0,  # no limit is needed here, because stock_seconds limits each request
             "graceful_timeout": SECONDS_TO_STOP,
             "proc_name": "placement-shadow",
             "pre_fork": self._pre_fork,

@@ -1,4 +1,4 @@
-"""Replays the requests of OpenStack Placement on our service, in the right order, and judges the answers."""
+"""Replays the requests of OpenStack Placement's clients on our service, in order, and judges the answers."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ BROKEN_OFF: Final = "our service stopped answering while it handled the request"
 _TIMEOUT_SECONDS: Final = 60.0
 _MAX_PAUSE: Final = 2.0
 """Maximum pause, in seconds, between two attempts to send a write while our service does not answer."""
-# a proxy in front of our service sends these statuses, and our service sends them while it starts
+# a proxy in front of our service sends these statuses if the service does not answer, and the service itself
+# sends 503 while it starts
 _AWAY_STATUSES: Final = frozenset({502, 503, 504})
 _TOKEN_HEADER: Final = "x-auth-token"
-# headers that urllib3 sets by itself
+# headers that urllib3 sets itself
 _OWN_HEADERS: Final = frozenset({"host", "content-length", "connection", "accept-encoding"})
 
 
@@ -54,14 +55,14 @@ _OWN_HEADERS: Final = frozenset({"host", "content-length", "connection", "accept
 class ReplayClient:
     """A client of our service.
 
-    A read without an answer is left out. A write is sent again until it is answered, because all later
-    answers depend on it.
+    If our service does not answer a read, the read is left out. A write is sent again until our service
+    answers, because all later answers depend on this write.
 
     :param url: the URL of our service.
-    :param token: the token that is sent; None to send the tokens of the clients.
-    :param stopped: set when the program ends, so that writes are not sent again.
+    :param token: the token that is sent; if it is None, the tokens of the clients are sent.
+    :param stopped: an event that is set when the program ends. Writes are then not sent again.
     :param seconds: maximum seconds of one attempt to send a request.
-    :param answers: whether our service answered the last attempt.
+    :param answers: whether our service has answered the last attempt.
     """
 
     url: str
@@ -75,7 +76,7 @@ class ReplayClient:
     def __post_init__(self) -> None:
         self._prefix = urlsplit(self.url).path.rstrip("/")
         self._pool = urllib3.connection_from_url(
-            # one connection is enough, because a single thread replays the requests one after the other
+            # one connection is enough, because one thread replays all requests one after the other
             self.url,
             maxsize=1,
             timeout=urllib3.Timeout(self.seconds),
@@ -83,7 +84,10 @@ class ReplayClient:
         )
 
     def __call__(self, copy: MirroredRequest) -> tuple[ShadowAnswer, float]:
-        """Send a copy; return the answer and its seconds, or raise UnansweredRequest."""
+        """Send the request of a copy; return the answer, and the seconds until the answer came.
+
+        :raises UnansweredRequest: our service did not answer, and the request is not sent again.
+        """
         pause, tries = 0.05, 0
         while True:
             tries += 1
@@ -106,8 +110,8 @@ class ReplayClient:
         if not self.answers:
             self.answers = True
             LOG.info("This service at %s answers again", self.url)
-        # the service may have executed an earlier attempt without an answer, and therefore refuse this
-        # attempt
+        # perhaps the service has executed an earlier attempt without answering, and therefore refuses this
+        # one
         if tries > 1 and copy.received is not None and copy.received.status < 400 <= answer.status:
             raise UnansweredRequest(BROKEN_OFF)
         return answer
@@ -127,10 +131,10 @@ class ReplayClient:
             (name, value) for name, value in request.headers if name.lower() not in _OWN_HEADERS
         )
         if self.token is not None:
-            # with noauth2, or with another Keystone, our service does not accept the client's token
+            # if our service uses noauth2 or another Keystone, it does not accept the client's token
             headers.discard(_TOKEN_HEADER)
             headers[_TOKEN_HEADER] = self.token
-        # A redirect is not followed, because it is compared like any other answer.
+        # a redirect is not followed, because it is compared like any other answer
         response = self._pool.urlopen(
             request.method,
             self._prefix + request.path,
@@ -143,11 +147,12 @@ class ReplayClient:
 
 
 def _replay_body(copy: MirroredRequest) -> bytes:
-    """Return the body to send; a new provider gets the uuid that OpenStack Placement has given it."""
+    """Return the body to send. A new provider gets the same uuid as in OpenStack Placement."""
     request = copy.request
     if request.method != "POST" or urlsplit(request.path).path.rstrip("/") != "/resource_providers":
         return request.body
-    # our service would choose another uuid, and later requests of the client would not find the provider
+    # if the client has sent no uuid, our service would choose another uuid than OpenStack Placement. Later
+    # requests of the client would then not find the provider.
     made = _made_uuid(copy)
     try:
         body = json.loads(request.body)
@@ -165,16 +170,17 @@ def _made_uuid(copy: MirroredRequest) -> str | None:
     try:
         return str(UUID(location.rpartition("/")[2]))
     except ValueError:
-        # a refused request has no location
+        # the answer to a refused request has no header with the location
         return None
 
 
-# limits of the copies that are tried again after each write, by number and by memory
+# maximum number and maximum memory of the copies that are tried again after each write
 _MAX_POSTPONED: Final = 1000
 _MAX_POSTPONED_BYTES: Final = 128 << 20
-# maximum numbers of replayed writes to remember: a trial runs for weeks
+# maximum number of replayed writes that are remembered, because a trial runs for weeks
 _REMEMBERED: Final = 100_000
-# name of a deviation: if a request has several errors, each service reports the first error that it finds
+# the name of a documented deviation: if a request has several errors, each service reports the error that it
+# finds first
 ORDER: Final = "order"
 DEFECT: Final = "a defect of placement-shadow; its log has the cause"
 
@@ -186,29 +192,31 @@ class ReplayVerdict(StrEnum):
     """The judgement of the two answers to one request."""
 
     SAME = "same"
-    """The answers do not differ in anything that matters to clients."""
+    """The answers are equal in everything that matters to clients."""
     KNOWN = "known"
-    """The answers differ by a documented deviation."""
+    """The answers differ, but a documented deviation explains the difference."""
     DIFFERENT = "different"
     """The answers differ, and nothing explains the difference."""
     RACED = "raced"
-    """The answers differ, or a refused write was not replayed. Overlapping writes can explain the
-    difference.
+    """The answers differ, and overlapping writes can explain the difference; or a write that OpenStack
+    Placement refused was not replayed, because it overlapped other writes.
     """
     DOUBTFUL = "doubtful"
-    """The answers differ about an item with unknown content, because several clients wrote it at the same
-    time."""
+    """The answers differ about an item with unknown content. Several clients have written this item at the
+    same time.
+    """
     MISSED = "missed"
-    """The answers were not compared, for instance because one of them is missing."""
+    """The answers were not compared, for example because one of them is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutcome:
     """The verdict on the answers to one copied request.
 
-    :param why: for MISSED the reason, for KNOWN the name of the deviation, otherwise the difference.
-    :param answer: the answer of our service; None if our service was not asked.
-    :param seconds: seconds until our service answered the copy.
+    :param why: the reason if the verdict is MISSED, the name of the deviation if it is KNOWN, and otherwise
+        the difference.
+    :param answer: the answer of our service; None if our service did not get or did not answer the request.
+    :param seconds: seconds until our service answered.
     :param parts: whether the databases of the two services differ from this request on.
     """
 
@@ -221,11 +229,11 @@ class ReplayOutcome:
 
 
 class UnansweredRequest(Exception):
-    """Our service did not answer a request; the message says why."""
+    """Our service did not answer a request; the message has the reason."""
 
 
 Ask = Callable[[MirroredRequest], tuple[ShadowAnswer, float]]
-"""Send a copy to our service; return the answer and its time in seconds.
+"""A function that sends the request of a copy to our service, and returns the answer and the time in seconds.
 
 :raises UnansweredRequest: the service did not answer, and the copy must not be sent again.
 """
@@ -235,8 +243,8 @@ Ask = Callable[[MirroredRequest], tuple[ShadowAnswer, float]]
 class RequestReplay:
     """Replays copies of requests on our service, in the order of OpenStack Placement's answers.
 
-    :param ask: sends a copy to our service, and returns the answer.
-    :param report: receives exactly one outcome for each copy.
+    :param ask: the function that sends a copy to our service and returns the answer.
+    :param report: a function that receives exactly one outcome for each copy.
     """
 
     ask: Ask
@@ -250,7 +258,7 @@ class RequestReplay:
     doubt: AmbiguousWrites = field(default_factory=AmbiguousWrites)
 
     def replay_copy(self, copy: MirroredRequest) -> None:
-        """Replay the next copy, or postpone it until the writes that overlapped it have been replayed."""
+        """Replay the next copy; if overlapping writes can change the outcome, postpone it until later."""
         self._note_write(copy)
         outcome = self._try_outcome(copy)
         if outcome:
@@ -259,7 +267,7 @@ class RequestReplay:
             self._postponed[copy.number] = copy
             self._postponed_bytes += copy.size
         while len(self._postponed) > _MAX_POSTPONED or self._postponed_bytes > _MAX_POSTPONED_BYTES:
-            # dictionaries keep their order: the first copy has waited for longest
+            # a dictionary keeps the order of its items, so the first copy has waited for the longest time
             self._conclude_copy(next(iter(self._postponed.values())))
         if not copy.is_write:
             return
@@ -268,22 +276,26 @@ class RequestReplay:
         if outcome:
             self._try_again()
         for each in list(self._postponed.values()):
-            # all writes that overlapped the copy are replayed, so another attempt would have the same answer
+            # if all writes that overlapped this copy have been replayed, further attempts would not change
+            # the answer
             if not each.beside - self._taken.keys():
                 self._conclude_copy(each)
 
     def take_around_copy(self, copy: MirroredRequest) -> None:
-        """Replay a write in flight at the copy of the database, which may already contain it."""
+        """Replay a write that was in flight when the database was copied.
+
+        Perhaps the copied database already contains this write, so the outcome is ``RACED``.
+        """
         self._note_write(copy)
         outcome = self._try_outcome(copy, last=True)
-        # this line is for the type checker: with ``last`` there is always an outcome
+        # the type checker does not know that _try_outcome() always returns an outcome if ``last`` is set
         assert outcome is not None
         self._remember_number(copy.number)
         why = "the database was copied meanwhile"
         self.report(replace(outcome, verdict=ReplayVerdict.RACED, why=why, parts=False))
 
     def conclude_all(self) -> None:
-        """Judge all postponed copies now. The caller does this after the last copy."""
+        """Judge all postponed copies. The caller calls this method after the last copy."""
         for copy in list(self._postponed.values()):
             self._conclude_copy(copy)
 
@@ -317,12 +329,15 @@ class RequestReplay:
     def _conclude_copy(self, copy: MirroredRequest) -> None:
         self._drop_postponed(copy)
         outcome = self._try_outcome(copy, last=True)
-        # for the type checker, as in take_around_copy()
+        # the type checker needs this line, as in take_around_copy()
         assert outcome is not None
         self.report(outcome)
 
     def _try_outcome(self, copy: MirroredRequest, *, last: bool = False) -> ReplayOutcome | None:
-        """Return the outcome, or None to try again later. After an exception, the outcome is ``MISSED``."""
+        """Return the outcome of a copy; None if the copy has to be tried again later.
+
+        If the comparison raises an exception, the outcome is ``MISSED``.
+        """
         try:
             return self._compare_copy(copy, last=last)
         except Exception:
@@ -336,18 +351,17 @@ class RequestReplay:
             return ReplayOutcome(copy, ReplayVerdict.MISSED, copy.missed, parts=copy.is_write)
         theirs = copy.received.parse_answer()
         if name := known_here_only(copy.request, theirs):
-            # the request is not sent, because only our service has this path, so the answers differ in any
-            # case
+            # the request is not sent: only our service has this path, so the answers would certainly differ
             return ReplayOutcome(copy, ReplayVerdict.KNOWN, name)
         # after an error 5xx it is unknown whether OpenStack Placement has executed the write
         if copy.is_write and theirs.status >= 500:
             return ReplayOutcome(copy, ReplayVerdict.MISSED, f"OpenStack Placement answered {theirs.status}")
-        # the write is not sent, because our service might accept it in another order, and then the databases
-        # would differ
+        # this refused write is not sent. If the order of writes was different, our service could accept it,
+        # and the databases would then differ.
         if copy.is_write and theirs.status >= 400 and (copy.beside or last):
             return ReplayOutcome(copy, ReplayVerdict.RACED, "it was refused while others were in flight")
         if copy.is_write and (name := refused_there_only(theirs)):
-            # the write is not sent, because our service would accept it, and then the databases would differ
+            # the write is not sent, because our service would accept it, and the databases would then differ
             return ReplayOutcome(copy, ReplayVerdict.KNOWN, name)
         try:
             ours, seconds = self.ask(copy)
@@ -358,15 +372,15 @@ class RequestReplay:
         exchange = ShadowExchange(copy.request, theirs, ours)
         found = find_differences(exchange)
         if not found:
-            # later writes may have overwritten the item of a postponed write, so its content stays unknown
+            # a later write has perhaps replaced the item of a postponed write, so its content stays unknown
             if copy.is_write and ours.status < 400 and copy.number not in self._postponed:
                 self.doubt.settle_write(copy, self._postponed)
             return ReplayOutcome(copy, ReplayVerdict.SAME, "", ours, seconds)
-        # if both services refuse, even for different reasons, neither database changes
+        # if the two services refuse a write, even for different reasons, neither database changes
         parts = copy.is_write and (theirs.status < 400) != (ours.status < 400)
         parts = parts and not (copy.beside and theirs.status < 400 and self._has_traits(copy))
         applied = copy.is_write and ours.status < 400
-        # our service has executed an accepted write, so it must not be sent again
+        # a write that our service has executed must not be sent again, so only other copies are postponed
         if copy.beside and not applied and not last:
             return None
         names = [self._deviation_name(exchange, each) for each in found]
@@ -396,12 +410,12 @@ class RequestReplay:
         ):
             return False
         try:
-            # Of two equal requests in flight together, OpenStack Placement accepts the second with its old
-            # generation, because it changes nothing. Our service refuses it. The content is the same on both
-            # sides.
+            # If two equal requests with the same generation are in flight at the same time, OpenStack
+            # Placement also accepts the second one, because it changes nothing. Our service refuses the
+            # second one, because the generation is old. The traits are then the same in both services.
             there, _ = self.ask(replace(copy, request=replace(request, method="GET", body=b"")))
         except UnansweredRequest:
-            # unknown traits count as different
+            # without an answer the traits are unknown, and count as different
             return False
         return _trait_names(there.body) is not None and _trait_names(there.body) == _trait_names(wanted)
 

@@ -1,6 +1,6 @@
 """Counts the outcomes of all comparisons, and serves the counts over HTTP.
 
-``/`` returns a text for people, ``/report.json`` is for programs, and ``/metrics`` is for Prometheus.
+The path ``/`` has a text for people, ``/report.json`` is for programs, and ``/metrics`` is for Prometheus.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from placement_extras.shadow.copy_queue import ByteBacklog
 from placement_extras.shadow.exchange import ShadowAnswer
 from placement_extras.shadow.replay import ReplayClient, ReplayOutcome, ReplayVerdict
 
-_MAX_KEPT: Final = 50  # number of latest differences in the report, so that its size is limited
-_MAX_SHOWN: Final = 10  # number of latest differences in the text for people
-_MAX_SAMPLES: Final = 1000  # number of latest times of each operation, from which percentiles are computed
-_MAX_TEXT: Final = 2000  # characters of a body in the report
-# only these methods become labels of metrics, because otherwise a client could create any number of series
+_MAX_KEPT: Final = 50  # maximum number of differences in the report, which has the latest ones
+_MAX_SHOWN: Final = 10  # maximum number of differences in the text for people, which has the latest ones
+_MAX_SAMPLES: Final = 1000  # percentiles are computed from this number of latest times of each operation
+_MAX_TEXT: Final = 2000  # maximum number of characters of a body in the report
+# requests with other methods are counted together, because clients could otherwise create any number of
+# series of metrics
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 _COLLECTIONS: Final = "|".join(
     (
@@ -37,7 +38,7 @@ _COLLECTIONS: Final = "|".join(
         *("resource_classes", "resource_providers", "traits", "usages"),
     )
 )
-# operations are counted by the path without names and uuids, so that all providers share a line
+# operations are counted by the path without names and uuids, so that requests for all providers share a line
 _PATH: Final = re.compile(rf"/({_COLLECTIONS})(/[^/]+)?(/(?:{_COLLECTIONS}))?(/[^/]+)?")
 _BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 
@@ -72,7 +73,7 @@ class TallyLine:
 
 @dataclass
 class OutcomeTally:
-    """Counts the outcomes of comparisons; other threads may read the counts at the same time.
+    """Counts the outcomes of comparisons. Other threads can read the counts at the same time.
 
     :param lines: counts by the name of the operation, see :func:`operation_name`.
     :param whys: number of requests by verdict and reason.
@@ -117,7 +118,7 @@ class OutcomeTally:
         with self._lock:
             line = self.lines.setdefault(name, TallyLine())
             line.verdicts[outcome.verdict] += 1
-            # reasons of these two verdicts differ for each request; their descriptions are kept below
+            # with these two verdicts, each request has another reason, so their descriptions are kept below
             if outcome.why and outcome.verdict not in (ReplayVerdict.DIFFERENT, ReplayVerdict.DOUBTFUL):
                 self.whys[outcome.verdict, _reason_class(outcome)] += 1
             if copy.received is not None:
@@ -130,7 +131,7 @@ class OutcomeTally:
                 self.doubtful.append(_describe_outcome(outcome))
             if outcome.parts:
                 self._set_parted(_describe_outcome(outcome))
-        # The metrics have locks of their own.
+        # the metrics need no lock here, because they have their own locks
         self._requests.labels(name, outcome.verdict.value).inc()
         if copy.received is not None:
             self._seconds.labels(name, "stock").observe(copy.seconds)
@@ -138,18 +139,18 @@ class OutcomeTally:
             self._seconds.labels(name, "ours").observe(outcome.seconds)
 
     def mark_parted(self, why: str) -> None:
-        """Record that the databases differ from now on, for a reason that is not a request."""
+        """Record that the databases differ from now on, for a reason other than a request."""
         with self._lock:
             self._set_parted({"time": _utc_now(), "request": "", "difference": why})
 
     def _set_parted(self, story: dict[str, Any]) -> None:
-        # only the first reason is kept: later differences may follow from it
+        # only the first reason is kept, because it can cause all later differences
         if self.parted is None:
             self.parted = story
             self._in_step.set(0)
 
     def to_document(self) -> dict[str, Any]:
-        """Return all counts as a JSON document; times are in milliseconds."""
+        """Return all counts as a JSON document. Times are in milliseconds."""
         with self._lock:
             return {
                 "requests": dict(sum((line.verdicts for line in self.lines.values()), Counter())),
@@ -166,7 +167,7 @@ class OutcomeTally:
 
 
 def _reason_class(outcome: ReplayOutcome) -> str:
-    """Return the reason of an outcome without details of the request, so that reasons can be counted."""
+    """Return the reason of an outcome, without details of the request, so that equal reasons are counted."""
     return (
         outcome.why
         if outcome.verdict in (ReplayVerdict.KNOWN, ReplayVerdict.MISSED)
@@ -255,8 +256,8 @@ class ComparerStatus:
     """The state of the comparing process, with the counts of its outcomes.
 
     :param asking: the client of our service.
-    :param doubt: items with unknown content, because several clients wrote them at the same time.
-    :param phase: the current work of the process, for people.
+    :param doubt: items with unknown content, because several clients have written them at the same time.
+    :param phase: a text for people that describes the current work of the process.
     :param left_out: number of copies that the answering process left out, because its queue was full.
     :param unread: number of copies that were dropped after the comparison had failed.
     :param processes: number of processes that have answered clients so far, one after the other.
@@ -312,11 +313,11 @@ class ComparerStatus:
 
 
 class ReportServer:
-    """Serves the report over HTTP from a thread of its own, until it is closed."""
+    """Serves the report over HTTP from a separate thread, until :meth:`close` is called."""
 
     def __init__(self, address: tuple[str, int], status: ComparerStatus) -> None:
         self._server = ThreadingHTTPServer(address, _handler_class(status))
-        # threads are daemons, because a client that reads slowly must not keep the process from ending
+        # threads are daemons, so that the process can end although a client still reads its answer
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, name="shadow-report", daemon=True).start()
 

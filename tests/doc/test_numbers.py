@@ -24,7 +24,9 @@ def test_the_limits_of_the_service_are_those_of_its_web_server() -> None:
     mebibyte = 1024**2
     assert limit("from the first byte of a request to the end of its headers") == [connection.HEADERS_TIMEOUT]
     assert limit("the request body") == [connection.BODY_TIMEOUT, connection.MAX_BODY // mebibyte]
-    assert limit("the client's reading of the response, or of a MiB of it") == [connection.ANSWER_TIMEOUT]
+    assert limit("until the client has read the response, or the next MiB of a longer one") == [
+        connection.ANSWER_TIMEOUT
+    ]
     assert limit("from one request of a connection to the next") == [connection.IDLE_TIMEOUT]
     assert limit("the request line, all headers") == [
         worker.MAX_REQUEST_LINE,

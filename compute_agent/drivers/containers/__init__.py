@@ -8,16 +8,16 @@ of the pod and runs as long as the pod does, represents the pod.
 
 ``driver.py`` is the driver, which extends :mod:`compute_agent.drivers.foreign`. ``table.py`` finds guests,
 and ``editor.py`` writes values to control groups and restores the old ones. Pure functions make the
-decisions: ``labels.py`` parses the settings, and ``container_state.py`` the answers of the engine.
+decisions: ``labels.py`` parses the settings, and ``container_state.py`` parses the answers of the engine.
 ``engine.py`` calls the engine, and ``event_stream.py`` follows its events.
 
-The agent sets limits in control groups and not through the API, for these reasons. The API has only the call
-``POST /containers/ID/update`` for limits, and Podman 4.3 (Debian 12) lacks this call. The call cannot restore
-an empty set of CPUs, and it cannot set ``memory.high``, ``memory.low`` and ``cpu.idle``. Docker keeps the
-values of such a call for the next start of the container, where they would outlive the agent's decisions. So
-the agent writes to the control group of the container. This group ends with each run of the container, and so
-do all values of the agent. The group of a pod outlives the runs of the pod, so the agent restores its values
-when the pod stops.
+The agent sets limits by writing to control groups, and not through the API, for these reasons. The API has
+only the call ``POST /containers/ID/update`` for limits, and Podman 4.3 (Debian 12) lacks this call. The call
+cannot restore an empty set of CPUs, and it cannot set ``memory.high``, ``memory.low`` and ``cpu.idle``.
+Docker keeps the values of such a call for the next start of the container, so the values would outlive the
+agent's decisions. So the agent writes to the control group of the container. This group ends with each run of
+the container, and so do all values of the agent. The group of a pod outlives the runs of the pod, so the
+agent restores the old values of the group when the pod stops.
 
 Example: the container ``db`` has the label ``compute-agent.guest=true``, and the agent gives it CPUs 4-7. The
 agent records that ``AllowedCPUs`` was empty, and writes 4-7 to ``cpuset.cpus`` of
@@ -25,5 +25,5 @@ agent records that ``AllowedCPUs`` was empty, and writes 4-7 to ``cpuset.cpus`` 
 
 Invariants: the agent never starts or restarts a container. The agent stores a value of the guest on disk
 before it changes the value. No call waits longer than ``engine.CALL_SECONDS`` for the engine, apart from the
-time that a container has to stop. Labels that come from the image have no effect.
+time that a stopping container gets. Labels that come from the image have no effect.
 """

@@ -1,7 +1,7 @@
 """The state of a container, as the engine reports it, and its control group.
 
-Pure functions. Each value is checked, because users of the engine choose parts of it. The Docker Engine API
-(v1.24 and later) defines the format, which Podman also uses.
+The module consists of pure functions. Each value is checked, because users of the engine choose some of the
+values. The Docker Engine API (v1.24 and later) defines the format, which Podman also uses.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ContainerRun:
 
 @dataclass(frozen=True, slots=True)
 class PodRun:
-    """The runs of a pod; all of them use one control group, which stays when the pod stops.
+    """The runs of a pod. All runs use one control group, which stays when the pod stops.
 
     :ivar group: the path of the control group, in which the id of the pod occurs.
     """
@@ -99,7 +99,7 @@ class PodRun:
 
 
 def parse_run(text: str) -> ContainerRun | PodRun:
-    """Parse a run since the last boot from the text of a :class:`ContainerRun` or :class:`PodRun`.
+    """Parse a run of the present boot from the text of a :class:`ContainerRun` or :class:`PodRun`.
 
     :raises ValueError: the text is not a run.
     """
@@ -113,7 +113,7 @@ def parse_run(text: str) -> ContainerRun | PodRun:
 
 
 def parse_list(document: Any) -> list[ContainerState]:
-    """Parse the containers in the answer of ``GET /containers/json``, without their names and processes.
+    """Parse the containers in the answer of ``GET /containers/json``. Names and processes are left out.
 
     :raises ValueError: the answer is not a list of containers.
     """
@@ -154,7 +154,7 @@ def parse_pod(document: Any) -> PodState:
     :raises ValueError: a part is missing or differs from the documented API.
     """
     name = _parse_name(document)
-    # A pod without containers has null.
+    # The engine sends null for a pod without containers.
     rows = _typed_member(document, "Containers", list) if document.get("Containers") else []
     running = (row for row in rows if _typed_member(row, "State", str) in _WITH_PROCESSES)
     return PodState(name, _labels_of(document), tuple(_matching_text(row, "Id", _ID) for row in running))
@@ -166,7 +166,7 @@ def parse_image_labels(document: Any) -> Mapping[str, str]:
     :raises ValueError: the answer is not an image.
     """
     found = document.get("Config") if isinstance(document, dict) else None
-    # An image without any configuration has null.
+    # The engine sends null for an image without any configuration.
     return {} if found is None else _labels_of(found)
 
 
@@ -187,17 +187,17 @@ def changed_key(line: bytes) -> str | None:
 
 
 def own_group(path: str, key: str) -> str:
-    """The group of a container or pod, from the path of its main process; empty if it has no own group.
+    """The group of a container or pod, from the group of its main process; empty if it has no own group.
 
     Examples are ``/machine.slice/libpod-ID.scope``, ``/system.slice/docker-ID.scope`` and
-    ``/machine.slice/machine-libpod_pod_ID.slice``. The container runtime, or a systemd in the container, may
-    have made groups below that group.
+    ``/machine.slice/machine-libpod_pod_ID.slice``. The main process can be in a group below, which the
+    container runtime or a systemd in the container has made.
 
     :param path: the group of the main process.
     :param key: the id of the container or pod.
     """
     parts = path.split("/")
-    # The root of another cgroup namespace is shown with "..".
+    # The kernel shows a group outside of the reader's cgroup namespace with "..".
     if parts[0] != "" or ".." in parts:
         return ""
     at = next((at for at, part in enumerate(parts) if key in part), 0)

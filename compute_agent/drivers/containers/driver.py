@@ -1,8 +1,9 @@
 """The driver of guests that are containers of Podman or Docker.
 
 The engine starts and stops containers as usual; the agent starts none. A container becomes a guest by the
-label ``compute-agent.guest=true``, or by its name in an option of the agent. The agent writes CPUs, memory
-nodes, weights and limits to the control group of the container, without help of the engine.
+label ``compute-agent.guest=true``, or by a name that matches the option ``guest_names`` of the agent. The
+agent writes CPUs, memory nodes, weights and limits to the control group of the container, without help of the
+engine.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class ContainerDriver(ForeignDriver):
         :param seconds: the time limit of each call to the engine.
         :param guest_names: patterns for names; a container with a matching name is a guest even without the
             label.
-        :param whole_pods: whether a pod with the label, or with such a name, is one guest.
+        :param whole_pods: whether a pod with the label, or with a name that matches, is one guest.
         """
         self.name, self.peer_name = name, ENGINES[name]
         super().__init__(folders, look_interval, lock, look_only)
@@ -108,7 +109,8 @@ class ContainerDriver(ForeignDriver):
         return next(inner, "")
 
     def _begin_stop(self, guest: Guest, timeout: float) -> float:
-        # The API counts whole seconds. The answer comes when the container has ended, by force if need be.
+        # The API counts whole seconds. The engine answers when the container has ended, if necessary by
+        # force.
         container, whole = guest.details[CONTAINER], math.ceil(timeout)
         if pod := guest.details.get(POD):
             self._engine.stop_pod(pod, container, whole)
@@ -123,7 +125,10 @@ class ContainerDriver(ForeignDriver):
             self._engine.kill_container(guest.details[CONTAINER])
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
-        """Write ``cpuset.cpus`` of the group, and read it back; return how many threads changed."""
+        """Write ``cpuset.cpus`` of the group, and read it back.
+
+        Return the number of threads that had other CPUs before the call.
+        """
         if not self._group_of(guest).has_file(FILES[CPUS]):
             raise DriverError(
                 f"guest {guest} cannot be pinned: its control group does not have the controller cpuset"
@@ -131,7 +136,7 @@ class ContainerDriver(ForeignDriver):
         return super().apply_cpu_settings(guest, settings)
 
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
-        """Messages about those limits in ``wanted`` that the group of the container does not have."""
+        """Messages about those limits in ``wanted`` that the container cannot have."""
         group, found = self._group_of(guest), []
         if wanted.idle and not group.has_file(IDLE):
             found.append("cpu_idle: the group has no cpu.idle (Linux 5.15, controller cpu)")
@@ -153,7 +158,7 @@ class ContainerDriver(ForeignDriver):
         return found
 
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
-        """Set those weights and rates of block I/O that differ, and read them back.
+        """Set those block I/O weights and rates that differ from ``wanted``, and read them back.
 
         :raises DriverError: there are rates, but the kernel cannot limit the guest.
         """
@@ -171,9 +176,10 @@ class ContainerDriver(ForeignDriver):
         record = self._editor.record_of(guest)
         last = record.score
         if record.scored and last is None:
-            # The agent has also set the score of the infra container.
+            # The record has no score. The score of the infra container is used, because the agent has also
+            # set that.
             last = memory_limits.oom_score_adj(guest.pid)
-        # Another score is an option of the container.
+        # Processes with any other score are left out, because an option of their container sets that score.
         return [pid for pid in pids if memory_limits.oom_score_adj(pid) in (0, last, wanted)]
 
     def _group_of(self, guest: Guest) -> GuestCgroup:

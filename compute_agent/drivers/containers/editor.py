@@ -1,7 +1,7 @@
 """Writes values to the control groups of containers, and restores the old values.
 
-The control group of a container exists only during one run of the container. So the agent need not restore
-values after the end of a run. The control group of a pod outlives its runs, so the old values are restored
+The control group of a container exists only during one run of the container. So the agent has nothing to
+restore after the end of a run. The control group of a pod outlives its runs, so the old values are restored
 when the pod stops.
 """
 
@@ -23,7 +23,7 @@ from compute_agent.model.messages import DriverError, GuestGoneError
 
 
 class ContainerEditor(ValueEditor):
-    """Compares and writes the files of the groups of containers. Methods may be called from any thread."""
+    """Compares and writes the files of containers' groups. Any thread is allowed to call the methods."""
 
     subject = "container"
 
@@ -63,13 +63,14 @@ class ContainerEditor(ValueEditor):
         if isinstance(run, PodRun):
             group = run.group
         else:
-            # A process with the pid of the former main process may be another container's.
+            # The identity is checked, because a process with the pid of the former main process may belong to
+            # another container.
             found = own_group(self._group_path(run.main.pid), run.key)
             group = found if procfs.is_alive(run.main) else ""
         if group:
             cgroup = GuestCgroup(self._folders.groups / group.strip("/"))
-            # A stopped pod may have lost a controller, and with it the file. The kernel has forgotten the
-            # limits of devices that are gone, and refuses them (ENODEV).
+            # The group of a stopped pod may have lost a controller, and with it the controller's files. The
+            # kernel has forgotten the limits of devices that are gone, and refuses them (ENODEV).
             there = self._folders.block_devices
             values = {
                 name: value.among(there) if isinstance(value, DeviceLimits) else value
@@ -79,7 +80,8 @@ class ContainerEditor(ValueEditor):
             self._write_files(cgroup, values, f"container {record.name}")
 
     def _write_files(self, group: GuestCgroup, writes: Values, subject: str) -> None:
-        # Without processes, the kernel accepts an empty set, which follows later CPUs of the host.
+        # For a group without processes, the kernel accepts an empty set. Such a set also includes CPUs that
+        # the host gets later.
         empty = {CPUS: frozenset[int](), NODES: frozenset[int]()}
         whole = self._folders.whole_sets if group.process_ids() else empty
         try:

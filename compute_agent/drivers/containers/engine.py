@@ -52,7 +52,7 @@ _NOT_MODIFIED: Final = 304
 
 
 class EngineError(DriverError):
-    """The engine has refused a call, or its answer about one object cannot be used; the engine still answers.
+    """The engine has refused a call, or gave no usable answer about one object, but it answers other calls.
 
     :ivar status: the HTTP status of the answer; 0 if the answer was not complete in time or too long.
     """
@@ -68,7 +68,7 @@ class EngineError(DriverError):
 
 
 class ContainerEngine:
-    """An engine of containers. Methods may be called from any thread.
+    """An engine of containers. Any thread is allowed to call the methods.
 
     Each call raises :class:`~compute_agent.model.messages.DriverError` if the engine does not answer in time.
     """
@@ -86,7 +86,7 @@ class ContainerEngine:
 
         :param name: the name of the engine, for messages.
         :param path: the UNIX socket on which the engine listens.
-        :param on_hint: called from a thread of its own for each hint.
+        :param on_hint: called for each hint, from any thread.
         :param seconds: the time limit of each call.
         :param all_events: whether to follow all containers, and not only those with the label of guests.
         :param has_pods: whether the engine is Podman, which has pods.
@@ -97,11 +97,12 @@ class ContainerEngine:
         self._seconds = seconds
         self._all_events = all_events
         self._has_pods = has_pods
-        # Podman serves its own API below this path in each version of the other API.
+        # Podman serves its own API below this path, in addition to the API of the Docker Engine.
         self._own_path = "/libpod" if has_pods else ""
         self._events: EventStream | None = None
         self._version = ""
-        # An id names the content of an image, so its labels never change.
+        # The labels by the id of the image. They are kept, because the id is a digest of the image and so the
+        # labels never change.
         self._image_labels: dict[str, Mapping[str, str]] = {}
 
     @property
@@ -122,10 +123,10 @@ class ContainerEngine:
         if self._has_pods and not _is_podman(found):
             raise DriverError(f"{self._path} is not the socket of Podman: add docker to [guests] drivers")
         self._version = version
-        # Checks of health are events, too, and are of no use here.
+        # The filter leaves out events that change no guest, such as the events of health checks.
         filters = {"type": ["container"], "event": sorted(CHANGES)}
         if not self._all_events:
-            # Podman 4.3 has no events for a label without its value.
+            # The filter includes the value, because Podman 4.3 sends no events for a label without its value.
             filters["label"] = [f"{GUEST}=true"]
         try:
             self._events = EventStream(
@@ -186,7 +187,7 @@ class ContainerEngine:
         return self._image_labels[image]
 
     def stop_container(self, key: str, seconds: float) -> None:
-        """Stop a container, by force after ``seconds``.
+        """Stop a container; end it by force after ``seconds``.
 
         The engine then does not restart the container by itself.
         """
@@ -203,16 +204,19 @@ class ContainerEngine:
             self._send_request(*request)
 
     def kill_container(self, key: str) -> None:
-        """Send SIGKILL to the main process of a container, which also ends all other processes in it."""
+        """Send SIGKILL to the main process of a container.
+
+        The end of this process also ends all other processes in the container.
+        """
         self._send_request("POST", f"/containers/{key}/kill", self._seconds)
 
     def stop_pod(self, key: str, infra: str, seconds: float) -> None:
-        """Stop all containers of a pod, by force after ``seconds``.
+        """Stop all containers of a pod; end them by force after ``seconds``.
 
         :param infra: the id of the pod's infra container.
         :raises DriverError: the answer about this pod cannot be used, or a container does not stop.
         """
-        # Without a positive number, Podman waits as long as each container asks.
+        # The number is positive, because otherwise Podman waits as long as each container's own setting says.
         whole = max(1, int(seconds))
         path = f"{self._own_path}/pods/{key}"
         answer = self._send_request("POST", f"{path}/stop?t={whole}", whole + self._seconds)
@@ -237,7 +241,8 @@ class ContainerEngine:
     def _connect(self) -> socket.socket:
         """A connection to the engine.
 
-        :raises OSError: the engine does not answer, or another user than root or the agent's runs it.
+        :raises OSError: the engine does not answer, or it runs as a user other than root and the agent's
+            user.
         """
         plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -259,7 +264,8 @@ class ContainerEngine:
         """Return the answer of the engine; an answer with the status 404 is not an error.
 
         :param whole_path: whether the path is complete, so that the version of the API is not added in front.
-        :param of_object: whether the call is about one object, and another object may get an answer.
+        :param of_object: whether the call is about one object, so that the engine perhaps still answers calls
+            about other objects.
         :raises EngineError: the engine refuses the call, or has no answer about this object only.
         """
         if not whole_path:
@@ -272,7 +278,8 @@ class ContainerEngine:
             if of_object and self._still_answers():
                 told = f"{self._name} gives no answer to {method} {path[:200]} that can be used"
                 raise EngineError(0, printable_text(f"{told}: {error}")) from error
-            # The stream of events would not notice an engine that hangs.
+            # The connection is closed here, because the stream of events would not notice an engine that
+            # hangs.
             self.close()
             self._on_hint(PeerHint())
             raise self._away_error(error) from error
@@ -282,7 +289,7 @@ class ContainerEngine:
         return answer
 
     def _still_answers(self) -> bool:
-        """Whether the engine answers the simplest call. The engine may wait for the lock of one container."""
+        """Whether the engine answers the simplest call, and only a call about one container hangs."""
         try:
             return ask_server(self._connect(), "GET", "/version", self._seconds, _MAX_ANSWER).is_success
         except (OSError, http.client.HTTPException):
@@ -303,7 +310,8 @@ class ContainerEngine:
     def _ask_object(self, path: str) -> Any:
         """The parsed answer about one container, pod or image; None if there is no such object.
 
-        An object without an answer does not end the connection: the other guests stay managed.
+        If the engine gives no answer about one object, the connection stays open, and the other guests stay
+        managed.
 
         :raises EngineError: the answer about this object cannot be used.
         """
@@ -314,7 +322,7 @@ class ContainerEngine:
 
 
 def _is_podman(version: Mapping[str, Any]) -> bool:
-    """Whether an answer to ``GET /version`` is Podman's."""
+    """Whether an answer to ``GET /version`` comes from Podman."""
     found = version.get("Components")
     return isinstance(found, list) and any(
         isinstance(one, dict) and one.get("Name") == "Podman Engine" for one in found

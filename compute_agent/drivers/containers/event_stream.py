@@ -1,8 +1,8 @@
 """The stream of events of an engine (``GET /events``), with one JSON object on each line.
 
-A thread reads lines. A line that is too long is skipped and counts as a change of any container, because
-events contain the labels of a container. A stream without events is opened again after a while, because a
-broken connection may cause no error.
+A thread reads lines. Events contain the labels of a container, so a line can be very long. A line that is too
+long is skipped, and the agent reads all containers. A stream without events is opened again after a while,
+because a broken connection may cause no error.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class EventStream:
         :param connect: connects to the engine; raises OSError.
         :param path: the path of the request, with its query.
         :param on_change: called from the thread with the id of a container that may have changed. An empty id
-            means all containers: at the beginning of the stream, after a gap, and at its end.
+            means all containers: at the beginning of the stream, after a gap, and at the end of the stream.
         :raises OSError: the engine does not answer.
         """
         self._connect = connect
@@ -105,14 +105,14 @@ class EventStream:
     def _follow_events(self) -> str:
         """Report the events of one request.
 
-        Return why the stream has ended, or an empty text after silence.
+        Return the reason why the stream has ended, or an empty text if no event came for ``silence`` seconds.
         """
         with self._socket as plain, http.client.HTTPResponse(plain, method="GET") as answer:
             try:
                 answer.begin()
                 if answer.status != _OK:
                     return f"the engine answers {answer.status} to the request for events"
-                # Events from before this answer are missed.
+                # Events before this answer were missed, so all containers are read.
                 self._on_change("")
                 while line := answer.readline(_MAX_LINE):
                     self._handle_line(line, answer)

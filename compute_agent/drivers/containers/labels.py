@@ -1,9 +1,9 @@
-"""Settings of a guest in the labels of its container.
+"""Parses the settings of a guest in the labels of its container.
 
-Pure functions. A container has the labels of ``podman run --label`` and the labels of its image. An image may
-come from anywhere, but labels decide about CPUs of the host. So a label with the same value as in the image
-counts as the image's label, and has no effect. All other labels come from users of the engine's socket, and
-these users can become root anyway.
+The module consists of pure functions. A container has the labels of ``podman run --label`` and the labels of
+its image. An image can come from anywhere, but labels decide about CPUs of the host. So a label with the same
+value as in the image counts as the image's label, and has no effect. All other labels come from users of the
+engine's socket, and these users can become root anyway.
 """
 
 from __future__ import annotations
@@ -51,12 +51,13 @@ def parse_labels(
     :param labels: all labels of the container.
     :param is_chosen: whether an option of the agent names the container, so that it is a guest even without
         the label.
-    :raises BadDeclarationError: the value of a label that each guest needs cannot be used.
+    :raises BadDeclarationError: the value of a label cannot be used, and the container cannot be a guest
+        without it.
     """
     trusted = {
         key: text for key, text in trusted_labels(labels, image_labels).items() if key.startswith(PREFIX)
     }
-    # The image cannot overrule the choice of the agent's options.
+    # If an option of the agent chooses the container, the label of the image has no effect.
     wanted = trusted.get(GUEST, "true" if is_chosen else labels.get(GUEST, "false")).strip().lower()
     if wanted == "false":
         return None

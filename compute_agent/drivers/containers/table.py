@@ -1,7 +1,8 @@
 """The table of containers that are guests, by the id of the container.
 
-The agent reads a container when the engine reports an event of the container, and when a list shows it for
-the first time. The labels of a container never change, so the agent does not read a running guest again.
+The agent reads a container when the engine reports an event of the container, and when a list of containers
+shows it for the first time. The labels of a container never change, so the agent does not read a running
+guest again.
 """
 
 from __future__ import annotations
@@ -47,12 +48,13 @@ CONTAINER: Final = "container"
 """The key in a guest's details for the id of its container; for a pod, the id of its infra container."""
 
 POD: Final = "pod"
-"""The key in a guest's details for the id of its pod; only pods that are one guest have it."""
+"""The key in a guest's details for the id of its pod. Only a guest that is a whole pod has this key."""
 
 STUCK_SECONDS: Final = 60.0
-"""Seconds until the agent reads a container again if the engine answers, but not about this container."""
+"""Seconds until the agent reads a container again, after the engine gave no answer about this container
+alone."""
 
-# An upper limit for the number of names in a message of one pod.
+# The maximum number of containers that a message about one pod names.
 _MAX_NAMES: Final = 20
 
 
@@ -86,17 +88,17 @@ class ContainerTable(GuestTable):
         self._group_path = group_path
         # Only the thread of the table changes these attributes.
         self._members: dict[str, dict[str, str]] = {}
-        """The running containers of each pod, by pod and by container id. The text is the name of a container
-        outside of the pod's group; it is empty for the others.
+        """The running containers of each pod, by the id of the pod and of the container. The text is the name
+        of the container if it is outside of the pod's group, and otherwise empty.
         """
         self._unread: dict[str, str] = {}
-        """For each container that must be read again, by key: the engine's reason for the refused read."""
+        """The containers that must be read again, by key: the reason why the engine refused to read them."""
         self._stuck_until: dict[str, float] = {}
-        """For each container without an answer in time, by key: when the agent asks again, in seconds of the
-        monotonic clock."""
+        """The containers about which the engine gave no answer in time, by key: when the agent asks again, in
+        seconds of the monotonic clock."""
 
     def is_managed(self, record: ValueRecord) -> bool:
-        """Whether the run of a record continues, and its container is still a guest."""
+        """Whether the run of a record still continues, and the container of the run is still a guest."""
         with self._lock:
             entry = self._by_uuid.get(record.guest_uuid)
         if entry is None or not entry.was_alive:
@@ -104,7 +106,7 @@ class ContainerTable(GuestTable):
         return record.run == str(run_of(entry.guest, entry.running.main, self._groups))
 
     def may_return(self, key: str, guest_uuid: str) -> bool:
-        """Whether a container exists that would have this uuid in its next run if it keeps its name."""
+        """Whether the container exists, and its next run would have this uuid if the name stays the same."""
         try:
             container = self._find_subject(self._engine.read_container(key))
             if container is None:
@@ -115,11 +117,11 @@ class ContainerTable(GuestTable):
         return settings is not None and self._uuid_of(container, settings) == guest_uuid
 
     def _find_subject(self, container: ContainerState | None) -> ContainerState | None:
-        """The container, or its pod if the pod is the guest; None if the container is no guest of its own.
+        """The container, or its pod if the pod is the guest; None if the container cannot be a guest itself.
 
         The infra container, which has the labels of its pod, represents the pod. The infra container alone is
         no guest. A container outside of the group of its pod counts as a guest of its own. A container that
-        does not run now may be in the group later.
+        does not run counts, too, because its group is not known before it runs.
 
         :raises ValueError: the answer about the pod cannot be used.
         """
@@ -127,7 +129,7 @@ class ContainerTable(GuestTable):
             return container
         pod = self._engine.read_pod(container.pod) if self._whole_pods else None
         if pod is not None:
-            # No label of a pod is an image's.
+            # A pod has no image, so no label of a pod comes from an image.
             subject = replace(
                 container, name=pod.name, labels=pod.labels, image="", is_pod=True, members=pod.running
             )
@@ -152,12 +154,12 @@ class ContainerTable(GuestTable):
 
     def _is_inside(self, container: ContainerState) -> bool | None:
         """Whether a container is in the group of its pod; None if it does not run."""
-        # The path is empty if the process has ended, and the engine has not noticed it yet.
+        # The path is empty if the process has ended, and the engine has not noticed its end yet.
         path = self._group_path(container.pid) if container.pid else ""
         return bool(own_group(path, container.pod)) if path else None
 
     def _find_outsiders(self, pod: ContainerState) -> list[str]:
-        """The names of running containers outside of the group of their pod; new ones are logged."""
+        """The names of running containers outside of their pod's group; each is logged when it is new."""
         before, now = self._members.get(pod.pod, {}), dict[str, str]()
         for key in pod.members:
             if key in before:
@@ -166,7 +168,7 @@ class ContainerTable(GuestTable):
             try:
                 member = self._engine.read_container(key)
             except (ValueError, EngineError):
-                # The container may no longer exist; the next round reads it again.
+                # The container may no longer exist. If it exists, the next round reads it again.
                 continue
             if member is not None and (is_inside := self._is_inside(member)) is not None:
                 now[key] = "" if is_inside else member.name
@@ -206,7 +208,7 @@ class ContainerTable(GuestTable):
                     listed.add(parse_run(record.run).key)
         pods = {entry.guest.details[POD] for entry in entries.values() if POD in entry.guest.details}
         self._members = {pod: members for pod, members in self._members.items() if pod in pods}
-        # A container without the label may join a pod without an event.
+        # Pods are always read again, because a container without the label can join a pod without an event.
         steady = {
             key
             for key, entry in entries.items()
@@ -217,13 +219,14 @@ class ContainerTable(GuestTable):
     def _refuse_kubernetes(self) -> None:
         """Refuse to manage containers on a host where the kubelet manages their CPUs.
 
-        :raises DriverError: a container is the kubelet's.
+        :raises DriverError: the kubelet manages a container of this host.
         """
         for container in self._engine.list_containers(KUBERNETES):
             try:
                 labels = trusted_labels(container.labels, self._labels_of_image(container))
             except EngineError:
-                # The container may have gone with its image; the next list asks again.
+                # The container and its image may have been removed since the list was made. The next list
+                # shows this.
                 continue
             if KUBERNETES in labels:
                 raise DriverError(
@@ -233,19 +236,22 @@ class ContainerTable(GuestTable):
                 )
 
     def _labels_of_image(self, container: ContainerState) -> Mapping[str, str]:
-        # Without the image, no label can be known as the image's, so all of them count as such.
+        # If the image is gone, its labels are not known. So all labels of the container count as labels of
+        # the image.
         found = self._engine.read_image_labels(container.image) if container.image else {}
         return container.labels if found is None else found
 
     def _look_closely(self, key: str) -> SubjectFinding:
-        # Each call would delay the others by its time limit.
+        # The engine is not asked, because each call without an answer would delay other calls by its time
+        # limit.
         if time.monotonic() < self._stuck_until.get(key, 0.0):
             return self._find_unread(key)
         self._stuck_until.pop(key, None)
         try:
             found = self._look_at_container(key)
         except EngineError as error:
-            # Podman refuses with 500, and not 404, what vanishes during the call.
+            # An error does not mean that the container exists: if it vanishes during the call, Podman answers
+            # with 500 and not 404.
             if self._unread.get(key) != str(error):
                 LOG.warning("Container %s cannot be read, and the agent tries again: %s", key[:12], error)
             self._unread[key] = str(error)
@@ -289,7 +295,7 @@ class ContainerTable(GuestTable):
     ) -> SubjectFinding:
         main = procfs.identify_process(container.pid)
         path = self._group_path(container.pid)
-        # The process has ended since the engine has answered.
+        # The process has ended since the engine answered.
         if main is None or procfs.identify_process(container.pid) != main:
             return SubjectFinding()
         if not settings.guest_uuid:
@@ -342,7 +348,7 @@ class ContainerTable(GuestTable):
                 )
 
     def _uuid_of_run(self, run: ContainerRun) -> str:
-        """The uuid that a container already has in its run, under this name or a former name.
+        """The uuid that a container already has in this run, under its present name or a former name.
 
         The result is empty if the container has no uuid yet.
         """

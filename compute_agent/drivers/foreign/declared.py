@@ -1,6 +1,6 @@
-"""Settings of a guest as texts by key, as a unit file or the labels of a container declare them.
+"""Parses the settings of a guest that a unit file or the labels of a container declare.
 
-Pure functions.
+The settings are texts by key. The module consists of pure functions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 from compute_agent.model.guest_settings import MAX_VCPUS, GuestSettings, read_setting
 from compute_agent.model.messages import printable_text
 
-# An upper limit for the number of problems in messages of one guest.
+# The maximum number of problems of one guest that messages name.
 _MAX_PROBLEMS: Final = 20
 
 _NUMBER: Final = re.compile(r"[0-9]{1,10}\Z")
@@ -23,11 +23,11 @@ MAX_MEMORY_MB: Final = (1 << 31) - 1
 """The largest amount of one resource that Placement accepts."""
 
 _NAMESPACE: Final = uuid.UUID("0a1c6f4e-52f7-5d0b-9d3e-6a0f8f7c1b55")
-"""The namespace from which uuids of names are derived."""
+"""The namespace of the uuids that are derived from names."""
 
 
 class BadDeclarationError(ValueError):
-    """A declared value cannot be used, and without it the subject cannot be a guest.
+    """A declared value cannot be used, and the subject cannot be a guest without this value.
 
     The text of the error names the key.
     """
@@ -37,10 +37,10 @@ class BadDeclarationError(ValueError):
 class DeclaredSettings:
     """The declared settings of a guest.
 
-    :ivar guest_uuid: the uuid; empty if it is made from names.
+    :ivar guest_uuid: the declared uuid; empty if no uuid is declared, so that one is derived from names.
     :ivar memory_mb: the memory to claim in MiB; 0 if not declared.
-    :ivar declared: the values of settings, by setting.
-    :ivar problems: sentences about keys that have no effect.
+    :ivar declared: the values of the declared settings, by the name of the setting.
+    :ivar problems: messages about keys that have no effect.
     """
 
     guest_uuid: str = ""
@@ -74,7 +74,7 @@ class KeyNames:
 
 
 def made_uuid(*names: str) -> str:
-    """Derive a uuid of version 5 from names, such as those of the host and of the service.
+    """Derive a uuid of version 5 from names, such as the names of the host and of the service.
 
     :param names: the names, none of which contains a slash.
     """
@@ -82,7 +82,7 @@ def made_uuid(*names: str) -> str:
 
 
 def parse_declaration(values: Mapping[str, str], keys: KeyNames) -> DeclaredSettings:
-    """Parse the settings in texts by key; an empty text stands for the default.
+    """Parse declared settings, which are texts by key; an empty text stands for the default.
 
     :raises BadDeclarationError: the uuid, the number of CPUs or the memory cannot be used.
     """

@@ -65,11 +65,11 @@ from compute_agent.model.resource import BlockIo
 
 LOG = logging.getLogger(__name__)
 
-# The first and the longest pause in seconds between two attempts to connect.
+# The first and the longest pause in seconds between two attempts to connect to the peer.
 _FIRST_PAUSE: Final = 0.1
 _MAX_PAUSE: Final = 2.0
 
-# The longest time in seconds for which the start and close() wait for the thread.
+# The longest time in seconds for which the constructor and close() wait for the thread.
 _FIRST_LOOK: Final = 10.0
 _LAST_LOOK: Final = 2.0
 
@@ -84,10 +84,11 @@ KILL_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class PeerHint:
-    """A hint that the state of a service or a container may have changed.
+    """A hint: the state of a service or a container may have changed, so the agent reads the state.
 
-    :ivar key: the key of the service or container in the table; empty if any of them may have changed.
-    :ivar is_new: whether a new service or container may have taken the place of the one with this key.
+    :ivar key: the key of the service or container in the table; empty if any service or container may have
+        changed.
+    :ivar is_new: whether a new service or container with this key may have replaced the former one.
     """
 
     key: str = ""
@@ -95,22 +96,24 @@ class PeerHint:
 
 
 MAX_LOOKS: Final = 30
-"""The number of reads of one service or container that hints may cause at once; then one each second."""
+"""The number of reads of one service or container that hints can cause at once. After that, hints cause at
+most one read each second."""
 
 
 class LookBudget:
     """Limits the reads of one service or container.
 
-    A service causes a signal by each message to systemd (sd_notify(3)), and a container by each restart.
-    Without a limit, the agent would read the same one again and again.
+    A service causes a hint by each message to systemd (sd_notify(3)), and a container by each restart.
+    Without a limit, the agent would read the same service or container again and again.
     """
 
     def __init__(self) -> None:
         self._spent: dict[str, tuple[float, float]] = {}
-        """The number of reads that count, and the time of the last one in monotonic seconds, by key."""
+        """The number of reads that still count, and the monotonic time of the last read in seconds, by
+        key."""
 
     def take_look(self, key: str, now: float) -> bool:
-        """Whether the service or container may be read now; if so, the read counts."""
+        """Return whether the agent is allowed to read the service or container now; if so, count a read."""
         spent, last = self._spent.get(key, (0.0, now))
         spent = max(0.0, spent - (now - last))
         if spent + 1 > MAX_LOOKS:
@@ -119,7 +122,7 @@ class LookBudget:
         return True
 
     def forget_old(self, now: float) -> None:
-        """Forget the keys without a read in the last seconds."""
+        """Forget the keys that were not read recently, because a read counts for at most 30 seconds."""
         self._spent = {key: one for key, one in self._spent.items() if now - one[1] < MAX_LOOKS}
 
 
@@ -132,7 +135,7 @@ class GuestPeer(Protocol):
         ...
 
     def open(self) -> None:
-        """Connect, and follow changes.
+        """Connect, and begin to follow changes of guests.
 
         :raises DriverError: the program does not answer.
         """
@@ -166,7 +169,7 @@ class ForeignDriver(UndividedThreads):
     ) -> None:
         """Begin without a peer.
 
-        :param folders: the folders of the host; None means the usual folders.
+        :param folders: the folders of the host; None means the defaults of :class:`HostFolders`.
         :param look_interval: the time in seconds between two lists of all guests.
         :param lock: called before each connection; raises DriverError if another agent manages the guests.
         :param look_only: whether the driver only reads, and changes neither guests nor records.
@@ -183,14 +186,14 @@ class ForeignDriver(UndividedThreads):
         self._next_look = 0.0
         self._budget = LookBudget()
         self._deferred: set[PeerHint] = set()
-        """The hints about services or containers that were read too often in the last seconds."""
+        """The hints that wait, because their service or container was read too often in the last seconds."""
         self._stopped, self._tried = threading.Event(), threading.Event()
 
     def _await_look(self, thread: threading.Thread) -> None:
         """Wait until the thread has tried once to list guests, but at most ``_FIRST_LOOK`` seconds.
 
-        In most cases the guests are known when the constructor returns, so the agent can manage them from its
-        start.
+        In most cases the guests are known when the constructor returns, so the agent can manage the guests
+        from its start.
 
         :param thread: the thread that runs :meth:`_follow_peer`.
         """
@@ -207,9 +210,9 @@ class ForeignDriver(UndividedThreads):
         return self._absence or f"{self.peer_name} does not answer"
 
     def outage_reasons(self) -> Mapping[str, str]:
-        """The reason why the peer does not answer, by the name of this driver; empty if it answers.
+        """The reason why the peer does not answer, by the driver's name; empty if the peer answers.
 
-        Other drivers have no entry.
+        The dict has no entry for any other driver.
         """
         return {self.name: reason} if (reason := self.outage_reason) else {}
 
@@ -225,7 +228,7 @@ class ForeignDriver(UndividedThreads):
         """
         if not self._listed:
             raise DriverError(self.outage_reason)
-        # Processes are checked here, because the table learns of ends only by signals.
+        # Processes are checked here, because the table learns of a guest's end only from the peer.
         return [entry.guest for entry in self._table.living_entries()]
 
     def listed_guests(self) -> Sequence[Guest]:
@@ -237,7 +240,7 @@ class ForeignDriver(UndividedThreads):
         return self._table.lost_guests()
 
     def watch_guests(self, listener: Listener) -> None:
-        """Call ``listener`` for each guest that starts, ends or changes its settings from now on."""
+        """Call ``listener`` for each later start, end and change of settings of a guest."""
         self._listener = listener
 
     def close(self) -> None:
@@ -258,8 +261,8 @@ class ForeignDriver(UndividedThreads):
     def stop(self, guest: Guest, timeout: float) -> None:
         """Stop the guest through its peer, and kill its processes after ``timeout`` seconds.
 
-        The peer does not restart the guest by itself. However, a service that runs a container may restart
-        the container.
+        The peer does not restart the guest by itself. However, if a service runs a container, the service can
+        start the container again.
 
         :raises DriverError: the peer does not answer, or the guest does not end.
         """
@@ -301,12 +304,12 @@ class ForeignDriver(UndividedThreads):
 
     @abc.abstractmethod
     def _can_idle(self, guest: Guest) -> bool:
-        """Whether the guest can have the idle CPU weight (``cpu.idle``)."""
+        """Whether the guest can be idle (``cpu.idle``): it gets only CPU time that no group wants."""
 
     # Claims
 
     def wanted_memory(self, guest: Guest) -> int:
-        """The memory to claim for a guest in MiB: its declared memory, or its own limit; 0 if neither is set.
+        """The memory in MiB to claim for a guest: its declared memory, or else its own limit, or else 0.
 
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: the limit cannot be read.
@@ -332,7 +335,7 @@ class ForeignDriver(UndividedThreads):
         :param key: the key of its service or container.
         :raises DriverError: the peer does not answer.
         """
-        # The table is not complete then, and each question would wait for a peer that hangs.
+        # During an outage the table is not complete, and each question would wait for a peer that hangs.
         if reason := self.outage_reason:
             raise DriverError(reason)
         return self._table.is_other(key, guest_uuid) or not self._table.may_return(key, guest_uuid)
@@ -351,7 +354,7 @@ class ForeignDriver(UndividedThreads):
 
     @property
     def expecting_driver(self) -> None:
-        """Always None, because no program says beforehand that it will start a guest."""
+        """Always None, because no program announces starts of services or containers."""
         return
 
     # Threads
@@ -366,7 +369,7 @@ class ForeignDriver(UndividedThreads):
         return guest.cgroup
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
-        """The kernel thread ids of all processes of the guest now."""
+        """The ids of all threads of the guest's processes at this moment."""
         found = frozenset[int]().union(*map(procfs.thread_ids, self.process_ids(guest)))
         if not found:
             raise GuestGoneError(f"guest {guest} has ended")
@@ -383,10 +386,10 @@ class ForeignDriver(UndividedThreads):
     # CPUs
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
-        """The threads outside of the CPUs of ``settings``, as a dict from the thread id to the present CPUs.
+        """The threads that may use other CPUs than ``settings`` has: a dict from thread id to present CPUs.
 
-        A thread may use fewer CPUs than ``settings`` have. If the guest or its group has other CPUs, the
-        guest's main thread counts as misplaced.
+        A thread with fewer CPUs than ``settings`` has is not misplaced. If no thread is misplaced but the
+        group has other CPUs, the guest's main thread counts as misplaced.
         """
         wanted = _group_cpus(settings)
         found = self._compare_guest(guest, _cpu_choice(wanted, self._folders.recent_sets))
@@ -431,13 +434,13 @@ class ForeignDriver(UndividedThreads):
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
         """Weight and quota of the guest if they differ from ``wanted``, otherwise None.
 
-        A weight of the guest's own, or a lower quota of its own, does not count as a difference.
+        A weight of the guest's own, or a lower quota of the guest's own, does not count as a difference.
         """
         found = self._compare_guest(guest, self._limit_choice(guest, wanted))
         return values.present_limits(found.present) if found.differing else None
 
     def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
-        """Set the weight and the quota of the guest if they differ, and read them back."""
+        """Set the weight and the quota of the guest if they differ from ``wanted``, and read them back."""
         return self._apply(guest, self._limit_choice(guest, wanted))
 
     # Memory
@@ -487,8 +490,9 @@ class ForeignDriver(UndividedThreads):
         if self._differing_score(guest, wanted) is None or wanted.oom_score_adj is None:
             return changed
         score = wanted.oom_score_adj
-        # The first note comes before the write: after a crash in between, the next agent still knows the
-        # score as its own. Later the former score stays noted until each process has the new one.
+        # The first score is noted before it is written: after a crash between the two, the next agent still
+        # knows the score as its own. When a later score replaces it, the former score stays noted until each
+        # process has the new score.
         if not self._editor.record_of(guest).scored:
             self._editor.note_score(guest, score)
         try:
@@ -501,12 +505,12 @@ class ForeignDriver(UndividedThreads):
     # Block I/O
 
     def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
-        """A text that names the weight and the rates of block I/O that differ from ``wanted``."""
+        """A text that names each block I/O weight and rate that differs from ``wanted``."""
         found = self._compare_guest(guest, self._io_choice(wanted))
         return ", ".join(f"{name} is {values.value_text(found.present[name])}" for name in found.differing)
 
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
-        """Set the weight and the rates of block I/O that differ, and read them back."""
+        """Set the block I/O weight and rates that differ from ``wanted``, and read them back."""
         return self._apply(guest, self._io_choice(wanted))
 
     # Inner parts: one guest
@@ -518,7 +522,7 @@ class ForeignDriver(UndividedThreads):
         self._table.find_recent(guest)
         with self._checked_end(guest):
             found = self._editor.compare_guest(guest, choice)
-        # The group of a guest that has just ended has no values.
+        # If the guest has just ended, its group has no values, and the difference means nothing.
         if found.differing:
             self._table.find_living(guest)
         return found
@@ -532,7 +536,7 @@ class ForeignDriver(UndividedThreads):
 
     @contextlib.contextmanager
     def _checked_end(self, guest: Guest) -> Iterator[None]:
-        """Raise GuestGoneError in place of an error about a guest that has ended meanwhile."""
+        """If the block raises DriverError and the guest has ended, raise GuestGoneError instead."""
         try:
             yield
         except GuestGoneError:
@@ -549,7 +553,7 @@ class ForeignDriver(UndividedThreads):
         goal = wanted or BlockIo()
 
         def choose_goals(present: Values, noted: Values) -> Values:
-            # Only rates depend on the devices, which are listed at each call.
+            # The devices are listed only if rates need them, because each list takes a read of /sys.
             has_rates = goal.rates or not noted.keys().isdisjoint(RATES)
             there = self._folders.block_devices if has_rates else frozenset[str]()
             return values.io_goals(goal, there, present, noted)
@@ -566,7 +570,7 @@ class ForeignDriver(UndividedThreads):
         return memory_limits.present_limits(None, pids, asked).oom_score_adj
 
     def _scored_processes(self, guest: Guest, wanted: int) -> Sequence[int]:
-        """The pids of the processes with an ``oom_score_adj`` that the agent sets.
+        """The pids of the processes for which the agent sets ``oom_score_adj``.
 
         :param wanted: the score to set.
         """
@@ -580,7 +584,8 @@ class ForeignDriver(UndividedThreads):
         while not self._stopped.is_set():
             try:
                 if not self._peer.is_open:
-                    # Checked at each connection, because another agent may have started while there was none.
+                    # The lock is checked at each connection, because another agent may have started while
+                    # there was no connection.
                     self._check_lock()
                     self._peer.open()
                     self._look_around(everything=True)
@@ -599,7 +604,8 @@ class ForeignDriver(UndividedThreads):
                 self._stopped.wait(pause)
                 pause = min(2 * pause, _MAX_PAUSE)
             except Exception:
-                # An error in the agent's code. Without the thread the agent would see no start or end.
+                # This is an error in the agent's code. The thread goes on, because without it the agent would
+                # see no start or end of a guest.
                 LOG.exception("An answer of %s could not be handled", self.peer_name)
                 self._stopped.wait(pause)
 
@@ -618,7 +624,7 @@ class ForeignDriver(UndividedThreads):
         pause = max(self._next_look - time.monotonic(), 0.0)
         with contextlib.suppress(queue.Empty):
             hints.add(self._hints.get(timeout=min(pause, _DEFER_SECONDS) if hints else pause))
-            # The start of one guest causes a dozen signals.
+            # All waiting hints are handled together, because the start of one guest causes a dozen hints.
             while True:
                 hints.add(self._hints.get_nowait())
         if self._stopped.is_set() or not self._peer.is_open:
@@ -655,6 +661,6 @@ def _memory_choice(wanted: MemoryLimits) -> GoalChoice:
 
 
 def _group_cpus(settings: CpuSettings) -> frozenset[int]:
-    """The CPUs for all threads of a guest, since it has no guest CPUs."""
-    # A confined guest may have emulator CPUs only.
+    """The CPUs for all threads of a guest, which has no guest CPUs."""
+    # A confined guest can have emulator CPUs only.
     return settings.cpus or settings.emulator_cpus

@@ -1,4 +1,4 @@
-"""Compares the values of guests with the wanted values, sets them, and restores the old ones.
+"""Compares the values of guests with the wanted values, sets the wanted ones, and restores the old ones.
 
 The records on disk have the values before the first write (``records.py``). For each kind of guests, a
 subclass has methods that read and write values.
@@ -30,8 +30,8 @@ from compute_agent.model.messages import DriverError
 LOG = logging.getLogger(__name__)
 
 SETS_SECONDS: Final = 0.1
-"""Maximum age of the host's CPUs and NUMA nodes in a comparison, in seconds. A round compares hundreds of
-guests in this time, and each of them would read the same files."""
+"""Maximum age, in seconds, of the sets of the host's CPUs and NUMA nodes that a comparison uses. A round
+compares hundreds of guests in this time, and each comparison would read the same files."""
 
 WholeSets = Mapping[str, frozenset[int]]
 """All CPUs, and all NUMA nodes, each by the name of its value."""
@@ -50,7 +50,7 @@ class HostFolders:
     groups: Path = Path("/sys/fs/cgroup")
     control: Path = Path("/run/systemd/system.control")
     _sets: list[tuple[float, WholeSets]] = field(default_factory=list, init=False, repr=False, compare=False)
-    """The whole sets that were read last, and the time of the read in seconds of the monotonic clock."""
+    """The whole sets that were read last, with the time of the read in seconds of the monotonic clock."""
 
     @property
     def online_cpus(self) -> frozenset[int]:
@@ -59,7 +59,7 @@ class HostFolders:
 
     @property
     def possible_cpus(self) -> frozenset[int]:
-        """The CPUs that the host has now, or may get later by hotplug."""
+        """The CPUs that the host has now or can get later by hotplug."""
         return SysFiles(self.root).cpu_list("sys/devices/system/cpu/possible") or self.online_cpus
 
     @property
@@ -77,7 +77,7 @@ class HostFolders:
 
     @property
     def recent_sets(self) -> WholeSets:
-        """The whole sets of at most :data:`SETS_SECONDS` ago, for comparisons."""
+        """The whole sets, read at most :data:`SETS_SECONDS` ago, for comparisons."""
         now = time.monotonic()
         if not self._sets or now - self._sets[0][0] > SETS_SECONDS:
             self._sets[:] = [(now, self.whole_sets)]
@@ -86,10 +86,10 @@ class HostFolders:
 
 @dataclass(frozen=True, slots=True)
 class GoalChoice:
-    """Chooses the wanted contents (goals) of some values.
+    """Chooses the goals: the wanted contents of some values.
 
-    :ivar names: the names of the values that are goals, or that decide about goals. A round reads the files
-        of these values only.
+    :ivar names: the names of the values that can have goals or on which goals depend. A round reads only the
+        files of these values.
     :ivar choose: returns the goals, from the present values and from the values that the guest had before the
         agent.
     """
@@ -111,8 +111,8 @@ class ValueComparison:
 class ValueReading:
     """The values of a guest, read at a time in seconds of the monotonic clock.
 
-    :ivar texts: the contents of files of its group by their names; None means that the file does not exist.
-        Files that were not needed are missing.
+    :ivar texts: the contents of files of the guest's group, by name; None means that the file does not exist.
+        Files that were not needed have no entry.
     :ivar noted: the values that the guest had before the agent changed them.
     """
 
@@ -123,7 +123,7 @@ class ValueReading:
     noted: Values
 
     def is_fresh(self, guest: Guest) -> bool:
-        """Whether a comparison of this guest may still use these values."""
+        """Whether these values are of this guest, and recent enough for a comparison."""
         return self.guest_uuid == guest.uuid and time.monotonic() - self.time <= READING_SECONDS
 
 
@@ -140,9 +140,9 @@ def read_texts(group: GuestCgroup, names: Collection[str] = DEFAULTS.keys()) -> 
 
 
 class ValueEditor(abc.ABC):
-    """Compares the values of guests with the wanted values, and sets them.
+    """Compares the values of guests with the wanted values, and sets the wanted ones.
 
-    Methods may be called from any thread.
+    Any thread is allowed to call the methods.
     """
 
     subject = "guest"
@@ -152,10 +152,11 @@ class ValueEditor(abc.ABC):
         self._records = records
         self._folders = folders
         self._lock = threading.RLock()
-        # Only the last reading is kept: a round compares all settings of a guest before the next guest.
+        # Only the last reading is kept, because a round compares all settings of one guest before it goes on
+        # to the next guest.
         self._reading: ValueReading | None = None
         self._writes = 0
-        """The number of writes. Values that were read before a write are not kept."""
+        """The number of writes. If it grows during a read, the values of this read are not kept."""
 
     def record_of(self, guest: Guest) -> ValueRecord:
         """The record of the values that the guest had before the agent changed them."""
@@ -165,7 +166,7 @@ class ValueEditor(abc.ABC):
     def compare_guest(self, guest: Guest, choice: GoalChoice) -> ValueComparison:
         """Compare the values of a guest with its wanted values.
 
-        Successive comparisons of one guest share the values and files that were read.
+        Successive comparisons of one guest share the values that were read.
 
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: the values cannot be read.
@@ -178,7 +179,7 @@ class ValueEditor(abc.ABC):
         return self._compare_values(guest, choice, reading)
 
     def apply(self, guest: Guest, choice: GoalChoice) -> bool:
-        """Set the values that differ, and read them back; return whether any value differed.
+        """Set the values that differ from their goals, and read them back; return whether any differed.
 
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: a value is refused, or cannot be recorded.
@@ -195,7 +196,7 @@ class ValueEditor(abc.ABC):
         return True
 
     def note_score(self, guest: Guest, score: int | None) -> None:
-        """Record the ``oom_score_adj`` that the agent sets for the guest; None means that it sets none.
+        """Record the ``oom_score_adj`` that the agent sets for the guest; None means no score.
 
         :raises DriverError: the note cannot be written.
         """
@@ -234,7 +235,7 @@ class ValueEditor(abc.ABC):
 
     @abc.abstractmethod
     def _read_values(self, guest: Guest, texts: Texts) -> Values:
-        """The present values of a guest, without those that the guest cannot have.
+        """The present values of a guest, without the values that this guest cannot have.
 
         :param texts: the contents of the files of its group.
         :raises GuestGoneError: the guest has ended.
@@ -261,18 +262,18 @@ class ValueEditor(abc.ABC):
         """
 
     def _names_to_keep(self, record: ValueRecord, names: Collection[str]) -> Sequence[str]:
-        """The ``names`` of values with a file that has to stay, because it is not the agent's."""
+        """The ``names`` for which systemd's file has to stay, because another program caused the file."""
         return ()
 
     def _remove_files(self, record: ValueRecord, names: Collection[str]) -> None:
-        """Remove the files of these values that would otherwise outlive the agent's values."""
+        """Remove the files that keep these values, because the files would outlive the agent's values."""
         return
 
     # Inner parts
 
     def _compare_values(self, guest: Guest, choice: GoalChoice, reading: ValueReading) -> ValueComparison:
         present = reading.values
-        # An older systemd or kernel does not have all values.
+        # A value that an older systemd or kernel lacks has no goal.
         goals = {
             name: value
             for name, value in choice.choose({**DEFAULTS, **present}, reading.noted).items()
@@ -287,7 +288,7 @@ class ValueEditor(abc.ABC):
         """Read values of a guest.
 
         :param names: the names of the values that are needed.
-        :param earlier: a fresh reading of other values, which the result includes.
+        :param earlier: a recent reading of this guest. The result includes the files of this reading.
         """
         writes, now = self._writes, time.monotonic()
         texts = read_texts(group_at(guest.cgroup), names)
@@ -301,17 +302,16 @@ class ValueEditor(abc.ABC):
         return reading
 
     def _forget_reading(self) -> None:
-        """Record that a value was written, or may have been, so that values are read again."""
+        """Record that a value was written or perhaps written, so that the next comparison reads again."""
         self._writes += 1
         self._reading = None
 
     def _differing_files(self, values: Values, texts: Texts, *, is_recent: bool = False) -> list[str]:
         """The names of those wanted ``values`` that differ from the files of the guest's group.
 
-        :param is_recent: whether CPUs and NUMA nodes that were read at most :data:`SETS_SECONDS` ago may be
-            used.
+        :param is_recent: whether the host's CPUs and NUMA nodes can be up to :data:`SETS_SECONDS` old.
         """
-        # Only an empty set is compared with all CPUs or NUMA nodes.
+        # All CPUs and NUMA nodes are read only if a value is the empty set, which stands for them.
         if frozenset() not in values.values():
             return differing_files(values, texts, {})
         folders = self._folders
@@ -334,7 +334,7 @@ class ValueEditor(abc.ABC):
             self._save(record.without_values(known))
 
     def _save(self, record: ValueRecord) -> None:
-        # A reading also contains values of the record.
+        # The last reading is forgotten, because it also contains values of the record.
         self._forget_reading()
         try:
             self._records.save(record)

@@ -1,8 +1,8 @@
-"""The files of a control group: parses values in their texts, and makes the texts for values.
+"""The files of a control group: parses the values in the texts of files, and makes texts from values.
 
 These are pure functions of texts (Documentation/admin-guide/cgroup-v2.rst). systemd answers a call before it
-writes to the files, and another program may write to them, too. So the agent compares the files themselves
-with the wanted values.
+writes to the files, and another program can write to the files, too. So the agent compares the files
+themselves with the wanted values.
 """
 
 from __future__ import annotations
@@ -62,15 +62,16 @@ _MIN_QUOTA: Final = 1000
 
 _SECOND: Final = 1_000_000
 
-# The kernel stores a quota in microseconds a period, and a group may have a period of its own.
+# The kernel stores a quota in whole microseconds for each period, and a group can have another period than
+# PERIOD. So two equal quotas can differ by a rounding error.
 _QUOTA_TOLERANCE: Final = 0.01
 
 
 def differing_files(values: Values, texts: Texts, whole: Values) -> list[str]:
-    """The names of those ``values`` for which the kernel has other values.
+    """The names of those ``values`` that differ from the values in the kernel's files.
 
     :param texts: the contents of the files by their names; None means that the file does not exist.
-    :param whole: all CPUs and all NUMA nodes, by name. They stand for an empty set.
+    :param whole: all CPUs and all NUMA nodes, by name. An empty set means all of them.
     """
     return [name for name, value in values.items() if not _value_agrees(name, value, texts, whole)]
 
@@ -78,14 +79,16 @@ def differing_files(values: Values, texts: Texts, whole: Values) -> list[str]:
 def _value_agrees(name: str, value: Value, texts: Texts, whole: Values) -> bool:
     text = texts[FILES[name]]
     if text is None:
-        # The controller is not enabled for a group without a value. io.weight exists only with io.cost.
+        # systemd does not enable the controller for a group without a value. io.weight exists only with
+        # io.cost.
         return value == DEFAULTS[name] or name == IO_WEIGHT
     try:
         if isinstance(value, frozenset):
             found = cpuset.parse(text)
             if value or not found:
                 return found == value
-            # The kernel refuses an empty set for a group with processes, which then keeps all CPUs.
+            # The kernel refuses an empty set for a group with processes. So such a group has all CPUs or
+            # nodes instead.
             everything = whole[name]
             assert isinstance(everything, frozenset)
             return found >= everything
@@ -123,7 +126,7 @@ def _kernel_weight(value: int) -> int:
 
 def _weight_agrees(value: int, text: str, idle: str | None) -> bool:
     if value == IDLE:
-        # A kernel without cpu.idle has the lowest weight instead.
+        # On a kernel without cpu.idle, the group has the lowest weight instead.
         return idle == "1" or (idle is None and text == "1")
     return idle in (None, "0") and int(text) == _kernel_weight(value)
 
@@ -142,7 +145,7 @@ def files_of(names: Iterable[str]) -> frozenset[str]:
 
 
 def read_values(texts: Texts) -> Values:
-    """The values of a group, without the values of files that do not exist or are not in ``texts``.
+    """The values of a group. A value is left out if its file does not exist or is not in ``texts``.
 
     :param texts: the contents of files of :data:`FILES`, and of :data:`IDLE_FILE`, by their names.
     :raises ValueError: a file has other content than the kernel documents.
@@ -170,17 +173,17 @@ def _read_value(name: str, text: str) -> Value:
         return INFINITY if quota == "max" else round(int(quota) * _SECOND / int(period))
     if name in (WEIGHT, IO_WEIGHT):
         weight = _parse_weight(text)
-        # Nothing distinguishes a default weight from a chosen weight of the same value.
+        # A weight that equals the default counts as not set, because nothing distinguishes the two.
         return INFINITY if weight == DEFAULT_WEIGHT else weight
     return INFINITY if text == "max" else int(text)
 
 
 def file_writes(writes: Values, texts: Texts, whole: Values) -> list[tuple[str, str]]:
-    """The texts to write so that a group has the values: pairs of file and text, in the order of writes.
+    """The texts to write so that a group gets the values: pairs of file and text, in the order of writes.
 
     :param texts: the present contents of the files by their names.
-    :param whole: all CPUs and all NUMA nodes, by name. They stand for an empty set, which the kernel refuses
-        for a group with processes (ENOSPC).
+    :param whole: all CPUs and all NUMA nodes, by name. They are written instead of an empty set, which the
+        kernel refuses for a group with processes (ENOSPC).
     """
     found, rates = list[tuple[str, str]](), dict[str, DeviceLimits]()
     for name, value in writes.items():
@@ -202,7 +205,7 @@ def file_writes(writes: Values, texts: Texts, whole: Values) -> list[tuple[str, 
 
 
 def _rate_writes(rates: Mapping[str, DeviceLimits], texts: Texts) -> list[tuple[str, str]]:
-    """The lines for the devices that have, or shall have, a limit of the rates."""
+    """The lines for each device that has a limit of one of the ``rates``, or shall get such a limit."""
     before = {name: _parse_rates(name, texts[FILES[name]] or "") for name in RATES}
     after = {**before, **rates}
     changed = {pair[0] for name in rates for pair in (*before[name].pairs, *after[name].pairs)}
@@ -225,11 +228,11 @@ def _weight_writes(value: int, idle: str | None) -> list[tuple[str, str]]:
 
 
 def _quota_text(value: int, present: str) -> str:
-    # The period stays that of the guest.
+    # The quota is written for the present period of the guest's group.
     period = int(present.split()[1])
     if value == INFINITY:
         return f"max {period}"
-    # A short period may be too short for a small quota.
+    # If the period is short, a small quota may be below the kernel's minimum.
     if value * period < _MIN_QUOTA * _SECOND:
         period = PERIOD
     return f"{max(round(value * period / _SECOND), _MIN_QUOTA)} {period}"

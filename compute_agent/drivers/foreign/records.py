@@ -1,7 +1,7 @@
 """Records of the values that guests had before the agent changed them, one small file for each guest.
 
-The agent writes a record, ``UUID.json``, before it first changes a value, so a crash between the two steps
-loses no value. A record is valid for one boot, because the agent's settings end with the boot.
+The agent writes a record, ``UUID.json``, before it first changes a value, so a crash between the record and
+the change loses no value. A record is valid for one boot, because the agent's settings end with the boot.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ class ValueRecord:
     :ivar run: the run of the guest to which the values belong; empty if they belong to each run, because the
         program that owns the group keeps them.
     :ivar values: the values before the agent's writes, by name.
-    :ivar kept: the properties that another program had set at run time; systemd's files of them have to stay.
+    :ivar kept: the properties that another program had set at run time. systemd's files of these properties
+        have to stay.
     :ivar scored: whether the agent has set ``oom_score_adj``; its former value was 0.
     :ivar score: the last ``oom_score_adj`` that the agent has set; None means that the agent has set no
-        score, or that an older agent has not noted it.
+        score, or that an agent of an older release set it without this note.
     """
 
     guest_uuid: str
@@ -52,7 +53,7 @@ class ValueRecord:
         return not self.values and not self.scored
 
     def with_values(self, values: Values, kept: Collection[str]) -> ValueRecord:
-        """A copy of the record to which more values are added."""
+        """A copy of the record with more values; a value that the record already has stays."""
         return replace(self, values={**values, **self.values}, kept=self.kept | frozenset(kept))
 
     def without_values(self, names: Collection[str]) -> ValueRecord:
@@ -69,7 +70,7 @@ class ValueRecords:
 
         :param subject: the guests, such as ``service``, for messages.
         :param look_only: whether the object only reads records.
-        :raises UnsafeFileError: other users may write to the folder.
+        :raises UnsafeFileError: other users can write to the folder.
         :raises OSError: the folder cannot be used.
         """
         self._folder = folder
@@ -82,7 +83,7 @@ class ValueRecords:
     def record_of(self, guest_uuid: str, name: str, run: str = "") -> ValueRecord:
         """The record of a guest in this run; an empty record if the agent has changed nothing."""
         found = self._records.get(guest_uuid)
-        # A container may get another name in its run.
+        # A container can get another name during its run, so the name counts only if there is no run.
         if found is None or found.run != run or (not run and found.name != name):
             return ValueRecord(guest_uuid, name, run)
         return found
@@ -158,7 +159,7 @@ def _dump(record: ValueRecord) -> bytes:
 
 def _read(document: Mapping[str, Any]) -> tuple[str, ValueRecord]:
     guest_uuid, name = kept_json.text(document["uuid"]), kept_json.text(document["name"])
-    # The name becomes a part of paths, and an argument of calls.
+    # The name is checked, because it becomes a part of paths and an argument of calls.
     if not is_uuid(guest_uuid) or not name or "/" in name:
         raise ValueError(f"{guest_uuid!r} and {name!r} are not a uuid and a name")
     values = {
@@ -168,7 +169,7 @@ def _read(document: Mapping[str, Any]) -> tuple[str, ValueRecord]:
     }
     kept = frozenset(map(kept_json.text, document["kept"]))
     run, scored = kept_json.text(document["run"]), document["scored"] is True
-    # An older agent has not noted the score.
+    # A record of an older release has no score.
     score = document.get("score")
     if score is not None and type(score) is not int:
         raise ValueError(f"score cannot be {score!r}")

@@ -1,7 +1,7 @@
 """The table of guests that another program starts, and of subjects that cannot be managed.
 
-One thread reads the subjects (services or containers) and updates the table; any thread may read the table.
-The lock protects only the entries, so no reader waits for the other program.
+One thread reads the subjects (services or containers) and updates the table. Any thread is allowed to read
+the table. The lock protects only the entries, so no reader waits for the other program.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class UnfitSubjectError(ValueError):
 class RunningGroup:
     """The processes of a guest.
 
-    :ivar folder: the folder of its control group.
+    :ivar folder: the folder of the guest's control group.
     """
 
     main: ProcessIdentity
@@ -49,14 +49,15 @@ def group_members(groups: Path, folder: Path, main_pid: int) -> list[int]:
     """Check that a guest can have this group, and return the pids of the processes in it.
 
     :param groups: the folder of the root of all groups.
-    :param main_pid: the pid of the main process, which may be in any group below the folder.
+    :param main_pid: the pid of the main process, which can be in any group below the folder.
     :raises UnfitSubjectError: the group cannot be the group of a guest.
     """
     if not (groups / "cgroup.controllers").exists():
         raise UnfitSubjectError("the host has no control groups of version 2 (unified hierarchy)")
     group = GuestCgroup(folder)
     pids = group.process_ids()
-    # A guest must not end its limits by a move of its main process below thousands of other groups.
+    # All groups are searched for the main process: a guest must not escape its limits by moving the process
+    # below thousands of other groups.
     if main_pid not in pids:
         pids = group.process_ids(all_groups=True)
     if os.getpid() in pids:
@@ -100,7 +101,7 @@ class GuestEntry:
 class SubjectFinding:
     """The result of reading a service or a container.
 
-    :ivar managed: the uuid of a guest, or of a subject that will be a guest again in a moment.
+    :ivar managed: the uuid of a guest, or of a subject that is between two runs and soon a guest again.
     :ivar lost: the uuid of a subject that cannot be a guest, and the reason.
     :ivar is_other: whether the subject is not meant to be a guest.
     """
@@ -112,7 +113,7 @@ class SubjectFinding:
 
 
 class GuestTable(abc.ABC):
-    """The guests by the key of the service or container, and the subjects that cannot be managed."""
+    """The guests, by the key of their service or container, and the subjects that cannot be managed."""
 
     def __init__(self, driver: str, host: str, groups: Path, report: Callable[[GuestChange], None]) -> None:
         """Begin without guests; :meth:`look_around` finds them.
@@ -149,7 +150,7 @@ class GuestTable(abc.ABC):
         return [entry for entry in self.all_entries() if entry.has_processes]
 
     def lost_guests(self) -> dict[str, str]:
-        """The subjects that cannot be managed, as a dict from the uuid to the reason with the remedy."""
+        """The subjects that cannot be managed, as a dict from the uuid to a text with reason and remedy."""
         with self._lock:
             return dict(self._lost.values())
 
@@ -198,7 +199,7 @@ class GuestTable(abc.ABC):
 
     @abc.abstractmethod
     def may_return(self, key: str, guest_uuid: str) -> bool:
-        """Whether a subject runs, or its later run may be a guest with this uuid.
+        """Whether a subject runs, or its next run can be a guest with this uuid.
 
         :raises DriverError: the other program does not answer, or gives an unexpected answer.
         """
@@ -212,7 +213,7 @@ class GuestTable(abc.ABC):
     def look_around(self, everything: bool) -> None:
         """Read subjects that have started or ended without a signal.
 
-        :param everything: whether to look at all subjects, as after a new connection.
+        :param everything: whether to read all subjects, as after a new connection.
         :raises DriverError: the other program does not answer.
         """
         if everything:
@@ -224,7 +225,7 @@ class GuestTable(abc.ABC):
     def look_at(self, key: str, is_new: bool = False) -> None:
         """Read the state of one subject, update the table, and report the change.
 
-        :param is_new: whether a new subject may have taken the place of the subject with this key.
+        :param is_new: whether a new subject with this key may have replaced the former one.
         :raises DriverError: the other program does not answer.
         """
         if is_new:

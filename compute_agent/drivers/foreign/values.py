@@ -1,13 +1,14 @@
-"""The values by which the agent sets CPUs, memory and block I/O of a guest's group, with their rules.
+"""The values for CPUs, memory and block I/O of a guest's group, and the rules that choose them.
 
-Pure functions. Values have the names of properties in systemd.resource-control(5) and
-org.freedesktop.systemd1(5), also for containers. A value is a set of numbers (CPUs and NUMA nodes) or a whole
-number. :data:`INFINITY` stands for "no limit" and "not set".
+The module consists of pure functions. Values have the names of properties in systemd.resource-control(5) and
+org.freedesktop.systemd1(5), for containers as for services. A value is a set of numbers (CPUs and NUMA nodes)
+or a whole number. :data:`INFINITY` stands for "no limit" and "not set".
 
 Decisions on a value
     The agent alone decides about the CPUs and the NUMA nodes of a guest. A weight or a memory limit that the
-    guest has of its own stays unchanged. Such a value is from a unit file, ``systemctl set-property``, or an
-    option of ``podman run``. Of two quotas, and of two rates of a device, the lower one applies.
+    guest has of its own stays unchanged. Such a value comes from a unit file, ``systemctl set-property``, or
+    an option of ``podman run``. If a quota of the guest's own and a quota of the agent meet, the lower one
+    applies. The same is true for two rates of one device.
 
 The guest's own value
     When the agent sets a value for the first time, it records the present value as the guest's own. When the
@@ -46,7 +47,7 @@ RATES: Final = ("IOReadBandwidthMax", "IOWriteBandwidthMax", "IOReadIOPSMax", "I
 
 @dataclass(frozen=True, slots=True)
 class DeviceLimits:
-    """A limit for each of some devices.
+    """Limits of some devices, at most one for each device.
 
     :ivar pairs: devices (``MAJOR:MINOR``) with their limits, sorted by device. Other devices have no limit.
     """
@@ -92,7 +93,7 @@ DEFAULTS: Final[Values] = {
     IO_WEIGHT: INFINITY,
     **dict.fromkeys(RATES, DeviceLimits()),
 }
-"""The default of each value, as in a group where nothing is set."""
+"""The default of each value: the value in a group where nothing is set."""
 
 IDLE: Final = 0
 """The CPU weight ``idle``."""
@@ -128,9 +129,9 @@ def _parse_number(name: str, text: str) -> int:
 
 
 def own_value(name: str, present: Values, noted: Values) -> Value:
-    """The value of the guest's own: the value before the agent's first write, or else the present value.
+    """The value of the guest's own: the noted value, or the present value if the agent never wrote it.
 
-    :param noted: the values before the agent's writes.
+    :param noted: the values that the guest had before the agent's first write of each.
     """
     return noted.get(name, present[name])
 
@@ -152,7 +153,10 @@ def node_goal(nodes: frozenset[int], whole: frozenset[int], present: Values, not
 
 
 def limit_goals(wanted: CpuLimits, present: Values, noted: Values) -> Values:
-    """The wanted weight and quota of a guest. Its own weight, and its own lower quota, take precedence."""
+    """The wanted weight and quota of a guest.
+
+    The guest's own weight takes precedence, and so does a lower quota of its own.
+    """
     goals: dict[str, Value] = {}
     weight = own_value(WEIGHT, present, noted)
     if weight != DEFAULTS[WEIGHT]:
@@ -166,7 +170,8 @@ def limit_goals(wanted: CpuLimits, present: Values, noted: Values) -> Values:
         goals[WEIGHT] = weight
     quota = own_value(QUOTA, present, noted)
     assert isinstance(quota, int)
-    # The kernel counts a quota in microseconds each PERIOD, so finer values would not be read back.
+    # The kernel stores a quota in whole microseconds for each PERIOD, so a finer value would differ when it
+    # is read back.
     most = INFINITY if wanted.quota is None else quota_microseconds(wanted.quota) * (_SECOND // PERIOD)
     goals[QUOTA] = min(most, quota)
     return goals
@@ -225,9 +230,9 @@ def present_memory(present: Values, wanted: MemoryLimits, oom_score: int | None)
 def io_goals(wanted: BlockIo, there: frozenset[str], present: Values, noted: Values) -> Values:
     """The wanted weight and rates of block I/O.
 
-    The result leaves out rates that the agent neither wants nor has set.
+    The result leaves out each rate that the agent does not want and has never set.
 
-    :param wanted: the wanted settings; if they are empty, the guest gets back its own values.
+    :param wanted: the wanted settings; if they are empty, the goals are the guest's own values.
     :param there: the devices that the host has now. The kernel forgets the limits of all other devices.
     """
     goals: dict[str, Value] = {}

@@ -21,8 +21,8 @@ from compute_agent.threads import NO_LOCK, ThreadSpec, start_thread
 LOG = logging.getLogger(__name__)
 
 # Seconds between two keep-alive messages, and the number of unanswered messages after which the connection is
-# closed. Calls of libvirt have no timeout of their own: keep-alives end a call that a hung libvirtd holds up,
-# after 4 s at the latest.
+# closed. Calls of libvirt have no timeout of their own: if libvirtd hangs, the keep-alives end a call after 4
+# s at the latest.
 _KEEPALIVE_SECONDS: Final = 1
 _KEEPALIVE_COUNT: Final = 3
 
@@ -45,7 +45,7 @@ def load() -> Any:
 
     :raises DriverError: the package is missing or cannot be used.
     """
-    global _loop  # once: libvirt has one event loop for each process
+    global _loop  # The loop is global, because libvirt has one event loop for each process.
     try:
         import libvirt
     except ImportError as error:
@@ -74,7 +74,7 @@ class _LibvirtSession:
     """One connection to libvirtd with its registered events.
 
     :ivar handle: libvirt's object of the connection.
-    :ivar events: the ids of the event callbacks registered on it.
+    :ivar events: the ids of the event callbacks that are registered on the connection.
     :ivar calls: the number of calls under way on this connection.
     :ivar unwanted: whether to close the connection as soon as none of these calls is running.
     """
@@ -86,7 +86,10 @@ class _LibvirtSession:
 
 
 class LibvirtConnection:
-    """A connection to libvirtd that may break and be opened again. Methods may be called from any thread."""
+    """A connection to libvirtd. If the connection breaks, it can be opened again.
+
+    Any thread is allowed to call the methods.
+    """
 
     def __init__(self, uri: str, happened: Callable[[str | None], None]) -> None:
         """Load libvirt; open() connects.
@@ -100,7 +103,7 @@ class LibvirtConnection:
         self._happened = happened
         self._session: _LibvirtSession | None = None
         self._broken: list[_LibvirtSession] = []
-        # Protects only the counts of calls; no thread holds it during a call of libvirt.
+        # This lock protects only the counts of calls. No thread holds the lock during a call of libvirt.
         self._calls_lock = threading.Lock()
         self._host_cpus = frozenset[int]()
         self._host_name = ""
@@ -144,7 +147,7 @@ class LibvirtConnection:
                 session.events.append(handle.domainEventRegisterAny(None, event, self._domain_event, None))
             # LIFECYCLE reports starts and ends of domains. METADATA_CHANGE reports settings in the agent's
             # namespace. TUNABLE reports limits of disks. DEVICE reports hot-plugged devices. No event reports
-            # changes of a definition; the driver's thread looks for these in turn.
+            # changes of a definition; the driver's thread looks for such changes, a few domains at a time.
             tuned = handle.domainEventRegisterAny(
                 None, libvirt.VIR_DOMAIN_EVENT_ID_TUNABLE, self._on_tuned, None
             )
@@ -154,7 +157,7 @@ class LibvirtConnection:
         except libvirt.libvirtError as error:
             self._let_go(session)
             raise DriverError(f"libvirtd at {self.uri} went away again: {error}") from error
-        # The owner is forgotten, because the new libvirtd may have another qemu.conf.
+        # The usual owner is forgotten, because a restarted libvirtd may have another qemu.conf.
         self._usual_owner = None
         self._session = session
         # The connection is checked again: if it was closed before the line above, _on_closed() saw another
@@ -260,7 +263,7 @@ class LibvirtConnection:
                 self._end_session(session)
 
     def _on_tuned(self, handle: Any, domain: Any, params: Mapping[str, Any], opaque: Any) -> None:
-        """Handle changed limits of a domain; changed pins come, too, but are read from /proc."""
+        """Handle changed limits of disks; the event also reports pins, which are read from /proc."""
         if any(name.startswith("blkdeviotune") for name in params):
             self._domain_event(handle, domain)
 
@@ -270,8 +273,8 @@ class LibvirtConnection:
     def _on_closed(self, handle: Any, reason: int, session: _LibvirtSession) -> None:
         if self._session is session:
             self._session = None
-            # This runs in libvirt's event thread, in which close() would wait for itself. The next open()
-            # closes the session.
+            # This function runs in libvirt's event thread, in which a close of the connection would wait for
+            # itself. The next open() closes the session.
             self._broken.append(session)
             LOG.warning("The connection to libvirtd at %s ended (reason %d)", self.uri, reason)
             self._happened(None)

@@ -1,15 +1,15 @@
-"""The pins, limits and block I/O settings in a domain's definition, with a note of the agent's own.
+"""The pins, limits and block I/O settings in a domain's definition, and the agent's note about its values.
 
 https://libvirt.org/formatdomain.html describes the XML format. The agent notes its own values in the metadata
-of the definition, in a namespace of its own. Pins are noted by the number of a guest CPU, by I/O thread (i1)
-or for the emulator (e):
+of the definition, in a namespace of its own. The note identifies a pin by the number of the guest CPU, by the
+I/O thread (i1), or by ``e`` for the emulator:
 
 <agent:tuned xmlns:agent="urn:placement-compute:agent:1" shares="2048" pins="0=3 1=4 e=0-1"/>
 
-Block I/O is noted by item: ``weight``, ``dev:/dev/vda`` for a device of the host, ``disk:vda`` for one of the
-domain's own disks. A value without a note belongs to another program, and the agent leaves it unchanged. A
-note without the attribute ``pins`` was written by an earlier release, which noted no pins. All pins in such a
-definition count as the agent's.
+The note identifies block I/O by item: ``weight``, ``dev:/dev/vda`` for a device of the host, ``disk:vda`` for
+one of the domain's own disks. A value without a note belongs to another program, and the agent leaves it
+unchanged. A note without the attribute ``pins`` was written by an earlier release, which noted no pins. All
+pins in such a definition count as the agent's.
 
 The agent respects pins of another program, unless they name all CPUs. The agent also respects CPU shares and
 a quota of the whole domain if another program set them. The agent's own quotas are temporary and never in a
@@ -107,8 +107,8 @@ def items_to_set(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str
     """The items of block I/O to set on a domain so that its settings match ``wanted``.
 
     :param has: the present settings of the domain.
-    :param wanted: the settings that the domain should have; None means that the agent's own values are
-        removed.
+    :param wanted: the settings that the domain should have; None means that it should have none of the
+        agent's values.
     :param own: the items that the agent has already written.
     """
     goal: dict[str, Item] = {}
@@ -119,11 +119,10 @@ def items_to_set(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str
     found: dict[str, Item] = {}
     for item in sorted({*goal, *(item for item in own if item in has.rates)} - has.foreign):
         present, target = has.rates.get(item, DeviceRates()), goal.get(item, DeviceRates())
-        # A present value that the agent did not write is another program's.
+        # A present value that the agent did not write belongs to another program.
         if present != target and (item in own or not present):
             found[item] = target
-    # Nothing is written if the kernel's default is wanted and the domain has no weight, which means the
-    # default.
+    # A domain without a weight has the kernel's default. So nothing is written if the default is wanted.
     weight = None if wanted is None else wanted.weight
     present_weight = DEFAULT_WEIGHT if has.weight is None else has.weight
     target_weight = DEFAULT_WEIGHT if weight is None else weight
@@ -179,7 +178,7 @@ SOFT_LIMIT: Final = "soft_limit"
 UNLIMITED_KIB: Final = 9007199254740991
 """The value in KiB that libvirt uses for "no limit" (VIR_DOMAIN_MEMORY_PARAM_UNLIMITED)."""
 
-# The agent's note is input to distrust: every user with the right to define domains can write one. int()
+# The agent does not trust its note: every user with the right to define domains can write such a note. int()
 # would accept the digits of all scripts, and raises an error for thousands of digits.
 _SHARES: Final = re.compile(r"[0-9]{1,10}", re.ASCII)
 # Maximum number of noted shares that are read. The agent notes a few shares in the life of a domain, so
@@ -221,13 +220,13 @@ class DomainDefinition:
     :ivar persistent: whether the domain has a definition. Without a definition, the object has the settings
         of the running domain.
     :ivar shares: the CPU shares (``<cputune><shares>``); None means that the definition has no such value.
-    :ivar noted: the shares that the agent wrote, by its note.
+    :ivar noted: the shares that the agent wrote, as its note says.
     :ivar quota: the quota of the whole domain in cores; None means no limit.
     :ivar binding: the NUMA nodes of the memory.
     :ivar pins: the CPUs of each guest CPU, each I/O thread and the emulator.
     :ivar pinned: the roles that the definition pins. Threads of all other roles have the CPUs of ``<vcpu
         cpuset>``.
-    :ivar own: the pins that the agent wrote, by its note; None means that all pins count as the agent's.
+    :ivar own: the pins that the agent wrote, as its note says; None means that all pins count as the agent's.
     :ivar blockio: the settings of block I/O.
     :ivar own_items: the items of block I/O, and ``soft_limit``, that the agent wrote.
     :ivar soft_limit: the memory in KiB above which the kernel slows the domain down; None means no limit.
@@ -279,15 +278,16 @@ class DomainDefinition:
         """
         quotas = [quota for quota in (wanted.quota, self.quota) if quota is not None]
         weight = None if self.has_foreign_shares else wanted.weight
-        # Shares of another program state the domain's weight against other guests, and an idle group has no
-        # weight.
+        # Shares of another program state the domain's weight against other guests. An idle group has no
+        # weight, so such a domain does not become idle.
         idle = wanted.idle and not self.has_foreign_shares
         return CpuLimits(weight, min(quotas, default=None), idle, wanted.burst)
 
     def other_pins(self, settings: CpuSettings, host: frozenset[int]) -> dict[ThreadRole, frozenset[int]]:
         """The pins to write, by role, so that the definition matches ``settings``.
 
-        Pins that another program demands stay, because the CPUs in ``settings`` were chosen within them.
+        Pins that another program demands stay, because the agent chose the CPUs in ``settings`` within these
+        pins.
 
         :param host: all CPUs of the host. Other CPUs are ignored.
         """
@@ -318,8 +318,8 @@ def parse_definition(inactive_xml: str, persistent: bool) -> DomainDefinition:
     shares = int(root.findtext("cputune/shares") or 0) or None
     quota, period = (int(root.findtext(f"cputune/global_{name}") or 0) for name in ("quota", "period"))
     pins, pinned = _read_pins(root) if persistent else ({}, frozenset())
-    # For a domain without a definition the XML shows the running domain, and its quota may be the agent's
-    # own, which is temporary. libvirt writes -1 or 0 where there is no quota.
+    # For a domain without a definition the XML shows the running domain, and the quota there is perhaps the
+    # agent's own temporary quota. libvirt writes -1 or 0 where there is no quota.
     limited = persistent and quota > 0
     return DomainDefinition(
         persistent,
@@ -376,7 +376,7 @@ def _key(role: ThreadRole) -> str:
 
 
 def _noted_pins(note: ElementTree.Element) -> frozenset[Pin] | None:
-    """The pins in a note, without unreadable ones; None if the note has no attribute ``pins``."""
+    """The pins in a note, without unreadable pins; None if the note has no attribute ``pins``."""
     if (text := note.get("pins")) is None:
         return None
     found = set()
@@ -413,7 +413,10 @@ def _read_binding(root: ElementTree.Element) -> MemoryBinding:
 
 
 def _read_pins(root: ElementTree.Element) -> tuple[Pins, frozenset[ThreadRole]]:
-    """The CPUs of each role, else those of ``<vcpu cpuset>``, and the roles that the XML pins."""
+    """The CPUs of each role, and the set of the roles that the XML pins.
+
+    A role without a pin has the CPUs of ``<vcpu cpuset>``.
+    """
     vcpu, tune = root.find("vcpu"), root.find("cputune")
     if vcpu is None:
         return {}, frozenset()
@@ -425,7 +428,8 @@ def _read_pins(root: ElementTree.Element) -> tuple[Pins, frozenset[ThreadRole]]:
     for pin in () if tune is None else tune:
         match pin.tag:
             case "vcpupin":
-                # -1 for a pin without a number, which has no effect, because no guest CPU has this number.
+                # A pin without a number gets the number -1. No guest CPU has this number, so the pin has no
+                # effect.
                 role = ThreadRole(vcpu=int(pin.get("vcpu", -1)))
             case "iothreadpin":
                 role = ThreadRole(iothread=int(pin.get("iothread", 0)))
@@ -433,7 +437,7 @@ def _read_pins(root: ElementTree.Element) -> tuple[Pins, frozenset[ThreadRole]]:
                 role = EMULATOR
             case _:
                 continue
-        # Left out: the domain cannot have such a thread, so the pin has no effect.
+        # A pin of any other role is left out: the domain cannot have such a thread, so the pin has no effect.
         if role in pins:
             pins[role] = _cpus(pin)
             pinned.add(role)

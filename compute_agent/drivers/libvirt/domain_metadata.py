@@ -2,11 +2,11 @@
 
 The format of the XML is described at https://libvirt.org/formatdomain.html.
 
-Every user with the right to define domains may write the content of ``<metadata>``, and libvirt does not
+Every user with the right to define domains can write the content of ``<metadata>``, and libvirt does not
 check it. So this module checks each text before use.
 
 *Settings* are in the agent's own namespace. A Nova flavor states settings as extra specs, which
-:mod:`compute_agent.classification` reads. An example::
+:mod:`compute_agent.classification` reads. An example of settings in the metadata::
 
     <metadata>
       <guest:settings xmlns:guest="urn:placement-compute:guest:1">
@@ -28,7 +28,8 @@ bindings have mode ``restrictive``. Pins of another program are demands, too (se
 *Nova's metadata* contains the flavor, the image, the owner and the kind of the root disk. Nova writes the
 image and the extra specs since release 32 (2025.2).
 
-https://docs.openstack.org/nova/latest/configuration/extra-specs.html has the names. An example::
+https://docs.openstack.org/nova/latest/configuration/extra-specs.html has the names of extra specs. An example
+of Nova's metadata::
 
     <nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1">
       <nova:flavor name="m1.small">
@@ -66,7 +67,8 @@ from compute_agent.model.resource import CPU_CLASSES
 _MAX_LENGTH: Final = 8 << 20
 
 
-# Two entries: several functions parse the live XML and the inactive XML of one domain in turn.
+# The cache has two entries, because several functions parse the live XML and the inactive XML of one domain
+# in turn.
 @functools.lru_cache(maxsize=2)
 def parse(domain_xml: str) -> ElementTree.Element:
     """The root element of an XML text. Callers must not change the element, because a cache shares it.
@@ -137,15 +139,15 @@ def describe_domain(domain_xml: str) -> DomainDescription:
     declared: dict[str, Any] = {}
     problems: list[str] = []
     for element, text in _our_settings(root).items():
-        # Unknown elements are skipped, because a later release may know them.
+        # Unknown elements are skipped, because they may be settings of a later release.
         if element not in _ELEMENTS:
             continue
         try:
             declared[_ELEMENTS[element]] = read_setting(_ELEMENTS[element], text)
         except ValueError as error:
             problems.append(f"{element} = {text[:_MAX_SHOWN]!r} cannot be used ({error})")
-    # The XML may have any number here, and the agent builds one set of CPUs for each guest CPU, so the number
-    # is capped.
+    # The number is capped, because the XML can have any number here, and the agent builds one set of CPUs for
+    # each guest CPU.
     vcpus = min(int(vcpu.get("current") or vcpu.text or 1), MAX_VCPUS)
     return DomainDescription(
         uuid.text.strip(),
@@ -200,9 +202,10 @@ def run_number(domain_xml: str) -> str | None:
 
 
 def usual_owner(capabilities: str) -> str:
-    """The user of QEMU processes without a security label of their own, from libvirt's capabilities.
+    """The user of those QEMU processes that have no security label of their own, by libvirt's capabilities.
 
-    The user is the option ``user`` of qemu.conf; empty if the DAC security driver is off.
+    libvirt takes this user from the option ``user`` of qemu.conf. The result is empty if the DAC security
+    driver is off.
 
     :raises ValueError: the text is not XML.
     """
@@ -288,7 +291,10 @@ def parse_constraints(domain_xml: str) -> PlacementConstraints:
 def with_pins(
     constraints: PlacementConstraints, pins: Mapping[ThreadRole, frozenset[int]]
 ) -> PlacementConstraints:
-    """``constraints`` with these pins, without I/O threads, which get the emulator's CPUs."""
+    """``constraints`` with the pins of guest CPUs and of the emulator.
+
+    Pins of I/O threads are left out, because I/O threads get the emulator's CPUs.
+    """
     vcpus = {role.vcpu: cpus for role, cpus in pins.items() if role.vcpu is not None}
     return replace(constraints, pins=tuple(sorted(vcpus.items())), emulator=pins.get(EMULATOR, frozenset()))
 
@@ -304,8 +310,8 @@ _MIB_IN_GIB: Final = 1024
 _MAX_AMOUNT: Final = (1 << 31) - 1
 # A longer number exceeds the largest amount in any case, and takes long to convert.
 _MAX_DIGITS: Final = 20
-# The syntax of Placement 1.33 for group suffixes. ``\Z`` and not ``$``, which also matches before a final
-# newline.
+# The syntax of Placement 1.33 for group suffixes. The pattern ends with ``\Z`` and not with ``$``, because
+# ``$`` also matches before a final newline.
 _RESOURCES: Final = re.compile(r"resources(?P<group>[A-Za-z0-9_-]{0,64}):(?P<name>[A-Z0-9_]+)\Z")
 
 
@@ -356,8 +362,8 @@ def _with_specs(resources: Mapping[str, int], specs: Mapping[str, str]) -> dict[
     """The flavor's amounts with its extra specs ``resources:CLASS=N`` applied, without VCPU and PCPU."""
     amounts = Counter(resources)
     found = [(match, amount) for name, amount in specs.items() if (match := _RESOURCES.match(name))]
-    # The groups are sorted, so that the group without a suffix comes first: its entry replaces the flavor's
-    # own amount and no sum.
+    # The groups are sorted, so that the group without a suffix comes first: its entry must replace the
+    # flavor's own amount before other groups add to the amount.
     for match, amount in sorted(found, key=lambda pair: pair[0]["group"]):
         # ``resources:CLASS`` replaces the flavor's own amount; groups with a suffix (``resources1:CLASS``)
         # add to it.
@@ -386,7 +392,7 @@ def _dedicated_count(specs: Mapping[str, str], vcpus: int, own: frozenset[int] |
 
 
 def _dedicated_vcpus(specs: Mapping[str, str], vcpus: int) -> frozenset[int] | None:
-    """The dedicated guest CPUs of a ``mixed`` flavor, empty for others; None if unreadable."""
+    """The dedicated guest CPUs of a ``mixed`` flavor; empty for other flavors, None if unreadable."""
     if specs.get("hw:cpu_policy") != "mixed":
         return frozenset()
     # Nova uses the mask of realtime CPUs if there is no mask of dedicated CPUs.

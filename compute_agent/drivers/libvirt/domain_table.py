@@ -1,7 +1,7 @@
 """The table of running domains, and the search for the QEMU processes of domains that are starting.
 
-One thread updates the table; any thread may read it. libvirtd answers no questions about a domain until its
-guest CPUs run, but the QEMU process exists well before. The agent finds this process in /proc, among the
+One thread updates the table, and any thread is allowed to read it. While a domain starts, libvirtd answers no
+questions about it, but the QEMU process already exists. The agent finds this process in /proc, among the
 processes that did not exist when libvirt's hook announced the start.
 
 Two locks protect the table. The lock ``_lock`` protects the entries, and the lock ``changing`` the values of
@@ -47,7 +47,7 @@ from compute_agent.model.messages import DriverError, GuestGoneError
 EXPECTED_SECONDS: Final = 30.0
 """Seconds after the announcement of a start within which the process of the domain must exist."""
 
-# This is a limit for the memory, because any caller of the agent's socket can announce starts.
+# The limit protects the agent's memory, because any caller of the agent's socket can announce starts.
 MAX_EXPECTED: Final = 1024
 
 
@@ -56,12 +56,13 @@ class _ExpectedProcess:
     """A domain with an announced start.
 
     :ivar guest: the guest as it will start; its pid is 0 until the process is found.
-    :ivar owner: the user of its process; empty means the user that libvirtd uses for domains without a label.
+    :ivar owner: the user of the domain's process; empty means the user that libvirtd uses for domains without
+        a label.
     :ivar older: the pids that existed at the announcement. None of these is the process of the domain.
     :ivar until: the time of the monotonic clock, in seconds, after which the agent no longer expects the
         start.
-    :ivar is_bound: whether its definition has ``<numatune>``.
-    :ivar process: its process; None until the process is found.
+    :ivar is_bound: whether the definition of the domain has ``<numatune>``.
+    :ivar process: the process of the domain; None until the process is found.
     """
 
     guest: Guest
@@ -73,7 +74,10 @@ class _ExpectedProcess:
 
 
 class ExpectedDomains:
-    """Announced domains until libvirtd reports that they run; any thread may call its methods."""
+    """The domains with an announced start, until libvirtd reports that they run.
+
+    Any thread is allowed to call the methods.
+    """
 
     def __init__(self, driver: str, usual_owner: Callable[[], str]) -> None:
         """Begin without expected domains.
@@ -89,8 +93,8 @@ class ExpectedDomains:
     def expect_guest(self, domain_xml: str) -> Guest:
         """Register a domain that is about to start, so that find_appeared() looks for its process.
 
-        :return: the guest that the start will make, with pid 0. Its constraints are all pins that libvirt is
-            about to set, including pins that the agent wrote.
+        :return: the guest that the start will make, with pid 0. The constraints of this guest are all pins
+            that libvirt is about to set, including pins that the agent wrote.
         :raises ValueError: the text is not the XML of a domain, or too many domains are expected.
         """
         found = domain_metadata.describe_domain(domain_xml)
@@ -99,8 +103,8 @@ class ExpectedDomains:
         constraints = with_pins(UNCONSTRAINED, pins)
         is_bound = domain_metadata.parse(domain_xml).find("numatune") is not None
         guest = replace(_make_guest(found, guest_uuid, self._driver, 0), constraints=constraints)
-        # This reads all of /proc, so it is done without the lock. libvirt waits for the hook meanwhile, so
-        # the process of the domain cannot exist yet.
+        # The list of pids takes a read of all of /proc, so it is made without the lock. libvirt still waits
+        # for the hook, so the process of the domain cannot exist yet.
         older, now = frozenset(procfs.all_pids()), time.monotonic()
         with self._lock:
             self._expected = {key: one for key, one in self._expected.items() if one.until > now}
@@ -138,7 +142,7 @@ class ExpectedDomains:
             guest = replace(one.guest, pid=pid)
             with self._lock:
                 if self._expected.get(guest.uuid) is not one:
-                    continue  # Another start of this guest was announced meanwhile.
+                    continue  # Another start of this guest was announced in the meantime.
                 self._expected[guest.uuid] = replace(one, guest=guest, process=process.identity)
             del waiting[guest.uuid]
             found.append(guest)
@@ -216,7 +220,7 @@ class DomainTable:
             return dict(self._lost)
 
     def find_entry(self, guest: Guest) -> RunningDomain:
-        """The entry of a guest. Its process is not checked and may have ended.
+        """The entry of a guest. The process of the guest is not checked and may have ended.
 
         :raises GuestGoneError: the table's thread has seen the guest's end, or a later run of the domain.
         """
@@ -249,14 +253,14 @@ class DomainTable:
     # For the table's thread
 
     def look_around(self, everything: bool) -> list[Any]:
-        """Read the domains that started or ended without an event, and lost domains.
+        """Read the lost domains, and the domains that started or ended without an event.
 
         :param everything: whether to read all domains, as after an outage of libvirtd.
         :return: the running domains that have a definition, as objects of libvirt.
         :raises DriverError: libvirtd does not list its domains.
         """
         active = {domain.UUIDString(): domain for domain in self._connection.active_domains()}
-        # Read without the lock, because only this thread changes the table.
+        # The table is read without the lock, because only this thread changes the table.
         known = self._running.keys()
         # Lost domains are read each time, because no event reports that the cause has been corrected.
         suspects = (known | active.keys() if everything else known ^ active.keys()) | self._lost.keys()
@@ -275,7 +279,7 @@ class DomainTable:
             known = self._running.get(guest_uuid)
             found, reason = self._look_closely(guest_uuid)
             if reason and known is not None and known.is_alive:
-                return  # Its former description stays, because the domain still runs.
+                return  # The former description of the domain stays, because the domain still runs.
             before = None if known is None else known.guest
             # The same object of the process means the same run: _describe_domain() keeps the known process
             # while it lives.
@@ -312,7 +316,7 @@ class DomainTable:
                 return
             try:
                 # No event reports changes of block I/O and of the soft limit. The live XML is read only if
-                # the agent has set one of them and may have to repair it.
+                # the agent has set one of these values and may have to repair the value.
                 if known.definition.own_items:
                     known.blockio, known.soft_limit = parse_live(domain.XMLDesc(0))
                 source = self._read_source(domain)
@@ -340,7 +344,7 @@ class DomainTable:
         self._report_change(ChangeKind.CHANGED, known.guest)
 
     def _look_closely(self, guest_uuid: str) -> tuple[RunningDomain | None, str]:
-        """The present state of a domain, and the reason why the driver cannot manage it.
+        """The present state of a domain, and the reason why the driver cannot manage the domain.
 
         The state is None if the domain does not run or cannot be managed. The reason is empty if the domain
         can be managed. Each reason is logged once.
@@ -390,8 +394,9 @@ class DomainTable:
             if known is not None and known.is_alive:
                 process: QemuProcess | None = known.process
             elif self._is_starting(domain):
-                # libvirtd sends an event when the start is over. Until then it delays calls for this domain
-                # for up to 30 s, and its process may still run as another user or be a wrapper.
+                # libvirtd sends an event when the start is over. Until then libvirtd delays calls for this
+                # domain for up to 30 s, and the process of the domain perhaps still runs as another user or
+                # is a wrapper.
                 return None
             else:
                 process = qemu.find_process(guest_uuid, owner)
@@ -441,7 +446,7 @@ class DomainTable:
         return state == [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP]
 
     def _still_runs(self, guest_uuid: str, xml: str) -> bool:
-        """Whether the domain runs under the id in this XML, which a restart changes."""
+        """Whether the domain still runs under the id in this XML; a restart changes the id."""
         domain = self._connection.find_domain(guest_uuid)
         return domain is not None and str(domain.ID()) == domain_metadata.run_number(xml)
 

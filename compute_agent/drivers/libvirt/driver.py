@@ -51,8 +51,8 @@ from compute_agent.threads import ThreadSpec, start_thread
 LOG = logging.getLogger(__name__)
 
 # Seconds until the next attempt to connect; the pause doubles from the first number up to the second. The
-# first pause is short: a restart of libvirtd takes a moment, and the agent sees no starts of guests
-# meanwhile.
+# first pause is short: a restart of libvirtd takes only a moment, and until then the agent sees no starts of
+# guests.
 _FIRST_PAUSE: Final = 0.1
 _MAX_PAUSE: Final = 2.0
 
@@ -61,8 +61,8 @@ _MAX_PAUSE: Final = 2.0
 _LOOK_BATCH: Final = 8
 _LOOK_PAUSE: Final = 0.1
 
-# The longest time in seconds for which the constructor and close() wait for the thread. libvirtd may hang,
-# and the agent must start and stop without it.
+# The longest time in seconds for which the constructor and close() wait for the thread. If libvirtd hangs,
+# the agent must still start and stop.
 _FIRST_LOOK: Final = 10.0
 _LAST_LOOK: Final = 2.0
 
@@ -105,8 +105,8 @@ class LibvirtDriver:
             agent forgets them when this driver is closed.
         :raises DriverError: libvirt-python is missing.
         """
-        # libvirt's event thread puts the uuids of domains with an event here. That thread must neither call
-        # libvirt nor wait for the driver's thread.
+        # libvirt's event thread puts the uuids of domains with an event into this queue. That thread must
+        # neither call libvirt nor wait for the driver's thread.
         self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._connection = LibvirtConnection(uri, self._messages.put)
         self._table = DomainTable(self.name, self._connection, self._report_change)
@@ -120,13 +120,13 @@ class LibvirtDriver:
         self._look_interval = look_interval
         self._check_lock = lock
         self._round: list[Any] = []
-        """Libvirt's objects of the domains with definitions that are still to be read in this round."""
+        """The domains with definitions that are still to be read in this round, as objects of libvirt."""
         self._look_pause = self._next_look = 0.0
         self._stopped = threading.Event()
         tried = threading.Event()
         self._thread = start_thread(GUESTS_THREAD, partial(self._run, tried))
-        # In most cases the guests are known when the constructor returns, so the agent can take them over at
-        # its start.
+        # The wait makes sure that in most cases the guests are known when the constructor returns. So the
+        # agent can take the guests over at its start.
         tried.wait(_FIRST_LOOK)
 
     # Running guests
@@ -222,11 +222,12 @@ class LibvirtDriver:
             try:
                 with self._on_domain(known, "cannot be shut down") as domain:
                     domain.shutdown()
-            # The error is raised again although it is a DriverError, because it must end the whole call.
+            # GuestGoneError is also a DriverError. It is raised again, because it must end the whole call.
             except GuestGoneError:
                 raise
             except DriverError as error:
-                # a paused guest, for example, does not react; it is destroyed below
+                # A paused guest, for example, does not react to shutdown(). The code below destroys such a
+                # guest.
                 LOG.warning("A guest cannot shut down, and is destroyed after the grace period: %s", error)
             while known.is_alive:
                 if time.monotonic() >= deadline:
@@ -249,7 +250,7 @@ class LibvirtDriver:
         """Yield libvirt's object of the domain for some calls, and translate libvirt's errors.
 
         :param failing: the end of the sentence "guest X ..." in the error message.
-        :raises GuestGoneError: the guest has ended, maybe during the calls.
+        :raises GuestGoneError: the guest has ended, perhaps during the calls.
         :raises DriverError: libvirt refuses a call.
         """
         libvirt, guest_uuid = self._connection.libvirt, known.guest.uuid
@@ -281,7 +282,7 @@ class LibvirtDriver:
         return DomainTuning(self._connection.libvirt, domain, self._connection.host_cpus)
 
     def _is_active(self, known: RunningDomain) -> bool:
-        """Whether a guest still runs; libvirt may report its end before the process is gone from /proc."""
+        """Whether a guest still runs. libvirt can report its end before /proc no longer shows the process."""
         if not known.is_alive:
             return False
         with contextlib.suppress(DriverError, self._connection.libvirt.libvirtError):
@@ -298,7 +299,7 @@ class LibvirtDriver:
             try:
                 if not self._connection.is_open:
                     # The lock is checked at each connection, because another agent may have started while
-                    # there was none.
+                    # there was no connection.
                     self._check_lock()
                     self._connection.open()
                     # libvirtd reports no events that happened without a connection, so all domains are read
@@ -321,8 +322,8 @@ class LibvirtDriver:
                 self._stopped.wait(pause)
                 pause = min(2 * pause, _MAX_PAUSE)
             except Exception:
-                # An error in the agent's code. The thread goes on, because without it the agent would see no
-                # start or end of a guest.
+                # This is an error in the agent's code. The thread goes on, because without the thread the
+                # agent would see no start or end of a guest.
                 LOG.exception("An answer of libvirtd could not be handled")
                 self._stopped.wait(pause)
 
@@ -331,7 +332,7 @@ class LibvirtDriver:
         if time.monotonic() >= self._next_look:
             self._look_on()
         pause = max(self._next_look - time.monotonic(), 0.0)
-        # queue.Empty: no event arrived before the time of the next step.
+        # queue.Empty means that no event arrived before the time of the next step.
         with contextlib.suppress(queue.Empty):
             if (message := self._messages.get(timeout=pause)) is not None:
                 self._table.look_at(message)
@@ -376,11 +377,11 @@ class LibvirtDriver:
     # CPUs and memory
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
-        """The pid of QEMU alone, without helpers, which libvirtd starts as other processes."""
+        """The pid of QEMU alone. Helpers, which libvirtd starts as other processes, are left out."""
         return (guest.pid,)
 
     def usage_group(self, guest: Guest) -> str:
-        """The outermost group that libvirt made for the domain. Its counters include helpers of QEMU."""
+        """The outermost group that libvirt made for the domain. The counters include helpers of QEMU."""
         try:
             group = self._table.find_entry(guest).domain_group
         except GuestGoneError:
@@ -388,7 +389,7 @@ class LibvirtDriver:
         return str(group.folders[0]) if group is not None and group.unified else ""
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
-        """The thread ids of the domain's QEMU process, even if only the hook has announced the domain yet."""
+        """The thread ids of the domain's QEMU process, also if so far only the hook announced the domain."""
         return self._expected.thread_ids(guest) or frozenset(self._living_threads(guest))
 
     def recent_threads(self, guest: Guest) -> frozenset[int]:
@@ -397,7 +398,7 @@ class LibvirtDriver:
         return expected or frozenset(self._recent_roles(guest))
 
     def vcpu_threads(self, guest: Guest) -> frozenset[int]:
-        """The threads that run guest CPUs; all threads where QEMU has not named them."""
+        """The threads that run guest CPUs; all threads if the names of threads do not tell which do."""
         threads = self._living_threads(guest)
         return frozenset(tid for tid, role in threads.items() if role.runs_guest) or frozenset(threads)
 
@@ -408,8 +409,8 @@ class LibvirtDriver:
         found = {tid: has for tid, (_, has) in qemu.misplaced_threads(roles, settings).items()}
         found |= self._helpers.misplaced_tasks(known, settings.emulator_cpus, roles.keys())
         # If the agent pinned threads in the kernel and libvirt does not know these pins yet, the main thread
-        # is reported as misplaced. So apply_cpu_settings() is called again and sets them through libvirt once
-        # it answers.
+        # is reported as misplaced. So apply_cpu_settings() is called again, and sets the pins through libvirt
+        # once libvirtd answers.
         if known.unreported and (has := procfs.thread_affinity(guest.pid)) is not None:
             found.setdefault(guest.pid, has)
         return found
@@ -431,8 +432,9 @@ class LibvirtDriver:
         roles = {role for role, _ in misplaced.values()}
         if known.unreported:
             roles.update(known.process.thread_roles().values())
-        # A busy libvirtd may take seconds, so the threads are pinned in the kernel first. Where libvirt's
-        # cpuset groups forbid the new CPUs this fails, and the calls of libvirt below pin the threads.
+        # A busy libvirtd can take seconds for a call, so the threads are first pinned in the kernel. This
+        # fails if libvirt's cpuset groups forbid the new CPUs; then the calls of libvirt below pin the
+        # threads.
         known.unreported = True
         with contextlib.suppress(DriverError):
             known.pin_rest(settings)
@@ -459,7 +461,7 @@ class LibvirtDriver:
         return known.emulator_threads() | self._helpers.read_affinity(known)
 
     def move_emulator(self, guest: Guest, threads: Collection[int], cpus: frozenset[int]) -> int:
-        """Move threads to these CPUs if the definition has pins for them, and move helpers."""
+        """Move threads to these CPUs: each helper, and each thread for which the definition has a pin."""
         known = self._table.find_living(guest)
         host = self._connection.host_cpus
         with self._change_domain(known, "cannot be pinned") as domain:
@@ -473,7 +475,7 @@ class LibvirtDriver:
         return known.moved_threads(self._connection.host_cpus, online)
 
     def restore_emulator(self, guest: Guest, online: frozenset[int]) -> int:
-        """Pin QEMU's threads as defined; moved helpers may use all online CPUs again."""
+        """Pin QEMU's threads to the CPUs in the definition; let moved helpers use all online CPUs again."""
         known, host = self._table.find_living(guest), self._connection.host_cpus
         moved = known.moved_threads(host, online)
         helpers = self._helpers.read_affinity(known)
@@ -511,7 +513,7 @@ class LibvirtDriver:
         return self._table.find_entry(guest).other_limits(wanted)
 
     def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
-        """Set a different weight and quota of the domain, the weight in its definition, too."""
+        """Set the domain's weight and quota where they differ; write the weight into the definition, too."""
         with self._table.changing:
             known = self._table.find_living(guest)
             has, group, definition = known.other_limits(wanted), known.domain_group, known.definition
@@ -539,7 +541,7 @@ class LibvirtDriver:
         return True
 
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
-        """Messages about limits that need a newer kernel, or the cgroup that the domain lacks."""
+        """Messages about limits that need a newer kernel, or a cgroup if the domain has no cgroup."""
         group = self._table.find_entry(guest).domain_group
         if group is None:
             return ["libvirt made no cgroup with the controller cpu for it"] if wanted.idle else []
@@ -552,7 +554,10 @@ class LibvirtDriver:
         return self._table.find_entry(guest).other_nodes(wanted)
 
     def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
-        """Bind memory of a domain without ``<numatune>`` by its cgroup, before libvirtd answers for it."""
+        """Bind the memory of a starting domain without ``<numatune>`` by writing to its cgroup.
+
+        At that time libvirtd does not yet answer questions about the domain.
+        """
         try:
             return self._expected.bind_memory(guest, nodes)
         except OSError as error:
@@ -602,7 +607,7 @@ class LibvirtDriver:
         """The ``oom_score_adj`` of the QEMU process and the soft limit, if they differ from ``wanted``.
 
         Values that another program has set in the definition or for the process do not count as differences.
-        ``high`` is the soft limit.
+        The field ``high`` has the soft limit.
         """
         known = self._table.find_living(guest)
         score = self._scores.without_refused(guest, MemoryLimits(oom_score_adj=wanted.oom_score_adj))
@@ -616,7 +621,7 @@ class LibvirtDriver:
         return replace(has, high=high if live or defined else None)
 
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
-        """Write the ``oom_score_adj`` of the QEMU process and the soft limit where they differ."""
+        """Write ``oom_score_adj`` of the QEMU process and the soft limit if they differ from ``wanted``."""
         if self.memory_limits(guest, wanted) is None:
             return False
         score = self._scores.without_refused(guest, wanted)
@@ -640,7 +645,8 @@ class LibvirtDriver:
             running = {one.guest.uuid for one in self._table.all_domains()}
             for ended in (one for one in self._records.all_records() if one.guest_uuid not in running):
                 self._records.save(replace(ended, scored=False))
-            # The note comes first: after a crash in between, the next agent still knows the score as its own.
+            # The record is saved before the score is written. After a crash between the two, the next agent
+            # still knows the score as its own.
             record = self._record_of(known)
             self._records.save(replace(record, scored=True))
             self._scores.write(guest, [guest.pid], score)
@@ -655,7 +661,7 @@ class LibvirtDriver:
         return self._records.record_of(known.guest.uuid, known.guest.name, f"{main.pid} {main.start_time}")
 
     def _set_soft_limit(self, guest: Guest, wanted: MemoryLimits) -> None:
-        """Set the soft limit of the running domain and of its definition where it differs.
+        """Set the soft limit of the running domain and its definition if it differs from ``wanted``.
 
         The agent first notes in the definition that the limit is its own. A refusal of libvirt is logged.
         """
@@ -693,12 +699,12 @@ class LibvirtDriver:
         )
 
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
-        """Set the differing items of the running domain and of its definition.
+        """Set the block I/O items that differ from ``wanted``, in the running domain and in its definition.
 
         The agent first notes in the definition which values are its own.
 
-        Items that libvirt refused are not tried again, because a refusal depends on cgroups and on the
-        kernel.
+        If libvirt has refused the same ``wanted``, the driver does not try again, because a refusal depends
+        on cgroups and on the kernel.
         """
         with self._table.changing:
             known = self._table.find_living(guest)

@@ -8,9 +8,9 @@ named ``vhost-PID``, in the cgroup of the thread that made them. If the domain h
 may use all CPUs of the host.
 
 The agent finds helpers among the members of the cgroup of QEMU's main thread. Other helpers have pid files in
-libvirt's state folder, and the names of these files begin with the number of the domain's run. The system
-users that run helpers may write into some subfolders. So a pid counts only if its process has the name of a
-helper and is in no cgroup of another domain.
+libvirt's state folder, and the names of these files begin with the number of the domain's run. Some
+subfolders are writable for the system users that run helpers. So a pid counts only if its process has the
+name of a helper and is in no cgroup of another domain.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FOLDERS: Final = ("", "swtpm", "passt", "slirp", "dbus")
 """The subfolders of the state folder in which helpers have pid files; "" is the state folder itself."""
 
 _PID_FILE: Final = re.compile(r"(?P<number>[0-9]{1,10})-.+\.pid", re.ASCII | re.DOTALL)
-# The maximum number of bytes read from a pid file, and of files read in a folder. Helpers may write to these
+# The maximum number of bytes read from a pid file, and of files read in a folder. Helpers can write to these
 # folders, and must not be able to delay the agent.
 _MAX_PID_FILE: Final = 32
 _MAX_PID_FILES: Final = 10_000
@@ -78,12 +78,16 @@ class HelperTask:
 
 
 class HelperFinder:
-    """Finds the helper tasks of guests. Methods may be called from any thread."""
+    """Finds the helper tasks of guests. Any thread is allowed to call the methods."""
 
     def __init__(
         self, state_folder: Path = STATE_FOLDER, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Read the pid files in ``state_folder``. ``clock`` returns seconds, for the age of the lists."""
+        """Begin without lists.
+
+        :param state_folder: the folder with pid files.
+        :param clock: returns seconds, for the age of the lists.
+        """
         self._state_folder = state_folder
         self._clock = clock
         self._pid_files: tuple[float, Mapping[str, frozenset[int]]] | None = None
@@ -100,7 +104,8 @@ class HelperFinder:
             return []
         found = {}
         for tid in self._list_ids(known, group, threads):
-            # Threads of QEMU itself are left out, also one made after the threads were listed above.
+            # Threads of QEMU itself are left out, including a thread that was made after ``threads`` were
+            # listed.
             if tid not in threads and not os.path.exists(f"/proc/{pid}/task/{tid}"):
                 found[tid] = _describe_task(tid)
         return [task for task in found.values() if task is not None]
@@ -108,7 +113,8 @@ class HelperFinder:
     def _list_ids(self, known: RunningDomain, group: DomainGroup | None, threads: Set[int]) -> Iterator[int]:
         if group is not None:
             for tid in set(group.emulator_threads()) - threads:
-                # The cgroup may contain kernel threads of the host, such as the one that splits huge pages.
+                # The cgroup can contain kernel threads of the host, such as the thread that splits huge
+                # pages.
                 if not procfs.is_kernel_thread(tid) or _VHOST.fullmatch(procfs.thread_name(tid, tid)):
                     yield tid
         else:
@@ -133,14 +139,17 @@ class HelperFinder:
             found = defaultdict(set)
             for word in list_kernel_threads(Path("/")) or ():
                 match = _VHOST.fullmatch(procfs.thread_name(int(word), int(word)))
-                # In a container, process 2 and its children may be ordinary processes with any name.
+                # In a container, process 2 and its children can be ordinary processes with any name.
                 if match is not None and procfs.is_kernel_thread(int(word)):
                     found[int(match[1])].add(int(word))
             self._workers = now, {owner: frozenset(tids) for owner, tids in found.items()}
         return self._workers[1]
 
     def _list_pid_files(self) -> Mapping[str, frozenset[int]]:
-        """The pids in pid files by a domain's run, without a pid in the files of several runs."""
+        """The pids in pid files, by the number of a domain's run.
+
+        A pid in the files of several runs is left out.
+        """
         now = self._clock()
         if self._pid_files is None or now - self._pid_files[0] >= _LISTING_SECONDS:
             found: dict[str, set[int]] = defaultdict(set)
@@ -167,14 +176,14 @@ class HelperFinder:
                         if match := _PID_FILE.fullmatch(entry.name):
                             yield match["number"], entry.path
             except OSError:
-                # If no such helper was ever used, the folder may not exist.
+                # The folder does not exist if no helper of this kind was ever used.
                 continue
 
 
 def _read_pid(path: str) -> int:
     """The pid in a file; 0 if the file is absent or has no pid."""
     try:
-        # O_NONBLOCK and O_NOFOLLOW: the user of a helper may put anything there, such as a FIFO that would
+        # O_NONBLOCK and O_NOFOLLOW: the user of a helper can put any file there, such as a FIFO that would
         # block the reader.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -192,7 +201,7 @@ def _read_pid(path: str) -> int:
 
 
 def _is_helper(pid: int, group: DomainGroup | None) -> bool:
-    """Whether a process may be a helper of the domain with this cgroup."""
+    """Whether a process can be a helper of the domain with this cgroup."""
     if procfs.thread_name(pid, pid) not in _HELPERS or procfs.is_kernel_thread(pid):
         return False
     has = find_group(pid)
@@ -220,7 +229,7 @@ class HelperPins:
     def misplaced_tasks(
         self, known: RunningDomain, cpus: CpuSet, threads: Set[int] | None = None
     ) -> dict[int, CpuSet]:
-        """CPUs of movable helper tasks that may use other CPUs than ``cpus``, by thread id.
+        """The present CPUs of helper tasks that may use other CPUs and can be moved, by thread id.
 
         :param threads: the ids of QEMU's own threads; None means that they are listed.
         """
@@ -286,11 +295,11 @@ def _is_settled(known: RunningDomain, task: HelperTask, cpus: CpuSet) -> bool:
 def _move_task(task: HelperTask, cpus: CpuSet) -> tuple[CpuSet | None, str]:
     """Pin a task to ``cpus``.
 
-    :return: the CPUs of the task afterwards, or None if the task has ended. The second value is a reason if
-        the CPUs differ from the wanted CPUs.
+    :return: the CPUs of the task afterwards, or None if the task has ended. The second value is the reason
+        why the CPUs differ from ``cpus``, if they do.
     """
     tid = task.identity.pid
-    # The kernel may have given the thread id to another task meanwhile.
+    # The task may have ended, and the kernel may have given its thread id to another task.
     if not procfs.is_alive(task.identity):
         return None, ""
     reason = "its control group has no others"

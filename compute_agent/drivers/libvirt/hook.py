@@ -6,10 +6,10 @@ waits for each program. The operation ``start`` is the last operation before the
 ``started`` the guest's CPUs already run.
 
 A hook can do harm. If the hook fails during a start, the domain does not start. If the hook fails at
-``reconnect``, libvirt ends a running guest. For a guest that migrates, the output of the hook becomes its
-XML. A hook that calls libvirt waits for ever. So this hook acts only at ``start``, prints nothing, always
-succeeds, and has a time limit. Without an agent or without Python, guests start as if there were no hook, and
-the system's log says so.
+``reconnect``, libvirt ends a running guest. For a guest that migrates, the output of the hook becomes the XML
+of the guest. A hook that calls libvirt waits for ever. So this hook acts only at ``start``, prints nothing,
+always succeeds, and has a time limit. Without an agent or without Python, guests start as if there were no
+hook, and the system's log gets a warning.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from typing import Final
 
 HOOKS: Final = Path("/etc/libvirt/hooks")
 HOOK_SECONDS: Final = 3
-"""The longest time, in seconds, for which the hook may delay a guest's start; a little longer than the
+"""The longest time, in seconds, for which the hook can delay a guest's start. It is a little longer than the
 agent's own time limit for an answer.
 """
 
-# Distinguishes the agent's own hook from an operator's file, which install and remove leave alone.
+# Distinguishes the agent's own hook from an operator's file, which install_hook() and remove() leave
+# unchanged.
 _MARK: Final = "# compute-agent libvirt hook"
-# The agent's hook has 2 KiB. A file above this size is another program's and is not read.
+# The agent's hook has 2 KiB. A larger file belongs to another program, and is not read.
 _MAX_BYTES: Final = 1 << 16
 
 # The script uses only Python's standard library: it runs with -I, without the agent's packages.
@@ -114,7 +115,7 @@ def state(hooks: Path, socket: Path | None = None) -> HookState:
     text = path.read_text(errors="replace")
     if not any(line.startswith(_MARK) for line in text.splitlines()[:2]):
         return HookState.FOREIGN
-    # Without a socket the caller only wants to know whether the agent wrote the file.
+    # A caller without a socket only wants to know whether the agent wrote the file.
     usable = status.st_mode & 0o777 == 0o755 and socket is not None and text == hook_script(socket)
     return HookState.INSTALLED if usable else HookState.OUTDATED
 
@@ -144,7 +145,7 @@ def install_hook(hooks: Path, socket: Path) -> bool:
         beside.chmod(0o755)
         beside.replace(path)
     except OSError:
-        # The first error is the one to report.
+        # The error from above is reported, and not an error of the removal.
         with contextlib.suppress(OSError):
             beside.unlink()
         raise

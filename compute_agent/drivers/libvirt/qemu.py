@@ -34,8 +34,8 @@ class ThreadRole:
     :ivar vcpu: the number of the guest CPU that the thread runs; None means that the thread runs no single
         guest CPU.
     :ivar iothread: the number of the I/O thread; None means that the thread is no I/O thread.
-    :ivar all_vcpus: whether the thread runs all guest CPUs. A thread without any of these roles is the
-        emulator's.
+    :ivar all_vcpus: whether the thread runs all guest CPUs. A thread without any of these roles belongs to
+        the emulator.
     """
 
     vcpu: int | None = None
@@ -68,7 +68,7 @@ def thread_role(name: str) -> ThreadRole:
 
 
 def wanted_cpus(it: ThreadRole, settings: CpuSettings) -> frozenset[int]:
-    """The CPUs for a thread's role; later plugged guest CPUs may use those of all guest CPUs."""
+    """The CPUs for a role; a guest CPU that was plugged in later may use the CPUs of all guest CPUs."""
     if it.vcpu is not None and it.vcpu < len(settings.vcpu_cpus):
         return settings.vcpu_cpus[it.vcpu]
     return settings.cpus if it.runs_guest else settings.emulator_cpus
@@ -77,7 +77,7 @@ def wanted_cpus(it: ThreadRole, settings: CpuSettings) -> frozenset[int]:
 def misplaced_threads(
     roles: Mapping[int, ThreadRole], settings: CpuSettings
 ) -> dict[int, tuple[ThreadRole, frozenset[int]]]:
-    """Role and present affinity, by thread id, of those threads that have other CPUs than ``settings``.
+    """Role and present affinity, by thread id, of the threads that may use other CPUs than ``settings`` say.
 
     :param roles: the roles of the threads, by thread id.
     """
@@ -101,7 +101,10 @@ class QemuProcess:
     _roles: dict[int, ThreadRole] = field(default_factory=dict)
 
     def thread_roles(self) -> Mapping[int, ThreadRole]:
-        """Roles by thread id: all ``all_vcpus`` if none has a guest CPU's name; empty without the process."""
+        """The roles of all threads of the process, by thread id; empty if the process has ended.
+
+        If no thread has the name of a guest CPU, each thread has the role ``all_vcpus``.
+        """
         # The pid may belong to another process by now.
         return self.list_roles() if procfs.is_alive(self.identity) else {}
 
@@ -114,8 +117,8 @@ class QemuProcess:
             del self._roles[gone]
         for tid in tids - self._roles.keys():
             name = procfs.thread_name(self.identity.pid, tid)
-            # A new thread has the name of the main thread, which made it, until QEMU renames it. Its role is
-            # not cached, so that the next call reads the name again.
+            # A new thread has the name of the main thread, which made it, until QEMU renames it. Until then
+            # its role is not cached, so that the next call reads the name again.
             if name != self.name or tid == self.identity.pid:
                 self._roles[tid] = thread_role(name)
         found_roles = {tid: self._roles.get(tid, EMULATOR) for tid in tids}
@@ -124,7 +127,7 @@ class QemuProcess:
         return dict.fromkeys(tids, ThreadRole(all_vcpus=True))
 
     def misplaced_threads(self, settings: CpuSettings) -> dict[int, tuple[ThreadRole, frozenset[int]]]:
-        """Role and present affinity, by thread id, of threads with other CPUs than ``settings``."""
+        """Role and present affinity, by thread id, of threads with other CPUs than ``settings`` say."""
         return misplaced_threads(self.thread_roles(), settings)
 
     def find_elsewhere(
@@ -143,14 +146,14 @@ def find_process(guest_uuid: str, owner: str, among: Iterable[int] | None = None
     """The QEMU process of a domain; None if no such process runs.
 
     Any user can start a process with the same words on its command line. So all user ids of the process must
-    be those of ``owner``. If ``owner`` is empty or unknown, they must be root's or the agent's own. A fork of
-    QEMU does not count, although it shows QEMU's command line until it calls execve(2).
+    belong to ``owner``. If ``owner`` is empty or unknown, the ids must belong to root or to the agent's own
+    user. A fork of QEMU does not count, although it shows QEMU's command line until it calls execve(2).
 
     :param owner: a user name, or ``+`` and a number.
     :param among: the pids to look at; None means all.
     """
     users = _user_ids(owner)
-    # The newest run of a domain mostly has the highest pid.
+    # The highest pid comes first, because the newest run of a domain usually has the highest pid.
     for pid in sorted(procfs.all_pids() if among is None else among, reverse=True):
         if not _is_named(pid, guest_uuid) or _is_fork(pid):
             continue
@@ -173,7 +176,7 @@ def _is_fork(pid: int) -> bool:
 
 
 def _user_ids(owner: str) -> frozenset[int]:
-    """The user ids that a process of this owner may have.
+    """The user ids that a process of this owner can have.
 
     :param owner: a user name, or ``+`` and a number; empty if not known.
     """

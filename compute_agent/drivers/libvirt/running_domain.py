@@ -53,14 +53,15 @@ from compute_agent.model.messages import DriverError, GuestGoneError, full_name
 from compute_agent.model.resource import BlockIo
 
 # Names of groups. libvirt makes a group for the whole domain and groups below it, one of them ("emulator")
-# for the main thread. With cgroup v2 under systemd there is one more level ("libvirt") between them.
+# for the main thread. With cgroup v2 under systemd there is one more level ("libvirt") between the two.
 _OF_MAIN_THREAD: Final = "emulator"
 _BETWEEN: Final = "libvirt"
 
 # The default values of cpu.shares and cpu.weight, which mean the same share of CPU time.
 _DEFAULT_SHARES: Final = 1024
 _DEFAULT_WEIGHT: Final = 100
-# The kernel refuses a smaller cpu.shares (cgroup v1), and libvirt a smaller cpu_shares, on cgroup v2, too.
+# The kernel refuses a smaller cpu.shares (cgroup v1). libvirt refuses a smaller cpu_shares, also on cgroup
+# v2.
 _MIN_SHARES: Final = 2
 
 
@@ -77,14 +78,14 @@ class DomainGroup:
     unified: bool
 
     def read_limits(self) -> CpuLimits | None:
-        """Weight, quota, idleness and burst. None if they cannot be read, as after the end of the domain."""
+        """Weight, quota, idleness and burst. None if they cannot be read, such as after the domain's end."""
         try:
             return self._unified_limits() if self.unified else self._legacy_limits()
         except OSError:
             return None
 
     def emulator_threads(self) -> list[int]:
-        """Threads in the cgroup ``emulator``: QEMU's main thread and helper tasks; none after the end."""
+        """Threads in the cgroup ``emulator``: QEMU's main thread and helpers; none after the guest's end."""
         # In cgroup v2 the cgroup ``emulator`` is threaded, and the kernel refuses to read its
         # cgroup.procs.
         name = "cgroup.threads" if self.unified else "tasks"
@@ -109,7 +110,7 @@ class DomainGroup:
         return True
 
     def libvirt_shares(self, weight: int) -> int:
-        """The ``cpu_shares`` for a weight of cgroup v2, which libvirt passes on unchanged."""
+        """The ``cpu_shares`` for a weight of cgroup v2; libvirt writes this number to the group."""
         if self.unified:
             return weight
         return max(round(weight * _DEFAULT_SHARES / _DEFAULT_WEIGHT), _MIN_SHARES)
@@ -118,8 +119,8 @@ class DomainGroup:
         found = [
             limits for folder in self.folders if (limits := GuestCgroup(folder).cpu_limits()) is not None
         ]
-        # libvirt sets the weight on the outermost group. A quota may be on either group, and the lower one
-        # takes effect.
+        # libvirt sets the weight on the outermost group. Either group can have a quota. If both groups have
+        # one, the lower quota takes effect.
         quotas = [limits.quota for limits in found if limits.quota is not None]
         if not found:
             return None
@@ -127,11 +128,11 @@ class DomainGroup:
         return CpuLimits(found[0].weight, min(quotas, default=None), found[0].idle, burst)
 
     def within_kernel(self, wanted: CpuLimits) -> CpuLimits:
-        """The ``wanted`` limits, as far as libvirt and the kernel of this host support them."""
+        """The ``wanted`` limits, without limits that libvirt or the kernel of this host does not support."""
         if not self.unified:
             return replace(wanted, idle=False, burst=0.0)
         if wanted.weight is not None:
-            # A best-effort guest with one CPU has the weight 1 otherwise.
+            # Without this, a best-effort guest with one CPU would have the weight 1.
             wanted = replace(wanted, weight=max(wanted.weight, _MIN_SHARES))
         return without_missing(GuestCgroup(self.folders[0]), wanted)
 
@@ -155,7 +156,7 @@ class DomainGroup:
                 self._write_burst(wanted)
 
     def write_burst(self, has: CpuLimits, wanted: CpuLimits) -> None:
-        """Increase the burst after libvirt has set the quota, which must be at least as large.
+        """Increase the burst after libvirt has set the quota, because the quota must be at least as large.
 
         :raises OSError: the kernel refuses the value.
         """
@@ -207,7 +208,8 @@ def find_group(pid: int) -> DomainGroup | None:
 @functools.cache
 def _mount_points() -> Mapping[str, Path]:
     """The mount points of cgroup hierarchies, by name: ``cpu`` for version 1, an empty text for version 2."""
-    # The mount points come from /proc/self/mountinfo (proc(5)): mount points do not change while a host runs.
+    # The mount points come from /proc/self/mountinfo (proc(5)). They are cached, because mount points of
+    # cgroups do not change while a host runs.
     found: dict[str, Path] = {}
     for line in read_text("/proc/self/mountinfo").splitlines():
         mount, _, file_system = line.partition(" - ")
@@ -225,7 +227,7 @@ class SettledTask:
 
     :ivar wanted: the CPUs to which the agent tried to pin the task.
     :ivar has: the CPUs that the task may still use.
-    :ivar reason: the reason, for the operator.
+    :ivar reason: the reason why the task could not be moved, for messages to the operator.
     """
 
     wanted: CpuSet
@@ -298,13 +300,13 @@ class RunningDomain:
     @property
     def domain_group(self) -> DomainGroup | None:
         """The cgroup of the domain; None as long as libvirt has made no group with the controller cpu."""
-        # None is not cached, because libvirt may make the group later.
+        # If there is no group yet, this is not cached, because libvirt may make the group later.
         if self._group is None:
             self._group = find_group(self.guest.pid)
         return self._group
 
     def pin_rest(self, settings: CpuSettings) -> None:
-        """Pin those threads that libvirt's calls did not pin.
+        """Pin the threads of QEMU that libvirt's calls did not pin.
 
         Without cgroups libvirt pins no helper threads of QEMU.
 
@@ -357,8 +359,8 @@ class RunningDomain:
             raise GuestGoneError(f"guest {self.guest} has ended")
         if allowed == self.binding.nodes == wanted:
             return None
-        # The binding in the kernel and the one in libvirt must be as wanted: the kernel's nodes take effect
-        # now, and libvirt applies its own again later.
+        # The binding in the kernel and the binding in libvirt must both be as wanted: the kernel's binding
+        # takes effect now, and libvirt applies its own binding again later.
         everywhere = procfs.nodes_with_memory()
         for has in (allowed, self.binding.nodes):
             unbound = not has or has >= everywhere
@@ -366,9 +368,9 @@ class RunningDomain:
                 return frozenset() if unbound else has
         return None
 
-    # The functions below concern threads that run no guest CPU, where another program pins guests. Only
-    # threads with a pin in the definition are moved, so that they can later get this pin back. The definition
-    # itself stays unchanged, because it belongs to the other program.
+    # The functions below are for guests that another program pins. They move threads that run no guest CPU.
+    # Only threads with a pin in the definition are moved, so that they can later get this pin back. The
+    # definition itself stays unchanged, because it belongs to the other program.
 
     def emulator_threads(self) -> dict[int, CpuSet]:
         """The present CPUs of the threads that run no guest CPU, by thread id."""
@@ -416,7 +418,8 @@ class RunningDomain:
                 break
             for tid, (role, _) in left.items():
                 tried.add(tid)
-                # The thread has ended, or the kernel refuses. The result below does not count it.
+                # An error means that the thread has ended or that the kernel refuses. The result below does
+                # not count such a thread.
                 with contextlib.suppress(OSError):
                     os.sched_setaffinity(tid, wanted[role])
         return len(before.keys() - self.process.find_elsewhere(wanted).keys())
@@ -463,8 +466,9 @@ class DomainTuning:
     def persist_pins(self, has: DomainDefinition, settings: CpuSettings) -> DomainDefinition:
         """Write the pins that differ from ``settings`` into the persistent definition.
 
-        The note is written first and names the old and the new pins. If the agent crashes between the two
-        writes, the next agent still recognises the old pins and the new pins as the agent's own.
+        The agent's note is written before the pins, and names the old and the new pins. If the agent crashes
+        between the two writes, the next agent still recognises the old pins and the new pins as the agent's
+        own.
 
         :return: the definition after the writes.
         """
@@ -519,8 +523,9 @@ class DomainTuning:
     def persist_shares(self, has: DomainDefinition, shares: int) -> DomainDefinition:
         """Write the agent's shares into the definition, with a note that these shares are the agent's.
 
-        The note is written first and names the old and the new shares. If the agent crashes between the
-        two writes, the next agent still recognises the old shares and the new shares as the agent's own.
+        The note is written before the shares, and names the old and the new shares. If the agent crashes
+        between the two writes, the next agent still recognises the old shares and the new shares as the
+        agent's own.
 
         :return: the definition after the writes.
         """
@@ -545,7 +550,7 @@ class DomainTuning:
         self._domain.setMemoryParameters({SOFT_LIMIT: limit}, self._affect_flag(persistent))
 
     def note_items(self, has: DomainDefinition, items: Iterable[str]) -> DomainDefinition:
-        """Note these items as the agent's in the metadata, and return the changed definition."""
+        """Note in the metadata that the agent wrote these items; return the changed definition."""
         return self._write_note(replace(has, own=has.own_pins, own_items=has.own_items.union(items)))
 
     def set_blockio(self, items: Mapping[str, Item], persistent: bool) -> None:
@@ -561,7 +566,7 @@ class DomainTuning:
         return flag
 
     def _write_note(self, has: DomainDefinition) -> DomainDefinition:
-        """Write the agent's note into the metadata of the definition, with ``own`` as the only pins."""
+        """Write the agent's note into the definition's metadata; it names the pins in ``has.own`` only."""
         kind = self._libvirt.VIR_DOMAIN_METADATA_ELEMENT
         text = note_element(has.noted, has.own or (), has.own_items)
         self._domain.setMetadata(kind, text, PREFIX, NAMESPACE, self._affect_flag(has.persistent))
@@ -574,7 +579,7 @@ class DomainTuning:
     def _bind_memory(self, has: MemoryBinding, nodes: frozenset[int], flag: int) -> None:
         change: dict[str, Any] = {"numa_nodeset": cpuset.format(nodes)}
         # While the domain runs, libvirt refuses a mode other than the present one. So the mode is set only if
-        # there is none.
+        # the domain has no mode yet.
         if not has.mode:
             change["numa_mode"] = self._libvirt.VIR_DOMAIN_NUMATUNE_MEM_RESTRICTIVE
         self._domain.setNumaParameters(change, flag)

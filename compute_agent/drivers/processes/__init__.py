@@ -10,6 +10,6 @@ Parts:
 - :mod:`~compute_agent.drivers.processes.guest_cgroup`: compares the cgroup of a guest with its settings.
 
 Order of calls at a start: ``create_guest`` starts a held process, moves it into its cgroup and records it.
-The agent's worker pins the held process. ``release`` lets it run the guest's program. If the agent crashes in
-between, no program is left running: the held process ends with the agent.
+The agent's worker pins the held process. ``release`` lets it run the guest's program. If the agent crashes
+before ``release``, no program is left running: the held process ends with the agent.
 """

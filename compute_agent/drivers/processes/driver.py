@@ -1,9 +1,10 @@
 """The driver of guests that are plain processes.
 
 The agent starts a guest in a session of its own, or adopts it by the pid of a process or the folder of a
-cgroup v2 group. A guest outlives the agent. The pid and the start time identify a guest, so a later process
-with the same pid is not mistaken for it. Guests are pinned by scheduler affinity (sched_setaffinity(2)).
-Where the agent may write to a cgroup v2 group, each guest has a group of its own below this group.
+cgroup v2 group. A guest outlives the agent. The pid and the start time identify a guest, so the agent does
+not mistake a later process with the same pid for the guest. Guests are pinned by scheduler affinity
+(sched_setaffinity(2)). If the option ``[cgroup] root`` names a cgroup v2 group that the agent can write to,
+each guest has a group of its own below that group.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from compute_agent.model.resource import BlockIo
 LOG = logging.getLogger(__name__)
 
 _POLL_SECONDS: Final = 0.02
-# A process in an uninterruptible wait, as for a disk, does not end by SIGKILL before the wait is over.
+# SIGKILL does not end a process in an uninterruptible wait, such as for a disk, before the wait is over.
 _KILL_SECONDS: Final = 10.0
 
 
 class ProcessDriver(UndividedThreads):
-    """The driver of process guests with records in one folder. The agent started or adopted each guest."""
+    """The driver of process guests, which the agent starts or adopts and records in one folder."""
 
     name = DRIVER
 
@@ -50,8 +51,8 @@ class ProcessDriver(UndividedThreads):
         :param folder: the folder of records, made if absent.
         :param groups: the delegated group, below which each guest gets a group; None means that guests have
             no groups.
-        :param look_only: whether the driver changes nothing on disk.
-        :raises UnsafeFileError: other users may write to the folder.
+        :param look_only: whether the driver only reads, and changes nothing on disk.
+        :raises UnsafeFileError: other users can write to the folder.
         :raises OSError: the folder cannot be used.
         """
         self._groups = groups
@@ -108,9 +109,9 @@ class ProcessDriver(UndividedThreads):
         environment: Mapping[str, str] | None = None,
         declared: Sequence[str] = (),
     ) -> Guest:
-        """Start the process of a new guest, and hold it before its first instruction.
+        """Start the process of a new guest, and hold it before the guest's program runs.
 
-        Later, release() lets the process run and discard() ends it.
+        Later, release() lets the guest's program run, or discard() ends the process.
 
         :param environment: environment variables in addition to the fixed ones of every guest.
         :param declared: the names of the settings that the request contained.
@@ -138,8 +139,8 @@ class ProcessDriver(UndividedThreads):
         record = ProcessRecord(
             guest_uuid, name, identity, settings, tuple(command), log=log, declared=tuple(declared)
         )
-        # The record names the group, so the group is made first. If the agent crashes in between, an empty
-        # group is left, because the held process ends with the agent.
+        # The record names the group, so the group is made before the record is saved. If the agent crashes
+        # between the two, an empty group is left, because the held process ends with the agent.
         try:
             if self._groups is not None and self._groups.make_group(guest_uuid).process_ids():
                 # The refusal is raised as an OSError, so that the code below handles it like a refusal of the
@@ -158,7 +159,8 @@ class ProcessDriver(UndividedThreads):
             launch.release(self._table.child_process(guest.uuid))
         except BrokenPipeError as error:
             raise DriverError(f"guest {guest} was killed before it began") from error
-        # From now on the end of the process is the end of a guest; before, discard() handled its end.
+        # From now on the end of the process is the end of a guest. Until now, only discard() could end the
+        # held process.
         self._table.watch_ending(self._table.known_record(guest.uuid))
 
     def discard(self, guest: Guest) -> None:
@@ -179,8 +181,8 @@ class ProcessDriver(UndividedThreads):
     ) -> Guest:
         """Make a running process, or all processes of a cgroup v2 group, a guest.
 
-        If guests have groups, the processes move into a new group, so that the agent changes no values in
-        another program's group.
+        If guests have groups, the processes move from their present group into a new group. Thus the agent
+        changes no values in another program's group.
 
         :raises DriverError: the process cannot be a guest, or cannot be recorded.
         """
@@ -203,11 +205,12 @@ class ProcessDriver(UndividedThreads):
             adopted=True,
             whole_group=source is not None,
             declared=tuple(declared),
-            # The path is read before the process moves: afterwards /proc shows the group that the agent made.
+            # The path is read before the process moves, because afterwards /proc shows the group that the
+            # agent made.
             origin_cgroup=procfs.cgroup_path(identity.pid),
         )
-        # The record names the group, so the processes move first. If the agent crashes in between, the group
-        # can be adopted again.
+        # The record names the group, so the processes move before the record is saved. If the agent crashes
+        # between the two, the group can be adopted again.
         try:
             record = self._move_to_group(record, source)
             self._table.add(record)
@@ -240,11 +243,12 @@ class ProcessDriver(UndividedThreads):
                         f"guest {guest} does not end {_KILL_SECONDS:g} s after SIGKILL: it still waits in"
                         " the kernel"
                     )
-                # The signal is sent in each turn, because a process of the guest may have forked meanwhile.
+                # The signal is sent in each pass of the loop, because a process of the guest may have forked
+                # since the last pass.
                 _signal_guest(record, signal.SIGKILL)
                 time.sleep(_POLL_SECONDS)
-        # The end is handled here, so that the guest is no longer listed when this returns. The watch thread
-        # may have handled it before.
+        # The end is handled here, so that the guest is no longer listed when stop() returns. GuestGoneError
+        # means that the watch thread has already handled the end.
         with contextlib.suppress(GuestGoneError):
             self._table.handle_end(self._table.known_record(guest.uuid))
 
@@ -260,9 +264,9 @@ class ProcessDriver(UndividedThreads):
     def _move_to_group(self, record: ProcessRecord, source: GuestCgroup | None = None) -> ProcessRecord:
         """Move the processes of a guest into its own group.
 
-        :param source: the group from which all processes move; None means only the main process and its
+        :param source: the group from which all processes move; None means that only the main process and its
             descendants move.
-        :return: the record with the new group; unchanged where guests have no groups.
+        :return: the record with the new group; unchanged if guests have no groups.
         :raises OSError: a process cannot be moved.
         """
         if self._groups is None:
@@ -272,7 +276,7 @@ class ProcessDriver(UndividedThreads):
             group.take_processes(source)
         else:
             for pid in procfs.descendants_of(record.identity.pid):
-                # Parents are moved first, so that children that they make meanwhile start in the group.
+                # Parents are moved first, so that children that are made during the loop start in the group.
                 group.add(pid)
         return replace(record, cgroup=str(group.folder))
 
@@ -322,7 +326,7 @@ class ProcessDriver(UndividedThreads):
         return guest.cgroup
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
-        """The kernel thread ids of the guest's processes now."""
+        """The ids of all threads of the guest's processes at this moment."""
         return frozenset().union(*self._list_threads(guest)[0].values())
 
     def recent_threads(self, guest: Guest) -> frozenset[int]:
@@ -376,12 +380,13 @@ class ProcessDriver(UndividedThreads):
                 )
                 self._move_to_group(record)
             # The cpuset is written first: the kernel then moves all threads at once, and new processes start
-            # within it. The affinity is set, too, because tools show it and the cpuset may be missing.
+            # within it. The affinity is set, too, because tools show it, and because a guest without a group
+            # has no cpuset.
             if record.own_group is not None:
                 record.own_group.confine_cpus(wanted)
             seen: set[int] = set()
-            # The loop ends when a pass finds no new process, because a process may fork while others are
-            # pinned.
+            # The loop ends when a pass finds no new process, because a process may fork while other processes
+            # are pinned.
             while fresh := [
                 pid for pid in _guest_threads(self._table.running_record(guest.uuid))[0] if pid not in seen
             ]:
@@ -395,18 +400,18 @@ class ProcessDriver(UndividedThreads):
         return changed
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
-        """Weight and quota of the guest's group if they differ from ``wanted``, otherwise None.
+        """The CPU limits of the guest's group if they differ from ``wanted``, otherwise None.
 
         :raises DriverError: ``wanted`` has a quota, and the guest has no group.
         """
         return guest_cgroup.other_limits(guest, self._group_of(guest), wanted)
 
     def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
-        """Write weight and quota of the guest's group where they differ, and read them back."""
+        """Write those limits of the guest's group that differ from ``wanted``, and read them back."""
         return guest_cgroup.limit_cpu(guest, self._group_of(guest), wanted)
 
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
-        """Messages about limits in ``wanted`` that this kernel, or a guest without a group, cannot have."""
+        """Messages about limits in ``wanted`` that the kernel lacks, or that need a group of the guest."""
         return guest_cgroup.missing_limits(self._group_of(guest), wanted)
 
     def _check_running(self, guest: Guest) -> None:
@@ -428,8 +433,8 @@ class ProcessDriver(UndividedThreads):
         The kernel then moves the memory. The memory of a guest without a group stays on its nodes.
         """
         group = self._group_of(guest)
-        # The warning is logged once for all guests, because the reason is the same and a host may have
-        # hundreds of guests.
+        # The warning is logged once for all guests, because the reason is the same for all, and a host can
+        # have hundreds of guests.
         if wanted and not self._warned_of_memory and (group is None or group.memory_nodes() is None):
             self._warned_of_memory = True
             LOG.warning(
@@ -449,22 +454,25 @@ class ProcessDriver(UndividedThreads):
         return memory_limits.huge_page_use(self._group_of(guest))
 
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
-        """Limits of the guest's group and processes; None if they are the ``wanted`` ones."""
+        """The limits of the guest's group and processes; None if they agree with the ``wanted`` limits."""
         record = self._table.running_record(guest.uuid)
         pids, wanted = self._recent_list(guest)[0], self._scores.without_refused(guest, wanted)
         todo = memory_limits.differing_limits(record.own_group, pids, wanted, _own_limits(record))
         return memory_limits.present_limits(record.own_group, pids, wanted) if todo else None
 
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
-        """Note in the record that limits are the agent's, write the differing ones, read them back."""
+        """Write the limits that differ from ``wanted``, and read them back.
+
+        Before that, the driver notes in the guest's record which limits are the agent's.
+        """
         record = self._table.running_record(guest.uuid)
         pids, wanted = list(_guest_threads(record)[0]), self._scores.without_refused(guest, wanted)
         todo = memory_limits.differing_limits(record.own_group, pids, wanted, _own_limits(record))
         if not todo:
             return False
         try:
-            # The note comes before the writes: if the agent crashes in between, the next agent still knows
-            # the values as its own.
+            # The limits are noted before they are written. If the agent crashes between the two, the next
+            # agent still knows the values as its own.
             self._table.note_limits(guest.uuid, todo)
             for name, amount in todo.items():
                 if name != memory_limits.OOM_SCORE and record.own_group is not None:
@@ -489,12 +497,15 @@ class ProcessDriver(UndividedThreads):
         return "; ".join(f"{name} has not {line}" for name, line in todo)
 
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
-        """Note in the record that files are the agent's, write the differing lines, read them back."""
+        """Write the lines that differ from ``wanted``, and read them back.
+
+        Before that, the driver notes in the guest's record which files the agent writes.
+        """
         todo = self._blockio_writes(guest, wanted)
         group = self._group_of(guest)
         if not todo or group is None:
             return False
-        name = line = ""  # Set for the error message, in case the note fails before the first write.
+        name = line = ""  # The error message needs values, in case the note fails before the first write.
         try:
             self._table.note_limits(guest.uuid, {name for name, _ in todo})
             for name, line in todo:
@@ -506,7 +517,7 @@ class ProcessDriver(UndividedThreads):
         return True
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
-        """Messages about parts of ``wanted`` that this kernel, or a guest without a group, cannot have."""
+        """Messages about parts of ``wanted`` that the kernel lacks, or that need a group of the guest."""
         return guest_cgroup.missing_parts(self._group_of(guest), wanted)
 
     def _blockio_writes(self, guest: Guest, wanted: BlockIo | None) -> list[tuple[str, str]]:
@@ -522,13 +533,18 @@ class ProcessDriver(UndividedThreads):
 
         :raises GuestGoneError: the guest has ended.
         """
-        # For a guest without a group no process is checked, which saves a read of /proc.
+        # For a guest without a group, the check whether its process runs is left out. This saves a read of
+        # /proc.
         record = self._table.known_record(guest.uuid)
         return self._table.running_record(guest.uuid).own_group if record.cgroup else None
 
 
 def _signal_guest(record: ProcessRecord, number: signal.Signals) -> None:
-    """Send a signal to the process group of a started guest, an adopted process, or an adopted cgroup."""
+    """Send a signal to the processes of a guest.
+
+    For a started guest these are its process group, for an adopted process the process alone, and for an
+    adopted cgroup all its processes.
+    """
     if record.whole_group:
         targets = record.member_pids()
     else:
@@ -536,8 +552,8 @@ def _signal_guest(record: ProcessRecord, number: signal.Signals) -> None:
     for pid in targets:
         # The process may have ended since the list was made.
         with contextlib.suppress(ProcessLookupError):
-            # A started guest leads its own process group. An adopted process may be in the group of a shell
-            # or a service, which must not be stopped with it.
+            # A started guest leads its own process group. An adopted process can be in the process group of a
+            # shell or a service, which must not be stopped together with the guest.
             if record.adopted:
                 os.kill(pid, number)
             else:
@@ -557,7 +573,10 @@ def _guest_threads(record: ProcessRecord) -> tuple[dict[int, frozenset[int]], bo
 
 
 def _own_limits(record: ProcessRecord) -> frozenset[str]:
-    """The limits that the agent may change: those in the guest's record, and the score of a started guest."""
+    """The limits that the agent is allowed to change.
+
+    These are the limits in the guest's record, and the score of a started guest.
+    """
     own = frozenset(record.limits)
     # The score of a started guest comes from no other program: the guest inherits the score that the agent's
     # unit sets.
@@ -566,5 +585,5 @@ def _own_limits(record: ProcessRecord) -> frozenset[str]:
 
 def _process_cpus(settings: CpuSettings) -> frozenset[int]:
     """The CPUs for all threads of a process, which has no guest CPUs."""
-    # A confined guest may have emulator CPUs only.
+    # A confined guest can have emulator CPUs only.
     return settings.cpus or settings.emulator_cpus

@@ -5,7 +5,7 @@ file that the agent wrote is corrected if it changes, and removed when it is no 
 a group has none of these values.
 
 This module decides what to write; :mod:`compute_agent.drivers.cgroup` reads and writes the files. The module
-is separate from the process driver, so its decisions can be read and tested without processes.
+is separate from the process driver, so that its decisions can be tested without processes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from compute_agent.model.resource import DEFAULT_WEIGHT, BlockIo, DeviceRates
 MAX: Final = "io.max"
 LATENCY: Final = "io.latency"
 WEIGHTS: Final = {"io.weight": 10_000, "io.bfq.weight": 1000}
-"""The files for the block I/O weight and the highest weight that each file accepts: one file of io.cost, one
-of the scheduler bfq.
+"""The files for the block I/O weight, with the highest weight that each file accepts. io.cost reads the first
+file, and the scheduler bfq reads the second.
 """
 
 _KEYS: Final = ("rbps", "wbps", "riops", "wiops")
@@ -40,7 +40,7 @@ def pending_writes(
     :param wanted: the settings that the guest should have; None means the kernel's defaults.
     :param noted: the files that the agent has already written.
     """
-    # Other files are not read, because any value in them is another program's.
+    # Other files are not read, because any value in them belongs to another program.
     goal = wanted or BlockIo()
     todo = list(_weight_writes(group, goal, noted))
     if goal.rates or MAX in noted:
@@ -70,7 +70,7 @@ def missing_parts(group: GuestCgroup | None, wanted: BlockIo) -> list[str]:
 
 
 def _weight_writes(group: GuestCgroup, goal: BlockIo, noted: Collection[str]) -> Iterator[tuple[str, str]]:
-    # Both files, because the I/O scheduler of each device decides which one takes effect.
+    # Both files are written, because the I/O scheduler of each device decides which file takes effect.
     for name, most in WEIGHTS.items():
         if goal.weight is None and name not in noted:
             continue
@@ -79,7 +79,7 @@ def _weight_writes(group: GuestCgroup, goal: BlockIo, noted: Collection[str]) ->
             continue
         has = next((int(line.split()[-1]) for line in text.splitlines() if line.startswith("default")), None)
         wanted = min(DEFAULT_WEIGHT if goal.weight is None else goal.weight, most)
-        # A default weight may be overwritten, because it does not come from another program.
+        # A default weight is overwritten, because it does not come from another program.
         if has != wanted and (name in noted or has in (None, DEFAULT_WEIGHT)):
             yield name, f"default {wanted}"
 
@@ -154,7 +154,7 @@ def limit_cpu(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> boo
 def other_nodes(group: GuestCgroup | None, wanted: frozenset[int]) -> frozenset[int] | None:
     """The NUMA nodes of the group if they differ from ``wanted``; None if they agree or cannot be set.
 
-    :param wanted: the NUMA nodes; empty means all nodes that the group could have.
+    :param wanted: the NUMA nodes; empty means all nodes that the parent group allows.
     """
     has = None if group is None else group.memory_nodes()
     if group is None or has is None or has == wanted:

@@ -29,7 +29,7 @@ _OUTSIDE: Final = 0
 
 
 def adoptable_process(pid: int) -> ProcessIdentity:
-    """Check that the process with this pid can be a guest, and return the identity of the process.
+    """Check that the process with this pid can become a guest, and return the identity of the process.
 
     :raises DriverError: there is no such process, or it is process 1, the agent or a kernel thread.
     """
@@ -60,7 +60,7 @@ def adoptable_group(
             f"group {folder} cannot be a guest: guests have no groups of their own here ([cgroup] root)"
         )
     try:
-        # Symbolic links are resolved first, so that none leads past the checks below.
+        # Symbolic links are resolved first, so that the checks below see the real path.
         group = GuestCgroup(folder.resolve(strict=True))
         same_system = group.folder.stat().st_dev == groups.folder.stat().st_dev
     except OSError as error:
@@ -91,8 +91,8 @@ def _find_objection(group: GuestCgroup, groups: CgroupRoot, guests: Collection[s
         return "it is not a group of cgroup v2"
     if root.is_relative_to(folder):
         return f"it holds all guests ([cgroup] root is {root})"
-    # A group of an unknown guest was left by an agent that crashed during an adoption, and may be adopted
-    # again.
+    # A group of an unknown guest was left by an agent that crashed during an adoption. Such a group can be
+    # adopted again.
     if (owner := groups.owner_of(folder)) in guests:
         return f"it belongs to guest {owner} already"
     if folder.name.endswith(".slice"):
@@ -112,8 +112,8 @@ def _find_objection(group: GuestCgroup, groups: CgroupRoot, guests: Collection[s
 GUEST_VARIABLE: Final = "COMPUTE_AGENT_GUEST"
 """The environment variable with the uuid of a guest.
 
-When a guest has ended, the agent kills processes with this variable that are younger than the guest. Any
-process can set any variable, so the agent concludes nothing else from it.
+When a guest has ended, the agent kills processes with this variable, unless they are older than the guest.
+Any process can set any variable, so the agent concludes nothing else from it.
 """
 
 VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z", re.ASCII)
@@ -122,8 +122,8 @@ VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z", re.ASCII)
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # The child waits for a line on its standard input before it becomes the guest's program. If the agent dies
-# first, the read meets the end of the pipe and the child ends, so no guest runs before it is recorded and
-# pinned. exec keeps the pid, and </dev/null closes the pipe for the guest.
+# first, the child reads the end of the pipe and ends, so no guest runs before it is recorded and pinned.
+# ``exec`` keeps the pid, and </dev/null closes the pipe for the guest.
 _HOLD: Final = 'read -r go && exec "$@" </dev/null'
 
 
@@ -134,7 +134,7 @@ def guest_environment(guest_uuid: str, wanted: Mapping[str, str]) -> dict[str, s
         entry = pwd.getpwuid(user)
         name, home, shell = entry.pw_name, entry.pw_dir, entry.pw_shell
     except KeyError:
-        # A user without an entry in the user database, as in a container.
+        # The user has no entry in the user database, as happens in a container.
         name, home, shell = str(user), "/", ""
     # The uuid comes last, so that a request cannot give a guest the variable of another guest.
     return {
@@ -170,13 +170,13 @@ def start_held(
 ) -> subprocess.Popen[bytes]:
     """Start the process of a guest in a session of its own, held until release().
 
-    The guest does not inherit the limit that the unit sets on the agent's own memory (LimitDATA=).
+    The guest does not inherit the limit that the agent's unit sets on the agent's memory (LimitDATA=).
 
     :param output: the file descriptor for the guest's standard output and error.
     :raises OSError: the process cannot be started.
     """
-    # In a session of its own, signals to the agent's process group do not reach the guest, and processes that
-    # it leaves behind can be found by the session.
+    # In a session of its own, the guest gets no signals to the agent's process group. The session also
+    # identifies processes that the guest leaves behind.
     child = subprocess.Popen(
         ["/bin/sh", "-c", _HOLD, "compute-agent-guest", *command],
         stdin=subprocess.PIPE,
@@ -195,7 +195,7 @@ def start_held(
 
 
 def end_held(child: subprocess.Popen[bytes]) -> None:
-    """End a held process, which maybe has ended, before it runs the program; read its status."""
+    """End a held process, unless it has ended already, and read its exit status."""
     child.kill()
     child.wait()
     assert child.stdin is not None  # start_held() opened it; the assertion is for the type checker.

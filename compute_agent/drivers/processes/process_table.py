@@ -1,7 +1,7 @@
-"""The table of process guests, in memory and on disk, which notices the ends of guests through pidfd_open(2).
+"""The table of process guests, in memory and on disk, and the watch for their ends through pidfd_open(2).
 
-The table is separate from the process driver because it has its own lock and thread. The driver asks the
-table for records, and changes the kernel's settings without the table's lock. Each change of a record is
+The table is separate from the process driver because it has its own lock and thread. The driver gets records
+from the table, and changes settings in the kernel without the table's lock. Each change of a record is
 written to disk before it takes effect in memory.
 """
 
@@ -62,20 +62,20 @@ class PidWatch(Generic[Key]):
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._closed = False
         self._watched: dict[int, tuple[int, select.poll]] = {}
-        """By pid, the pidfd of each watched process, with a poll object that tells whether the process has
-        ended.
+        """The watched processes by pid: the pidfd of each, and a poll object that tells whether the process
+        has ended.
         """
         self._thread = start_thread(PIDWATCH_THREAD, self._run)
 
     def add(self, key: Key, process: ProcessIdentity) -> bool:
-        """Watch a process. Return False if it is gone already; ``ended`` is then not called."""
+        """Watch a process; return whether it was still there. If not, ``ended`` is not called."""
         pid = process.pid
         try:
             descriptor = os.pidfd_open(pid)
         except ProcessLookupError:
             return False
-        # pidfd_open() takes the process that has the pid at that moment. Only a check after it proves that it
-        # is the right one. A zombie has the identity None; its end is seen at once.
+        # pidfd_open() opens the process that has the pid at that moment. Only a check after the call proves
+        # that this is the right process. A zombie has the identity None; the watch notices its end at once.
         if procfs.identify_process(pid) not in (process, None):
             os.close(descriptor)
             return False
@@ -102,7 +102,7 @@ class PidWatch(Generic[Key]):
                 return
             self._closed = True
         os.write(self._wake_write, b"x")
-        # A listener may close the driver from the watch's thread, and a thread cannot join itself.
+        # A listener that runs in the watch's thread may close the driver, and a thread cannot join itself.
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -134,13 +134,13 @@ class PidWatch(Generic[Key]):
             self._selector.close()
 
 
-# Seconds between a kill and the next search for processes that are left.
+# Seconds between a kill and the next search for processes that still run.
 _KILL_PAUSE: Final = 0.02
 
 
 MAX_ENDINGS: Final = 64
 """The number of ended guests for which the exit status is kept. Commands ask for the exit status within a
-second of the guest's end, so a few are enough.
+second of the guest's end, so the agent keeps only a few.
 """
 
 ENDING_PAUSE: Final = 0.01
@@ -148,7 +148,7 @@ ENDING_PAUSE: Final = 0.01
 
 
 class ProcessTable:
-    """The guests of one store of records. Methods may be called from any thread."""
+    """The guests of one store of records. Any thread is allowed to call the methods."""
 
     def __init__(self, store: RecordStore, look_only: bool = False) -> None:
         """Take over the recorded guests that still run, and remove records and groups of ended guests.
@@ -215,7 +215,7 @@ class ProcessTable:
                 raise DriverError(f"guest {guest_uuid} exists already")
 
     def forbid_lost(self, guest_uuid: str) -> None:
-        """Check that there is no unusable record of this uuid, because that guest may still run.
+        """Check that there is no unusable record of this uuid, because the recorded guest may still run.
 
         :raises DriverError: there is such a record.
         """
@@ -235,7 +235,7 @@ class ProcessTable:
                     raise DriverError(f"pid {pid} {belongs} guest {guests[ancestor]} already")
 
     def add(self, record: ProcessRecord, child: subprocess.Popen[bytes] | None = None) -> None:
-        """Add a guest, on disk first. Its end is not watched yet.
+        """Add a guest, on disk and then in memory. The guest's end is not watched yet.
 
         :param child: the process of the guest, if this agent started it.
         :raises OSError: the record cannot be written, and the guest is not added.
@@ -279,7 +279,11 @@ class ProcessTable:
             return list(self._records.values())
 
     def current_record(self, guest_uuid: str) -> ProcessRecord | None:
-        """The record of a running guest, a whole group's with its oldest process; None if it has ended."""
+        """The record of a running guest; None if the guest has ended.
+
+        If the main process of a guest that is a whole group has ended, the oldest process of the group takes
+        its place in the record.
+        """
         with self._lock:
             record = self._records.get(guest_uuid)
             if record is None or self._is_running(record.identity):
@@ -304,15 +308,15 @@ class ProcessTable:
         return record
 
     def _is_running(self, identity: ProcessIdentity) -> bool:
-        """Whether a process runs, by a poll if it is watched, which is cheaper than /proc."""
+        """Whether a process runs. A watched process is polled, because a read of /proc costs more."""
         return (self._watch is not None and self._watch.is_running(identity.pid)) or procfs.is_alive(identity)
 
     def note_limits(self, guest_uuid: str, names: Collection[str]) -> ProcessRecord:
-        """Note the files of limits that the agent is about to write in the guest's record, on disk first.
+        """Note in the guest's record, on disk first, the files with limits that the agent is about to write.
 
-        If the agent crashes between note and write, the next agent corrects or removes the value as its own.
-        If the note came after the write, a crash could leave a value that looks like another program's for
-        ever.
+        If the agent crashes between the note and the write, the next agent corrects or removes the value as
+        its own. If the note came after the write, a crash could leave a value that seems to belong to another
+        program for ever.
 
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: the note cannot be written.
@@ -352,14 +356,20 @@ class ProcessTable:
         return record
 
     def is_alive(self, record: ProcessRecord) -> bool:
-        """Whether the main process, or any of a group, runs; an ended child's status is read, too."""
+        """Whether the guest runs: its main process, or any process of a guest that is a whole group.
+
+        The function also reads the exit status of an ended child of the agent.
+        """
         self._reap_child(record.uuid)
         return procfs.is_alive(record.identity) or (record.whole_group and bool(record.member_pids()))
 
     # Guests that end
 
     def handle_end(self, record: ProcessRecord) -> None:
-        """Remove record and group of an ended guest, and report the end, once among several threads."""
+        """Remove record and group of an ended guest, and report its end.
+
+        If several threads call this for one guest, only the first call reports the end.
+        """
         if record.whole_group and self.current_record(record.uuid) is not None:
             return
         with self._lock:
@@ -393,13 +403,13 @@ class ProcessTable:
             if record is not None and record.identity.pid == guest.pid:
                 if self.is_alive(record):
                     return ""
-                # The process has ended, and handle_end() in another thread has not come to it yet.
+                # The process has ended, and handle_end() has not yet run for it in another thread.
                 status = self._reap_child(guest.uuid)
                 return "" if status is None else describe_status(status)
             return self._endings.get((guest.uuid, guest.pid), "")
 
     def forget_guest(self, record: ProcessRecord) -> None:
-        """Remove record and group of an ended guest; the next agent removes a record that stays."""
+        """Remove record and group of an ended guest. If the record stays, the next agent removes it."""
         with self._lock:
             self._records.pop(record.uuid, None)
             self._children.pop(record.uuid, None)
@@ -414,7 +424,7 @@ class ProcessTable:
 
     def _reap_child(self, guest_uuid: str) -> int | None:
         """The exit status of an ended child; None if the guest runs or is no child of the agent."""
-        # The call is locked, because the second of two threads that call Popen.poll() at once gets None.
+        # The lock is held, because if two threads call Popen.poll() at once, the second thread gets None.
         with self._lock:
             child = self._children.get(guest_uuid)
             # An ended child stays a zombie until its status is read, and keeps its pid and its group busy.
@@ -449,10 +459,10 @@ def describe_unusable(it: UnusableRecord) -> str:
 
 
 def _end_leftovers(record: ProcessRecord) -> None:
-    """Kill the processes that an ended guest left behind, because they would go on using its CPUs."""
+    """Kill the processes that an ended guest left behind, because they would continue to use its CPUs."""
     # Leftovers in a group are killed when the group is removed. Processes of an adopted guest belong to the
-    # program that started them. After a reboot no process of the guest is left, and other processes have its
-    # pids.
+    # program that started them. After a reboot no process of the guest is left, and other processes may have
+    # the pids.
     if record.cgroup or record.adopted or record.identity.boot_id != procfs.boot_id():
         return
     killed: set[int] = set()
@@ -462,7 +472,8 @@ def _end_leftovers(record: ProcessRecord) -> None:
         if not left:
             return
         for pid in left:
-            # A process of another user stays, and the message below names it.
+            # The agent is not allowed to kill a process of another user. Such a process stays, and the
+            # message below names it.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         for pid in left - killed:
@@ -477,8 +488,8 @@ def _end_leftovers(record: ProcessRecord) -> None:
 def _find_leftovers(record: ProcessRecord) -> set[int]:
     """The pids of processes in the guest's session, or with the guest's variable in other sessions."""
     leader = record.identity.pid
-    # None of them if a process with the leader's pid lives: the kernel does not reuse a pid while its session
-    # exists, so this is another session.
+    # If a process with the leader's pid lives, the guest's session has no members: the kernel does not reuse
+    # a pid while its session exists, so the present session is another one.
     found = set(procfs.session_members(leader)) if procfs.identify_process(leader) is None else set()
     for pid in procfs.all_pids():
         if pid != os.getpid() and procfs.has_variable(pid, GUEST_VARIABLE, record.uuid):

@@ -2,7 +2,8 @@
 
 A record, ``UUID.json``, corresponds to the definition of a domain. Records are separate from the agent's
 state file, so the loss of either does not lose the guests. A record is written before the guest's program
-runs. Only a record makes a process a guest, because the agent trusts no claim of a process about itself.
+runs. A process is a guest only if there is a record of it, because the agent does not trust what a process
+says about itself.
 
 The output of a guest is ``UUID.log``. A log without a record belongs to a guest that has ended. Its
 modification time is the time of the guest's end (see :meth:`RecordStore.remove`) or of its last output. Logs
@@ -51,7 +52,8 @@ LOG_SUFFIX: Final = ".log"
 RECORD_SUFFIX: Final = ".json"
 
 GRACE_SECONDS: Final = 60.0
-"""Seconds for which a log without a record always stays, because the guest may be about to be recorded."""
+"""Seconds for which a log without a record always stays, because a starting guest has a log before it has a
+record."""
 
 
 TAIL_BYTES: Final = 1 << 20
@@ -72,14 +74,14 @@ class EndedLog:
 
 
 def choose_logs(logs: Iterable[EndedLog], now: float, retention: float, max_bytes: int) -> list[EndedLog]:
-    """The logs to remove: all logs older than ``retention``, and the oldest others above ``max_bytes``.
+    """The logs to remove: all logs older than ``retention``, and then the oldest ones above ``max_bytes``.
 
     :param now: the present time in seconds since the epoch.
     :param retention: the seconds for which a log is kept after the guest's end.
     :param max_bytes: the maximum number of bytes of all kept logs together.
     """
     chosen, taken = [], 0
-    # The youngest logs come first, so that the oldest ones exceed the total size.
+    # The youngest logs come first, so that the oldest logs are those that exceed the total size.
     for log in sorted(logs, key=lambda one: one.ended, reverse=True):
         taken += log.size
         age = now - log.ended
@@ -116,9 +118,9 @@ class GuestLogs:
     """Keeps the logs of guests from filling the file system that also contains the agent's state.
 
     Guests write their logs themselves, whether the agent runs or not. Guests open their logs with O_APPEND,
-    so the agent can shorten a log in place. Output that a guest writes at that moment may be lost. Logs of
-    ended guests are shortened, too: a guest may end because it filled the disk, and its log would keep the
-    disk full.
+    so the agent can shorten a log in place. Output that a guest writes at that moment can be lost. Logs of
+    ended guests are shortened, too: a guest perhaps ended because its log filled the disk, and the log would
+    keep the disk full.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -143,8 +145,8 @@ class GuestLogs:
     def _shorten_large(self, log: os.DirEntry[str], max_bytes: int) -> None:
         guest_uuid = log.name.removesuffix(LOG_SUFFIX)
         try:
-            # The size is checked first, because this runs each second for each guest, and most logs are
-            # small.
+            # The size is checked first, because the function runs each second for each guest, and most logs
+            # are small.
             if log.stat(follow_symlinks=False).st_size <= max_bytes or not is_uuid(guest_uuid):
                 return
             if (removed := _shorten_log(Path(log.path), max_bytes)) > 0:
@@ -178,8 +180,8 @@ def _shorten_log(path: Path, max_bytes: int) -> int:
         # at once.
         start = max(0, size - min(TAIL_BYTES, max_bytes // 2))
         tail = os.pread(descriptor, size - start, start)
-        # The file is truncated before the tail is written, because a full disk may have no room for the file
-        # and the tail. If the agent crashes in between, the tail is lost.
+        # The file is truncated before the tail is written, because a full disk has no room for the whole file
+        # and the tail. If the agent crashes between the two, the tail is lost.
         os.ftruncate(descriptor, 0)
         os.write(descriptor, b"[compute-agent removed %d bytes]\n" % start + tail)
         # The modification time of an ended guest's log is the time of its end.
@@ -199,7 +201,8 @@ def _ended_logs(folder: Path) -> Iterator[EndedLog]:
         path = folder / name
         with contextlib.suppress(FileNotFoundError):
             status = path.lstat()
-            # The agent makes regular files only. Anything else with that name is not the agent's and stays.
+            # The agent makes regular files only. Anything else with such a name does not belong to the agent,
+            # and stays.
             if stat.S_ISREG(status.st_mode):
                 yield EndedLog(path, status.st_size, status.st_mtime)
 
@@ -207,7 +210,8 @@ def _ended_logs(folder: Path) -> Iterator[EndedLog]:
 DRIVER: Final = "process"
 """The name of the driver of process guests, in ``[guests] drivers`` and in documents."""
 
-# Of a record with a higher format number, only the known fields are read; it is never written.
+# The agent reads only the known fields of a record with a higher format number, and never writes such a
+# record.
 _FORMAT: Final = 1
 
 T = TypeVar("T")
@@ -217,16 +221,16 @@ T = TypeVar("T")
 class ProcessRecord:
     """The record of a process guest: its identity, its process, its settings, and how it was made.
 
-    :ivar adopted: whether another program started the guest. The other program is its parent and reads its
-        exit status.
+    :ivar adopted: whether another program started the guest. The other program is the parent of the process
+        and reads its exit status.
     :ivar log: the path of the file with the guest's output.
     :ivar cgroup: the path of the guest's own cgroup v2 group; empty if the guest has no group of its own.
-    :ivar whole_group: whether the guest lives until the last process of its group ends. If not, it ends with
-        its main process.
+    :ivar whole_group: whether the guest lives until the last process of its group ends. Otherwise the guest
+        ends with its main process.
     :ivar limits: the cgroup files, and ``oom_score_adj``, that the agent has written.
     :ivar newer: whether a later release wrote the record. Fields that this release does not know are missing.
-    :ivar declared: the names of the settings that the request for the guest contained, even with default
-        values.
+    :ivar declared: the names of the settings that the request for the guest contained, including settings
+        with their default value.
     :ivar origin_cgroup: the cgroup of an adopted process before its adoption.
     """
 
@@ -298,7 +302,7 @@ class RecordStore:
 
         :param look_only: whether the store makes, saves and removes nothing.
         :raises OSError: the folder cannot be made.
-        :raises UnsafeFileError: other users may write there.
+        :raises UnsafeFileError: other users can write there.
         """
         self.folder = folder
         self._look_only = look_only
@@ -306,7 +310,7 @@ class RecordStore:
             secure_folder(folder)
 
     def save(self, record: ProcessRecord) -> None:
-        """Write a record, durably. An unusable file with the same name is first moved aside.
+        """Write a record to disk, durably. An unusable file with the same name is first moved aside.
 
         :raises OSError: the record cannot be written, or a later release wrote the existing record, which
             then stays.
@@ -335,10 +339,11 @@ class RecordStore:
         """
         if self._look_only:
             return
-        # prune_logs() counts the retention of the log from this time.
+        # The retention of the log, in prune_logs(), begins at this time.
         with contextlib.suppress(OSError):
             os.utime(self._log_path(record.uuid), follow_symlinks=False)
-        # A later release may still need a record with fields that this release does not know.
+        # A record with fields that this release does not know is renamed and not removed, because a later
+        # release may still need it.
         if record.newer:
             with contextlib.suppress(FileNotFoundError):
                 self._put_aside(record.uuid)
@@ -369,8 +374,8 @@ class RecordStore:
         :raises OSError: the log cannot be opened.
         """
         descriptor = open_own(self._log_path(guest_uuid), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
-        # The modification time is set to now: a log of an earlier run with this uuid must not be pruned
-        # before the new record exists.
+        # The modification time is set to the present time. Otherwise the log of an earlier run with this uuid
+        # could be pruned before the new record exists.
         try:
             os.utime(descriptor)
         except BaseException:
@@ -388,12 +393,12 @@ class RecordStore:
             # A copy of a record under another name would make one process two guests.
             if path != self._path(record.uuid):
                 raise ValueError(f"it is the record of guest {record.uuid}")
-        # The file may contain anything, and one unusable record must not prevent the reading of other
+        # The file can contain anything, and one unusable record must not prevent the reading of other
         # records.
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return UnusableRecord(path, f"{type(error).__name__}: {error}")
         # The path of the log is derived from the uuid and not read from the file: the folder may have moved,
-        # and the content must not choose a file.
+        # and the content of a record must not choose a file.
         return record if record.adopted else replace(record, log=self.log_of(record.uuid))
 
     def _put_aside(self, guest_uuid: str) -> None:
@@ -428,8 +433,8 @@ def parse_record(content: Any) -> ProcessRecord:
     if not is_uuid(guest_uuid):
         raise ValueError(f"{guest_uuid!r} is not a uuid as it is written here")
     cgroup = _typed_value(content, "cgroup", str)
-    # The agent kills all processes of this folder with the guest, so a record must not be able to name
-    # another folder.
+    # At the end of the guest the agent kills all processes of this group, so a record must not be able to
+    # name another folder.
     if cgroup and (not os.path.isabs(cgroup) or Path(cgroup).name != group_name(guest_uuid)):
         raise ValueError(f"{cgroup!r} is not the group of guest {guest_uuid}")
     command = content["command"]
@@ -443,7 +448,7 @@ def parse_record(content: Any) -> ProcessRecord:
         command=tuple(command),
         adopted=_typed_value(content, "adopted", bool),
         cgroup=cgroup,
-        # From here on, fields that records of earlier releases lack.
+        # Records of earlier releases lack the fields from here on.
         whole_group="whole_group" in content and _typed_value(content, "whole_group", bool),
         limits=_read_names("limits", content),
         newer=newer,

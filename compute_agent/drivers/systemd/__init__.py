@@ -2,21 +2,20 @@
 
 Terms: a *service* is a unit of type ``.service`` of the host's systemd. A service with the section
 ``[X-ComputeAgent]`` is a guest while it has a main process. In an active service without a main process, the
-oldest process counts as such. A *property* is a setting of a service that
-systemd keeps (``AllowedCPUs``). A property *of its own* is the value that the service had before the agent
-changed it.
+oldest process counts as the main process. A *property* is a setting of a service that systemd keeps, such as
+``AllowedCPUs``. A value *of the service's own* is the value that a property had before the agent changed it.
 
 ``driver.py`` is the driver, which extends :mod:`compute_agent.drivers.foreign`. ``unit_table.py`` finds
-guests, and ``editor.py`` sets properties and restores old ones. Pure functions make the decisions:
-``unit_settings.py`` parses the section, ``unit_state.py`` parses answers of systemd, and
+guests, and ``editor.py`` sets properties and restores their old values. Pure functions make the decisions:
+``unit_settings.py`` parses the section ``[X-ComputeAgent]``, ``unit_state.py`` parses answers of systemd, and
 ``unit_properties.py`` converts types of the bus. ``manager.py`` calls systemd, and ``bus.py`` has the
 connection.
 
 Example: ``db.service`` has the section ``[X-ComputeAgent]``, and the agent gives it CPUs 4-7. The agent
-records that ``AllowedCPUs`` was empty, sets 4-7, and waits until ``cpuset.cpus`` of the group has 4-7. When
-the service stops, the agent sets ``AllowedCPUs`` to empty again, and removes systemd's file of this property
-and the record.
+records that ``AllowedCPUs`` was empty, sets 4-7, and waits until ``cpuset.cpus`` of the service's control
+group has 4-7. When the service stops, the agent sets ``AllowedCPUs`` to empty again, and removes two files:
+systemd's file of this property, and the record.
 
-Invariants: the agent stores a value of the service's own on disk before it changes the value. The agent
-writes no file of a control group. No call waits longer than ``bus.CALL_SECONDS`` for systemd.
+Invariants: the agent stores a value of the service's own on disk before it changes the value. For services,
+the agent writes no file of a control group. No call waits longer than ``bus.CALL_SECONDS`` for systemd.
 """

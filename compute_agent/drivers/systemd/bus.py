@@ -1,11 +1,11 @@
 """A connection to the message bus (D-Bus) of this host: calls with a time limit, and signals.
 
 The package jeepney encodes and decodes messages. The agent imports jeepney only when a connection opens,
-because other drivers work without it. One thread of the connection reads all messages. A call from any thread
-waits for its answer until its time limit. After a timeout the connection is closed, because a bus or a
-service that hangs would delay each further call by the same time.
+because other drivers work without it. One thread of the connection reads all messages. Any thread can make a
+call, and waits for the answer until the time limit of the call. After a timeout the connection is closed,
+because a bus or a service that hangs would delay each further call by the time limit, too.
 
-Any program may send messages to a connection of the system bus. So an answer counts only if its sender is the
+Any program can send messages to a connection of the system bus. So an answer counts only if its sender is the
 service that was called, or the bus itself. A signal counts only if its sender has the name that the listener
 expects.
 """
@@ -37,10 +37,11 @@ CALL_SECONDS: Final = 5.0
 """The maximum time in seconds that a call waits for its answer."""
 
 # The longest message is the list of all services, about 300 bytes each. The D-Bus specification allows 128
-# MiB, which would cost the agent its memory.
+# MiB, which could exceed the memory limit of the agent.
 _MAX_MESSAGE: Final = 16 << 20
 
-# The part of a message that has its whole length (D-Bus Specification, "Message Format").
+# The number of bytes at the start of a message that state the length of the whole message (D-Bus
+# Specification, "Message Format").
 _START: Final = 16
 
 BUS_THREAD: Final = ThreadSpec(
@@ -92,7 +93,7 @@ def _missing_jeepney() -> ConfigError:
 
 
 class BusConnection:
-    """A connection to the message bus. Methods may be called from any thread."""
+    """A connection to the message bus. Any thread is allowed to call the methods."""
 
     def __init__(
         self,
@@ -181,7 +182,8 @@ class BusConnection:
             self._serial += 1
             serial = self._serial
             self._pending[serial] = destination, answer
-            # Sent under the lock, so that the bytes of two messages do not mix. SO_SNDTIMEO bounds the wait.
+            # The message is sent under the lock, so that the bytes of two messages do not mix. SO_SNDTIMEO
+            # limits the time of sending.
             try:
                 self._socket.sendall(message.serialise(serial=serial))
             except OSError as error:
@@ -206,7 +208,8 @@ class BusConnection:
 
     def _prove_identity(self) -> None:
         authenticator = self._jeepney.auth.Authenticator()
-        # The time limit of the socket is for each read, and a bus may send one byte a read.
+        # The deadline is for all reads together. The socket has a time limit for each read, and a bus could
+        # send one byte at each read.
         deadline = time.monotonic() + self._seconds
         for data in authenticator:
             self._socket.sendall(data)
@@ -260,7 +263,7 @@ class BusConnection:
     def _handle_message(self, message: Any) -> None:
         jeepney = self._jeepney
         fields, names = message.header.fields, jeepney.HeaderFields
-        # A bus always states the sender. Its own first answers may lack it.
+        # A bus states the sender in each message. Only its own first answers perhaps lack the sender.
         sender = fields.get(names.sender, BUS_NAME)
         if message.header.message_type is jeepney.MessageType.signal:
             path, interface, member = (
@@ -281,7 +284,8 @@ class BusConnection:
 
 
 BusOpener = Callable[[Callable[[BusSignal], None], Callable[[], None]], BusConnection]
-"""A function that opens a connection. Its arguments are called at each signal, and at the end."""
+"""A function that opens a connection. The connection calls the first argument at each signal, and the second
+at its end."""
 
 
 def bus_opener(path: Path, seconds: float = CALL_SECONDS) -> BusOpener:

@@ -1,8 +1,8 @@
 """The driver of guests that are services of systemd.
 
-Operators and packages start and stop these services as always; the agent never starts a service. A service
-becomes a guest by the section ``[X-ComputeAgent]`` in its unit file or a drop-in. All settings go through
-systemd, which owns the control groups.
+Operators and packages start and stop these services as usual; the agent never starts a service. A service
+becomes a guest by the section ``[X-ComputeAgent]`` in its unit file or a drop-in. The agent sets CPUs, memory
+and block I/O only through systemd, which owns the control groups.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class SystemdDriver(ForeignDriver):
         self._await_look(start_thread(UNITS_THREAD, self._follow_peer))
 
     def leave_groups(self, find_inner: Callable[[str], str]) -> None:
-        """From now on, skip services that contain the group of another driver's guest.
+        """From now on, do not manage a service with a control group that contains another driver's guest.
 
-        :param find_inner: returns the name of such a guest, from the folder of a group; empty if there is
-            none.
+        :param find_inner: returns the name of such a guest, from the folder of a group; empty if the group
+            contains no such guest.
         """
         self._units.find_inner = find_inner
 
@@ -88,7 +88,7 @@ class SystemdDriver(ForeignDriver):
         return guest.name
 
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
-        """Messages about those limits in ``wanted`` that systemd does not have."""
+        """Messages about those limits in ``wanted`` that this systemd cannot set."""
         self._table.find_recent(guest)
         found = []
         if wanted.idle and not self._manager.has_idle:

@@ -1,9 +1,9 @@
-"""Sets properties of services through systemd, waits until the kernel has them, and restores the old ones.
+"""Sets properties of services through systemd, waits until the kernel has them, and restores old values.
 
-systemd owns the files of control groups, so the agent writes none of them. The agent sets properties at run
-time: systemd keeps them in ``/run/systemd/system.control`` until the next boot, through reloads and restarts
-of the service and of systemd itself. A restored property leaves no file there, because the file would hide a
-later change of the unit file.
+systemd owns the files of the services' control groups, so the agent writes none of these files. The agent
+sets properties at run time: systemd keeps them in ``/run/systemd/system.control`` until the next boot,
+through reloads and restarts of the service and of systemd itself. When the agent restores a property, it
+removes systemd's file there, because the file would hide a later change of the unit file.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _APPLY_PAUSE: Final = 0.01
 _MAX_KNOWN: Final = 1000
 
 PROPERTY_SECONDS: Final = 60.0
-"""The maximum age in seconds of properties that a comparison uses, if the group's files have not changed.
-Each change that another program makes through systemd changes a file, too.
+"""The maximum age in seconds of properties that a comparison uses while the files of the group stay the same.
+If another program changes a property through systemd, a file of the group changes, too.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class KnownProperties:
-    """The properties of a service, with the time at which they were read (monotonic clock, in seconds).
+    """The properties of a service, and the time at which they were read (monotonic clock, in seconds).
 
-    :ivar texts: the contents of the files of its group at that time.
+    :ivar texts: the contents of the files of the service's group at that time.
     """
 
     texts: Texts
@@ -57,9 +57,9 @@ class KnownProperties:
 
 
 class UnitEditor(ValueEditor):
-    """Compares the properties of services with the wanted values, and sets them.
+    """Compares the properties of services with the wanted values, and sets the wanted ones.
 
-    Methods may be called from any thread.
+    Any thread is allowed to call the methods.
     """
 
     subject = "service"
@@ -67,13 +67,13 @@ class UnitEditor(ValueEditor):
     def __init__(self, manager: SystemdManager, records: ValueRecords, folders: HostFolders) -> None:
         super().__init__(records, folders)
         self._manager = manager
-        # The key is the name of the service. The values are kept because an answer of systemd has some 250
+        # The properties by the name of the service. They are kept because each answer of systemd has some 250
         # properties.
         self._known: dict[str, KnownProperties] = {}
 
     def apply(self, guest: Guest, choice: GoalChoice) -> bool:
         """Set the values that differ, and read them back; return whether any value differed."""
-        # A record must get the present values of the guest, and not values that were read earlier.
+        # The values are read again, because a record must get the present values of the guest.
         self._known.pop(guest.name, None)
         return super().apply(guest, choice)
 
@@ -85,7 +85,7 @@ class UnitEditor(ValueEditor):
             and all(known.texts[file] == text for file, text in texts.items())
         ):
             return known.values
-        # All files are read, because later readings of other values compare them.
+        # All files are read, because later comparisons of other values compare these texts.
         texts = read_texts(group_at(guest.cgroup))
         writes, values = self._writes, self._ask_values(guest)
         if writes == self._writes:
@@ -104,7 +104,8 @@ class UnitEditor(ValueEditor):
             raise DriverError(f"systemd gives unexpected values of guest {guest}: {error}") from error
 
     def _find_differing(self, values: Values, reading: ValueReading) -> Collection[str]:
-        # systemd answers before it writes, and another program may write to the files.
+        # Both the properties and the files are compared: systemd answers before it writes, and another
+        # program can write to the files.
         present = {**DEFAULTS, **reading.values}
         return {*pending_writes(values, present), *super()._find_differing(values, reading)}
 
@@ -126,7 +127,7 @@ class UnitEditor(ValueEditor):
             if record.values:
                 self._set_properties(record.name, record.values)
         except BusError as error:
-            # A service that was removed has no values, only files.
+            # If systemd no longer has the service, there are no values to restore, only files to remove.
             if not is_unknown_unit(error):
                 raise
 
@@ -143,7 +144,7 @@ class UnitEditor(ValueEditor):
     # Inner parts
 
     def _widen_sets(self, unit: str, writes: Values, guest: Guest | None = None) -> None:
-        """Set all CPUs or NUMA nodes before the agent removes a value.
+        """Set a value to all CPUs or all NUMA nodes before the agent sets it to the empty set.
 
         The kernel refuses an empty set for a group with processes (ENOSPC), so the group would keep its
         former set.
@@ -161,12 +162,12 @@ class UnitEditor(ValueEditor):
         try:
             self._manager.set_properties(unit, values)
         finally:
-            # The call may have had an effect although it failed.
+            # The readings are forgotten in any case, because a failed call may have had an effect.
             self._forget_reading()
             self._known.pop(unit, None)
 
     def _await_values(self, guest: Guest, values: Values) -> list[str]:
-        """Wait until systemd and the kernel have the values; return the names of those that are missing."""
+        """Wait until systemd and the kernel have the values; return the names of values that still differ."""
         deadline = time.monotonic() + _APPLY_SECONDS
         while True:
             left = self._find_differing(values, self._read_guest(guest))

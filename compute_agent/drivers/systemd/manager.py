@@ -1,7 +1,7 @@
 """systemd's manager of units over the message bus (org.freedesktop.systemd1(5)): calls and signals.
 
-This module makes no decisions. A signal is only a hint, with the name of a service that may have changed its
-state. After a hint, the table of guests reads the state.
+This module makes no decisions. A signal is only a hint: it names a service, and the state of this service may
+have changed. After a hint, the table of guests reads the state.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _RULES: Final = (
     f"type='signal',sender='{BUS_NAME}',interface='{BUS_NAME}',member='NameOwnerChanged',arg0='{SYSTEMD}'",
 )
 
-# The answers for a unit that no file describes any more. The bus itself says the second one.
+# The names of the errors for a unit that no file describes any more. systemd sends the first error, and the
+# code of its bus library sends the second.
 _UNKNOWN: Final = frozenset({f"{SYSTEMD}.NoSuchUnit", "org.freedesktop.DBus.Error.UnknownObject"})
 
 _IDLE_VERSION: Final = 252
@@ -52,7 +53,7 @@ _SIGKILL: Final = 9
 
 
 class SystemdManager:
-    """The manager of the host's services. Methods may be called from any thread.
+    """The manager of the host's services. Any thread is allowed to call the methods.
 
     Each call raises :class:`~compute_agent.model.messages.DriverError` if systemd does not answer in time.
     """
@@ -60,7 +61,7 @@ class SystemdManager:
     def __init__(self, open_bus: BusOpener, on_hint: Callable[[PeerHint], None]) -> None:
         """Begin without a connection; :meth:`open` connects.
 
-        :param on_hint: called from the connection's thread for each hint.
+        :param on_hint: called for each hint, from the connection's thread or from a thread that makes a call.
         """
         self._open_bus = open_bus
         self._on_hint = on_hint
@@ -88,7 +89,8 @@ class SystemdManager:
         try:
             for rule in _RULES:
                 bus.call_method(BUS_NAME, BUS_PATH, BUS_NAME, "AddMatch", "s", (rule,))
-            # The owner is called by its unique name, so that no later owner of the name can answer.
+            # systemd is called by the unique name of its connection, so that no later owner of the well-known
+            # name can answer.
             (self._owner,) = bus.call_method(BUS_NAME, BUS_PATH, BUS_NAME, "GetNameOwner", "s", (SYSTEMD,))
             bus.call_method(self._owner, MANAGER_PATH, MANAGER, "Subscribe")
             ((_, version),) = bus.call_method(
@@ -110,7 +112,7 @@ class SystemdManager:
             bus.close()
 
     def list_services(self) -> Mapping[str, str]:
-        """The ``ActiveState`` of each service that systemd has loaded, by name."""
+        """The ``ActiveState`` of each service that systemd has loaded, by the name of the service."""
         (units,) = self._call_manager("ListUnitsByPatterns", "asas", ([], [f"*{SUFFIX}"]))
         try:
             return {unit[0]: unit[3] for unit in units if is_service_name(unit[0])}
@@ -134,7 +136,7 @@ class SystemdManager:
         self._call_manager("SetUnitProperties", "sba(sv)", (name, True, pairs))
 
     def stop_unit(self, name: str) -> None:
-        """Begin to stop a service, which systemd then does not restart by itself."""
+        """Begin to stop a service. systemd does not restart the service by itself afterwards."""
         self._call_manager("StopUnit", "ss", (name, "replace"))
 
     def kill_unit(self, name: str) -> None:
@@ -167,7 +169,7 @@ class SystemdManager:
 
     def _on_signal(self, signal: BusSignal) -> None:
         if signal.sender == BUS_NAME:
-            # systemd was started again (systemctl daemon-reexec), and may have forgotten the subscription.
+            # systemd was started again (systemctl daemon-reexec), and may have lost the agent's subscription.
             if (
                 signal.member == "NameOwnerChanged"
                 and signal.body[:1] == (SYSTEMD,)
@@ -175,7 +177,7 @@ class SystemdManager:
             ):
                 self._bus.close("systemd has started again")
             return
-        # Any program can send a signal to the agent.
+        # The sender is compared, because any program can send a signal to the agent.
         if signal.sender != self._owner:
             return
         if signal.member == "PropertiesChanged":

@@ -1,6 +1,7 @@
-"""The properties of a service, with their types on the bus and the files that systemd writes for them.
+"""The properties of a service, their types on the bus, and the names of systemd's files for properties.
 
-Pure functions. :mod:`compute_agent.drivers.foreign.values` defines the names of properties.
+The module consists of pure functions. :mod:`compute_agent.drivers.foreign.values` defines the names of
+properties.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from compute_agent.drivers.foreign.values import DEFAULTS, QUOTA, RATES, DeviceL
 UNIT_DEFAULTS: Final[Values] = {name: value for name, value in DEFAULTS.items() if name not in RATES}
 """The properties that the agent sets, with their defaults.
 
-Rates are left out: systemd has them by path, and resolves the paths of disks in its own way.
+Rates of devices are left out: systemd identifies devices by path, and resolves the paths of disks in its own
+way.
 """
 
 DROP_INS: Final[Mapping[str, str]] = {QUOTA: "CPUQuota"}
-"""For each property with a file that is not named after the property: the word in the file's name."""
+"""The word in the name of systemd's file of a property, for properties with a word other than their own
+name."""
 
-# Linux has at most 8192 CPUs (CONFIG_NR_CPUS), one bit each.
+# The maximum number of bytes of a mask with one bit for each CPU. Linux has at most 8192 CPUs
+# (CONFIG_NR_CPUS).
 _MAX_MASK: Final = 1024
 
 
@@ -43,9 +47,10 @@ def decode_value(name: str, variant: Any) -> Value:
 
 
 def decode_values(properties: Mapping[str, Any]) -> Values:
-    """Decode the values of those properties that the agent may set.
+    """Decode the values of those properties that the agent sets.
 
-    An older systemd lacks some properties. Missing properties count as not set, and cannot be set.
+    An older systemd lacks some properties. The result has no entry for a missing property, and the agent
+    cannot set this property.
 
     :raises ValueError: a value does not fit its property.
     """

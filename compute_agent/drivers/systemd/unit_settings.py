@@ -1,10 +1,11 @@
-"""Settings of a guest in the section ``[X-ComputeAgent]`` of the files of its service.
+"""Reads settings of a guest in the section ``[X-ComputeAgent]`` of the files of its service.
 
-systemd ignores sections that begin with ``X-`` (systemd.unit(5)). The section may be in the unit file and in
-its drop-ins. Later files override earlier ones, as in all other sections. A service with the section is a
-guest, even if the section is empty.
+systemd ignores sections that begin with ``X-`` (systemd.unit(5)). The section can be in the unit file and in
+drop-ins of this file. Settings in later files override settings in earlier files, as in all other sections. A
+service with the section is a guest, even if the section is empty.
 
-Files decide about CPUs of the host, so the agent reads only files that no other user can change.
+These files decide about CPUs of the host. So the agent accepts the section only in files that no other user
+can change.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from compute_agent.model.messages import named_few
 
 SECTION: Final = "X-ComputeAgent"
 
-# systemd refuses larger files, too (READ_FULL_BYTES_MAX is 64 MiB; unit files have a few kB).
+# The limit is far above the size of real unit files, which have a few kB. systemd has a limit, too
+# (READ_FULL_BYTES_MAX, 64 MiB).
 _MAX_BYTES: Final = 1 << 20
 
 KEYS: Final[Mapping[str, str]] = {
@@ -39,10 +41,10 @@ _KEYS: Final = KeyNames("Uuid", "Vcpus", "Memory", KEYS, f"[{SECTION}]")
 
 
 def section_lines(text: str) -> list[tuple[str, str]] | None:
-    """The assignments in the sections ``[X-ComputeAgent]`` of a file; None if it has no such section.
+    """The assignments (key and value) in the sections ``[X-ComputeAgent]``; None without such a section.
 
-    systemd.syntax(7) describes the syntax: a backslash at the end continues a line, and comments begin with
-    ``#`` or ``;``.
+    systemd.syntax(7) describes the syntax. If a line ends with a backslash, the next line continues it.
+    Comments begin with ``#`` or ``;``.
     """
     found: list[tuple[str, str]] | None = None
     inside = False
@@ -96,8 +98,8 @@ def read_settings(paths: Sequence[Path]) -> DeclaredSettings | None:
         try:
             text = read_bounded(path, _MAX_BYTES).decode(errors="replace")
         except OSError:
-            # The file was removed, or it is /dev/null (a masked drop-in). systemd does not read such a file,
-            # either.
+            # The file was removed, or is a link to /dev/null (a masked drop-in). systemd does not read such a
+            # file, either.
             continue
         if (found := section_lines(text)) is not None:
             with_section.append(path)

@@ -1,8 +1,8 @@
 """The state of one service as systemd reports it, and whether it is a running guest.
 
-Pure functions, apart from :func:`find_running`, which reads /proc. The agent checks each value, because the
-programs of services choose some of the values. For example, a service names its main process (``MAINPID=`` of
-sd_notify(3)).
+All functions are pure, apart from :func:`find_running`, which reads /proc. The agent checks each value,
+because the programs of services choose some of the values. For example, a service names its main process
+(``MAINPID=`` of sd_notify(3)).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UNIT_PATH: Final = "/org/freedesktop/systemd1/unit/"
 _ESCAPED: Final = re.compile(r"_([0-9a-f]{2})")
 
 _ALIVE: Final = frozenset({"active", "activating", "reloading", "refreshing", "deactivating"})
-"""The values of ``ActiveState`` of a service that has processes, or may have some soon."""
+"""The values of ``ActiveState`` of a service that has processes or may soon have processes."""
 
 _OFF: Final = frozenset({"inactive", "failed"})
 
@@ -41,7 +41,7 @@ def is_service_name(name: str) -> bool:
 
 
 def unit_path(name: str) -> str:
-    """The path of the object of a unit on the bus."""
+    """The path of the D-Bus object of a unit."""
     return _UNIT_PATH + "".join(
         char if char.isalnum() and not (at == 0 and char.isdigit()) else f"_{ord(char):02x}"
         for at, char in enumerate(name)
@@ -49,7 +49,7 @@ def unit_path(name: str) -> str:
 
 
 def unit_of_path(path: str) -> str:
-    """The name of the service of an object on the bus; empty if the object is no service."""
+    """The name of the service with this D-Bus object path; empty if the object is no service."""
     if not path.startswith(_UNIT_PATH):
         return ""
     name = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), path.removeprefix(_UNIT_PATH))
@@ -64,7 +64,7 @@ class UnitState:
     :ivar files: the unit file and its drop-ins, in the order in which systemd applies them.
     :ivar group: the path of the control group below the root of all groups; empty if the service has no
         group.
-    :ivar values: the values of the properties that the agent may set.
+    :ivar values: the values of the properties that the agent sets.
     """
 
     name: str
@@ -78,17 +78,17 @@ class UnitState:
 
     @property
     def may_run(self) -> bool:
-        """Whether the service has processes, or may have some soon."""
+        """Whether the service has processes or may soon have processes."""
         return self.active in _ALIVE
 
     @property
     def has_ended(self) -> bool:
-        """Whether the service is off, and not just between two runs."""
+        """Whether the service is off, and not only between two runs."""
         return not self.loaded or self.active in _OFF
 
 
 def parse_unit(properties: Mapping[str, Any]) -> UnitState:
-    """The state of a unit without the part that only services have.
+    """The state of a unit, from the properties that all kinds of units have.
 
     :param properties: the properties of the D-Bus interface ``org.freedesktop.systemd1.Unit``.
     :raises ValueError: a property is missing or is not what systemd documents.
@@ -111,7 +111,7 @@ def parse_unit(properties: Mapping[str, Any]) -> UnitState:
 
 
 def parse_service(unit: UnitState, properties: Mapping[str, Any]) -> UnitState:
-    """The state of a unit, with the part that only services have.
+    """The state of a service: the state of its unit, and the properties that only services have.
 
     :param properties: the properties of the D-Bus interface ``org.freedesktop.systemd1.Service``.
     :raises ValueError: a property is missing or is not what systemd documents.
@@ -148,7 +148,7 @@ def find_running(unit: UnitState, groups: Path) -> RunningGroup | None:
         return None
     folder = groups / unit.group.strip("/")
     pids = group_members(groups, folder, unit.main_pid)
-    # systemd may name a process outside of the group, which is not the service's.
+    # systemd may name a main process outside of the group, which does not belong to the service.
     main = procfs.identify_process(unit.main_pid) if unit.main_pid in pids else None
     # A service that is starting and has only a process of ExecStartPre= is not a guest yet. A service that is
     # stopping may have other processes for some time after the end of its main process.

@@ -1,9 +1,9 @@
 """The table of services that are guests.
 
 The agent reads a service when systemd signals a change of the service, and all services after each reload of
-systemd and each new connection. Between these times, the list of services shows starts and ends without a
-signal. The agent remembers services without the section ``[X-ComputeAgent]`` until the next reload, because a
-drop-in that systemd has not read has no effect either.
+systemd and each new connection. Between these times, the agent finds starts and ends without a signal in the
+list of services. The agent remembers services without the section ``[X-ComputeAgent]`` until the next reload,
+because systemd, too, reads a new drop-in only at a reload.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class UnitTable(GuestTable):
         super().__init__(driver, host, groups, report)
         self._manager = manager
         self.find_inner: Callable[[str], str] = lambda folder: ""
-        """A function that returns the name of another driver's guest with a group below a folder; empty if
-        there is no such guest.
+        """A function from the folder of a group to the name of another driver's guest with a group below this
+        folder; empty if there is no such guest.
         """
 
     def is_managed(self, record: ValueRecord) -> bool:
@@ -50,7 +50,7 @@ class UnitTable(GuestTable):
         return self._managed.get(record.name) == record.guest_uuid
 
     def may_return(self, key: str, guest_uuid: str) -> bool:
-        """Whether a service runs, or may run soon, as between two runs with ``Restart=``."""
+        """Whether a service runs or can soon run again, such as between two runs with ``Restart=``."""
         properties = self._manager.read_unit(key)
         try:
             return properties is not None and not parse_unit(properties).has_ended
@@ -59,14 +59,17 @@ class UnitTable(GuestTable):
 
     def _find_suspects(self, everything: bool) -> Collection[str]:
         services = self._manager.list_services()
-        # Services with names that occur once, such as run-r1f.service, are forgotten when they are gone.
+        # Services that are gone are forgotten, because names such as run-r1f.service occur only once and
+        # would pile up.
         self._others &= services.keys()
         off = {name for name, active in services.items() if active in ("inactive", "failed")}
         suspects = (services.keys() - off - self._others) | self._managed.keys()
         return suspects if everything else suspects - self._steady_services(services)
 
     def _steady_services(self, services: Mapping[str, str]) -> set[str]:
-        """The guests that continue to run. Their settings change only with a reload, which systemd announces.
+        """The guests that continue to run, which need not be read again.
+
+        Settings of such a guest change only with a reload, which systemd announces.
 
         :param services: the ``ActiveState`` of each service.
         """
@@ -89,7 +92,7 @@ class UnitTable(GuestTable):
         except ValueError as error:
             LOG.warning("The agent ignores service %s: %s", key, error)
             return SubjectFinding(is_other=True)
-        # An alias is left out: systemd lists the service under its own name, too.
+        # An alias is left out, because systemd also lists the service under its own name.
         if unit.name != key or not unit.loaded:
             return SubjectFinding(is_other=unit.loaded)
         guest_uuid = made_uuid(self._host, key)

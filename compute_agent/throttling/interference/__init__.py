@@ -8,16 +8,16 @@ Nouns
     of the configuration: a signal, and the classes of victims. The *baseline* of a guest is the usual value
     of its signal, learnt from its own samples. A sample above the *threshold* is a *violation*. A guest is a
     *victim* if all its samples in half a minute are violations. A *suspect* is a guest that shares the
-    resource, may be limited for the victim, and used more of the resource whenever the victim suffered more.
-    A *case* is about a victim and a suspect. The case begins with the *trial* of a limit, and ends the trial
-    with a *verdict*. After the verdict guilty, the limit is kept for some minutes (the *hold*), and then
-    raised step by step.
+    resource, can be limited for the victim, and used more of the resource whenever the victim suffered more.
+    A *case* is about a victim and a suspect. The case begins with the *trial* of a limit. The trial ends with
+    a *verdict*. After the verdict guilty, the limit is kept for some minutes (the *hold*), and then raised
+    step by step.
 
 Modules
     - ``signals`` computes values from readings, and defines the watches.
     - ``evidence`` has baselines, violations and suspects.
     - ``cases`` advances a case.
-    - ``decisions`` combines these, from ``state`` and samples to the next state and decisions.
+    - ``decisions`` combines these modules: it computes the next ``state`` and the decisions from samples.
 
 A worked example
     A web server usually waits 2 % of its time for CPUs, and never more than 8 %. One day, a batch job on the

@@ -14,15 +14,17 @@ from compute_agent.throttling.interference.evidence import WINDOW_SECONDS
 from compute_agent.throttling.interference.signals import InterferenceWatch
 
 IMPROVEMENT: Final = 0.1
-"""A suspect is found guilty if its limit lowers the victim's signal by at least this part of the value
-before.
+"""A suspect is found guilty if its limit lowers the victim's signal by at least this part of the earlier
+value.
 
-The signal must fall in two successive windows, because a fall in a single one may be chance.
+The signal must fall in two successive windows, because a fall in a single one can be chance.
 """
 
 SETTLE_SECONDS: Final = 10.0
-"""Seconds between a new limit and the first window in which its effect is measured. An earlier sample is
-partly from before the limit."""
+"""Seconds between a new limit and the first window in which its effect is measured.
+
+An earlier sample would contain some time before the limit.
+"""
 
 TRIAL_SECONDS: Final = SETTLE_SECONDS + 2 * WINDOW_SECONDS
 """Length of a trial in seconds."""
@@ -64,14 +66,14 @@ class CaseVerdict(enum.StrEnum):
     NOT_GUILTY = "not guilty"
     RELAPSE = "relapse"
     GIVE_BACK = "give back"
-    # The case ends for another reason than the verdict not guilty, and its limit is removed.
+    # The case ends for a reason other than the verdict not guilty, and its limit is removed.
     CLOSE = "close"
     ESCALATE = "escalate"
     PREVIEW = "preview"
 
 
 VERDICTS: Final = frozenset({CaseVerdict.GUILTY, CaseVerdict.RELAPSE})
-"""The decisions by which a suspect counts as the cause of the disturbance, for the first time or again."""
+"""The decisions that find a suspect to be the cause of the disturbance, for the first time or again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +108,15 @@ class InterferenceCase:
     exhausted: bool = False
 
     def is_settled(self, time: float) -> bool:
-        """Whether this suspect cannot be limited further. A trial may then limit another suspect."""
-        # While a further step may still help, the effect of that step could not be distinguished from the
-        # effect of another suspect's trial.
+        """Whether this suspect cannot be limited further. A trial can then limit another suspect."""
+        # As long as a further step can help, no other suspect is tried: the effects of both could not be
+        # distinguished.
         return self.phase is CasePhase.HOLD and self.exhausted and time - self.since >= TRIAL_SECONDS
 
     def is_overdue(self, time: float) -> bool:
         """Whether the limit should have been raised WAIT_SECONDS ago. New trials then have to wait."""
-        # A trial is never late, because only steps that raise a limit wait for trials of other cases.
+        # A case on trial is never overdue, because only steps that raise a limit wait for trials of other
+        # cases.
         match self.phase:
             case CasePhase.HOLD:
                 due = self.since + _hold_seconds(self)
@@ -131,7 +134,7 @@ class InterferenceCase:
 
 @dataclass(frozen=True, slots=True)
 class CaseDecision:
-    """A decision about a case, with the case after the decision.
+    """A decision about a case, together with the case as it is after the decision.
 
     - ``what`` is the decision.
     - ``level`` is the mean of the victim's signal over the latest window; None if it is not known.
@@ -146,7 +149,7 @@ class CaseDecision:
     @property
     def limit(self) -> float | None:
         """The limit of the suspect after the decision, in the lever's unit; None for no limit."""
-        # The decisions CLOSE and NOT_GUILTY remove the limit, although ``depth`` of the case may not be 0.
+        # The decisions CLOSE and NOT_GUILTY remove the limit, although ``depth`` of the case can be above 0.
         gone = self.what in (CaseVerdict.CLOSE, CaseVerdict.NOT_GUILTY)
         return None if gone else self.case.limit
 
@@ -198,7 +201,7 @@ def advance_case(
     :param lower: the next lower limit of the suspect; None if a lower limit is not possible.
     :param time: the time of the sample in monotonic seconds.
     :param waits: whether a trial of another case runs. The limit of this case must not change meanwhile.
-    :param tries: whether the case may begin a trial of a lower limit now.
+    :param tries: whether the case can begin a trial of a lower limit now.
     """
     elapsed = time - case.since
     match case.phase:
@@ -217,7 +220,8 @@ def advance_case(
         case CasePhase.RETURN if elapsed >= RETURN_SECONDS and has_relapsed(case, seen):
             depth, relapses = min(case.depth + 1, len(case.limits)), min(case.relapses + 1, MAX_RELAPSES)
             held = replace(case, depth=depth, relapses=relapses, phase=CasePhase.HOLD, since=time)
-            # Further steps may help again, because the suspect may use more than during the former hold.
+            # Further steps are possible again, because the suspect perhaps uses more than during the former
+            # hold.
             return replace(held, exhausted=False), (CaseVerdict.RELAPSE,)
         # The case is closed a minute after the limit was removed, so that a relapse can still be seen.
         case CasePhase.RETURN if elapsed >= RETURN_SECONDS and not case.depth:
@@ -236,7 +240,7 @@ def has_improved(case: InterferenceCase, seen: VictimLevels) -> bool:
 
 
 def has_relapsed(case: InterferenceCase, seen: VictimLevels) -> bool:
-    """Whether the victim suffers a tenth more than at the end of the hold, so by the raised limit."""
+    """Whether the victim suffers a tenth more than at the end of the hold, because the limit was raised."""
     worse = seen.latest is not None and case.before <= seen.latest * (1 - IMPROVEMENT)
     # A case in this phase without a verdict comes from a trial that a restart of the agent interrupted.
     return case.guilty and seen.suffers and worse
@@ -251,7 +255,7 @@ def _judge_trial(
     case: InterferenceCase, seen: VictimLevels, lower: float | None, time: float, tries: bool
 ) -> Turn:
     if has_improved(case, seen):
-        # A case has one verdict, so a further step that helps adds no verdict.
+        # A case gets the verdict guilty only once, so a further step that helps adds no verdict.
         first = () if case.guilty else (CaseVerdict.GUILTY,)
         case = replace(case, guilty=True, phase=CasePhase.HOLD, since=time)
         if not seen.lasts or not tries:
@@ -271,8 +275,8 @@ def _try_further(case: InterferenceCase, level: float | None, lower: float | Non
     """Begin a trial of the next lower limit; mark the case as exhausted if there is no such limit."""
     if lower is None or level is None:
         return replace(case, exhausted=True), ()
-    # Limits beyond ``depth`` were given back and are dropped, because the next step begins at the current
-    # limit.
+    # Limits beyond ``depth`` are not in force any more. They are dropped, because the next step begins at the
+    # current limit.
     limits = (*case.limits[: case.depth], lower)
     after = replace(case, before=level, limits=limits, depth=len(limits), phase=CasePhase.TRIAL, since=time)
     return after, (CaseVerdict.FURTHER,)

@@ -1,4 +1,4 @@
-"""Pure functions: from the state of interference and new samples to the next state and decisions.
+"""Pure functions that compute decisions and the next state of interference from new samples.
 
 A decision limits a guest that disturbs other guests, raises its limit again, or reports a verdict. The
 executor carries out the decisions.
@@ -50,7 +50,7 @@ def advance_state(
     state: InterferenceState,
     samples: Sequence[GuestSamples],
 ) -> tuple[InterferenceState, tuple[CaseDecision, ...]]:
-    """State and decisions after the newest of ``samples``, ten minutes of them, oldest first."""
+    """Compute the next state and the decisions; ``samples`` are of the last ten minutes, oldest first."""
     now = samples[-1]
     tracks = observe_signals(watches, state, now)
     pairs = {pair: one for pair, one in state.pairs.items() if _is_remembered(one, now.time)}
@@ -65,13 +65,14 @@ def advance_state(
 def observe_signals(
     watches: Sequence[InterferenceWatch], state: InterferenceState, now: GuestSamples
 ) -> dict[SignalKey, SignalTrack]:
-    """Add a sample to the tracks of guests' signals, and drop those of ended guests."""
-    # Tracks are by signal and not by watch, so that two sections with one signal share baselines.
+    """Add a sample to the tracks of guests' signals, and drop the tracks of guests that have ended."""
+    # Each track is for a signal and not for a watch, so that two sections with the same signal share
+    # baselines.
     signals = {watch.signal.name: watch.signal for watch in watches}
     disturbed = {case.victim for case in state.cases}
     found = {key: track for key, track in state.tracks.items() if key.guest in now.readings}
     for guest, reading in now.readings.items():
-        # A baseline is the usual level, so it does not learn while the guest is limited or disturbed.
+        # A baseline is the usual level, so samples do not count while the guest is limited or disturbed.
         learns = not reading.limited and guest not in disturbed
         for signal in signals.values():
             for domain, value in signal.values(reading).items():
@@ -106,7 +107,7 @@ def _advance_cases(
         if (
             watch is None
             or victim is None
-            # After a reload, the section may have another signal, or the suspect may have another class.
+            # After a reload, the section can have another signal, or the suspect can have another class.
             or watch.signal.lever.name != case.knob.lever
             or not may_be_limited(watch, victim, suspect, case.knob.domain)
         ):
@@ -124,7 +125,7 @@ def _advance_cases(
             cases.append(after)
             # A further step is a trial, too, for which the remaining cases of this round have to wait.
             tried = tried or after.phase is CasePhase.TRIAL
-        # A verdict is reported with the case before this step, because the next state may already have a
+        # A verdict is reported with the case before this step, because the next state can already have a
         # further limit.
         judged = (CaseVerdict.GUILTY, CaseVerdict.NOT_GUILTY)
         decisions += [
@@ -135,7 +136,7 @@ def _advance_cases(
         if not VERDICTS.isdisjoint(verdicts):
             pair = _case_pair(case)
             record = pairs.get(pair, PairRecord()).with_verdict(now.time)
-            # The command is called at most once a day for a pair, because the next verdict may come while the
+            # The command is called at most once a day for a pair, because the next verdict can come while the
             # command still runs.
             if record.verdicts >= watch.escalate_after and watch.escalate and not record.escalated:
                 decisions.append(CaseDecision(CaseVerdict.ESCALATE, after or case, level))
@@ -150,7 +151,10 @@ def _open_cases(
     state: InterferenceState,
     samples: Sequence[GuestSamples],
 ) -> tuple[InterferenceState, list[CaseDecision]]:
-    """Open at most one case, and none while a trial runs. Report the cases that preview would open."""
+    """Open at most one case, and none while a trial runs.
+
+    Also report the cases that watches in preview would open.
+    """
     now, decisions = samples[-1], []
     pairs, cases = state.pairs, state.cases
     # A host has one trial at a time, because the effects of two limits could not be distinguished.
@@ -162,8 +166,8 @@ def _open_cases(
         if case is None:
             continue
         if watch.preview:
-            # The pair is left alone as after an acquittal, so that preview reports it once an hour, not in
-            # each round.
+            # The pair is left alone for an hour, as after the verdict not guilty. So preview reports the pair
+            # once an hour, not in each round.
             pairs = put_aside(pairs, case, now.time)
             decisions.append(CaseDecision(CaseVerdict.PREVIEW, case, level))
         else:
@@ -175,7 +179,7 @@ def _open_cases(
 def _find_victims(
     watches: Sequence[InterferenceWatch], state: InterferenceState, now: GuestSamples
 ) -> Iterator[tuple[InterferenceWatch, SignalKey, float]]:
-    """Watch, key of the track and signal level of each suffering guest, the worst first."""
+    """The watch, the key of the track and the signal level of each suffering guest, the worst first."""
     found = []
     for watch in watches:
         for key, track in state.tracks.items():
@@ -208,7 +212,7 @@ def _open_case(
         (case.victim == key.guest or case.knob == knob) and not case.is_settled(now.time)
         for case in state.cases
     ):
-        return None  # a suspect of an open case can still be limited further
+        return None  # an open case can still limit its suspect further
     # Two cases with the same suspect and the same ThrottleControl would remove each other's limits.
     taken = {(case.suspect, case.knob) for case in state.cases}
     for suspect in find_suspects(watch, key.guest, key.domain, samples):
@@ -225,9 +229,8 @@ def _first_limit(
 ) -> float | None:
     """The first limit of a suspected guest; None if no lower limit is possible.
 
-    The limit begins at the guest's use of the resource, and is lower by ``first_steps`` steps of the signal.
-    If the use is unknown, the steps begin at the allotment, and may have no effect. A guest near its lowest
-    limit gets fewer steps.
+    The limit is ``first_steps`` steps below the guest's use of the resource. If the use is unknown, the steps
+    begin at the allotment, and can have no effect. A guest near its lowest limit gets fewer steps.
     """
     allotment = suspect.facts.allotments[knob]
     used, full = signal.amounts(suspect).get(knob.domain), allotment.full

@@ -1,6 +1,6 @@
 """Evidence: victims suffer more than usual, and the use of a suspect rises and falls with the suffering.
 
-The baseline of a guest is learnt from its own samples. A suspect is a guest that shares the resource, may be
+The baseline of a guest is learnt from its own samples. A suspect is a guest that shares the resource, can be
 limited for the victim, and used more of the resource whenever the victim suffered more.
 """
 
@@ -15,7 +15,7 @@ from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.interference.signals import GuestReading, GuestSamples, InterferenceWatch
 
 HALF_LIFE: Final = 360
-"""Number of later samples after which the weight of a sample in the baseline is half.
+"""Number of later samples after which the weight of a sample in the baseline has fallen to one half.
 
 With a sample each ten seconds, 360 samples are an hour. So the baseline follows the course of a day, but not
 a short disturbance.
@@ -25,7 +25,7 @@ LEARNING: Final = 30
 """Number of samples that a baseline needs before it is used: five minutes."""
 
 SIGMAS: Final = 2.0
-"""A sample may be a violation if it exceeds the mean by this number of standard deviations.
+"""A sample has to exceed the mean by at least this number of standard deviations to be a violation.
 
 One in forty samples of an undisturbed guest exceeds the threshold. A violation also has to exceed the mean by
 ``least`` and ``share`` of the signal.
@@ -41,7 +41,7 @@ _ALPHA: Final = 1 - 0.5 ** (1 / HALF_LIFE)
 
 @dataclass(frozen=True, slots=True)
 class SignalBaseline:
-    """Exponentially weighted mean and variance of a signal; ``count`` of samples up to HALF_LIFE."""
+    """Exponentially weighted mean and variance of a signal; ``count`` has its samples, at most HALF_LIFE."""
 
     mean: float = 0.0
     variance: float = 0.0
@@ -100,9 +100,9 @@ class SignalTrack:
         # The threshold comes from the baseline without this sample, because this sample would raise it.
         baseline = self.baseline
         threshold = baseline.violation_threshold(least, share) if baseline.is_usable else math.inf
-        # Only the samples of one window are kept as single samples.
+        # Only the samples of the latest window are kept one by one.
         recent = tuple(one for one in self.recent if one[0] > time - WINDOW_SECONDS)
-        # After a gap of a window without samples, the time of violations begins again.
+        # If the whole window has no samples, the series of violations begins again with this sample.
         since = min(self.since, time) if recent else time
         return SignalTrack(
             baseline.with_value(min(value, threshold)) if learns else baseline,
@@ -141,8 +141,10 @@ disturbance.
 """
 
 MIN_CORRELATION: Final = 0.35
-"""Minimum of :func:`least_correlation` for a suspect. The value was chosen with seeds 1 and 2 of
-``benchmarks.interference``."""
+"""Minimum of :func:`least_correlation` for a suspect.
+
+The value was chosen by runs of ``benchmarks.interference`` with the seeds 1 and 2.
+"""
 
 LEAST_PART: Final = 0.5
 """A guest is a suspect only if its ``part`` (correlation times spread of its use) is at least this share of
@@ -157,11 +159,11 @@ Samples that are ten seconds apart depend on each other.
 
 @dataclass(frozen=True, slots=True)
 class SuspectGuest:
-    """A guest that may disturb a victim, with the correlation between its use and the victim's signal.
+    """A guest that can disturb a victim, with the correlation between its use and the victim's signal.
 
     ``part`` is the correlation multiplied by the standard deviation of the guest's use, in the unit of use.
-    ``part`` ranks suspects, because small and large batch jobs that run at the same time correlate equally
-    well.
+    Suspects are ranked by ``part``, because small and large batch jobs that run at the same time correlate
+    equally well.
     """
 
     guest: str
@@ -172,7 +174,7 @@ class SuspectGuest:
 def find_suspects(
     watch: InterferenceWatch, victim: str, domain: str, samples: Sequence[GuestSamples]
 ) -> list[SuspectGuest]:
-    """The guests that may be the reason why a victim suffers on a domain, the most likely guest first.
+    """The guests that can be the reason why a victim suffers on a domain, the most likely guest first.
 
     The domain is an L3 cache, or "" for the host. ``samples`` are the samples of the last ten minutes, oldest
     first.
@@ -199,8 +201,8 @@ def find_suspects(
         # correlation.
         if least_correlation(correlation, len(pairs)) >= MIN_CORRELATION:
             found.append(SuspectGuest(guest, correlation, part))
-    # Batch jobs often begin at the same time. A small job correlates as well as a large job, but explains
-    # less.
+    # Batch jobs often begin at the same time. A small job then correlates as well as a large job, but
+    # explains less of the disturbance.
     most = max((one.part for one in found), default=0.0)
     likely = [one for one in found if one.part >= LEAST_PART * most]
     # The uuid comes last, so that the order does not depend on the order of the guests.
@@ -208,7 +210,7 @@ def find_suspects(
 
 
 def may_be_limited(watch: InterferenceWatch, victim: GuestReading, other: GuestReading, domain: str) -> bool:
-    """Whether the guest ``other`` may be limited for ``victim``.
+    """Whether the guest ``other`` can be limited for ``victim``.
 
     The guest must not be protected, and must use the same resource. Its class must be lower than the
     victim's; the same class is enough if the section lists it in ``consenting``.
@@ -222,7 +224,7 @@ def may_be_limited(watch: InterferenceWatch, victim: GuestReading, other: GuestR
         and lower
         and ThrottleControl(watch.signal.lever.name, domain) in its.allotments
         # On a domain, both guests use the same cache. Without a domain both guests have to share CPUs. If the
-        # CPUs of the victim are unknown, any guest may share them.
+        # CPUs of the victim are unknown, any guest can share them.
         and (bool(domain) or not (reach := watch.signal.reach(victim)) or not other.cpus.isdisjoint(reach))
     )
 
@@ -234,7 +236,7 @@ def least_correlation(correlation: float, points: int) -> float:
     because consecutive samples depend on each other.
     """
     independent = points / _ALIKE
-    # atanh(1) is infinite, and a rounded correlation may exceed 1.
+    # atanh(1) is infinite, and a rounded correlation can exceed 1.
     bounded = max(-0.999999, min(0.999999, correlation))
     return math.tanh(math.atanh(bounded) - 2 / math.sqrt(independent - 3)) if independent > 3 else -1.0
 
@@ -245,7 +247,7 @@ def _used_amount(watch: InterferenceWatch, sample: GuestSamples, guest: str, dom
 
 
 def _correlate_pairs(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Pearson's correlation of pairs, and it times the standard deviation of the second values."""
+    """Pearson's correlation of pairs, and the correlation times the standard deviation of second values."""
     if len(pairs) < 2:
         return 0.0, 0.0
     count = len(pairs)
@@ -254,7 +256,7 @@ def _correlate_pairs(pairs: Sequence[tuple[float, float]]) -> tuple[float, float
         math.sqrt(sum((one - mean) ** 2 for one in column) / count)
         for column, mean in zip(_split_columns(pairs), means, strict=True)
     ]
-    # The correlation with a constant is not defined. With 0 the guest is no suspect.
+    # The correlation with a constant is not defined. The result 0 means that the guest is no suspect.
     if min(spreads) <= 1e-12:
         return 0.0, 0.0
     shared = sum((x - means[0]) * (y - means[1]) for x, y in pairs) / count

@@ -22,7 +22,7 @@ class GuestReading:
     A value of None, or a missing key, means that the value is unknown.
 
     - ``facts`` has the class, rank and allotments of the guest.
-    - ``cpus`` are the CPUs that the guest may run on. ``near`` also has the CPUs that share an L3 cache with
+    - ``cpus`` are the CPUs that the guest can run on. ``near`` also has the CPUs that share an L3 cache with
       one of them.
     - ``limited``: at least one limit is in force for the guest.
     - ``cpu`` is the CPU time that the guest's threads used, and ``delay`` the time that they waited for a
@@ -121,7 +121,7 @@ def _run_delay(reading: GuestReading) -> DomainValues:
 
 
 def _cpu_pressure(reading: GuestReading) -> DomainValues:
-    # Without this minimum, the pressure while a guest starts or ends would count.
+    # Without the minimum MIN_CPU, the pressure while a guest starts or ends would count.
     return _whole_host(reading.cpu_pressure) if (reading.cpu or 0.0) >= MIN_CPU else {}
 
 
@@ -134,7 +134,7 @@ def _cycles_signal(reading: GuestReading) -> DomainValues:
 
 
 def _bandwidth_cost(reading: GuestReading) -> DomainValues:
-    """CPU seconds per gigabyte of traffic by L3 cache: waits for memory count, so slow memory shows."""
+    """CPU seconds per gigabyte of memory traffic, by L3 cache: waits for slow memory take CPU time, too."""
     # The traffic itself is no signal, because a disturbed guest moves fewer bytes, and would look
     # undisturbed.
     if (cpu := reading.cpu or 0.0) < MIN_CPU:
@@ -143,7 +143,7 @@ def _bandwidth_cost(reading: GuestReading) -> DomainValues:
 
 
 def _miss_rate(reading: GuestReading) -> DomainValues:
-    """Gigabytes of traffic per CPU second by L3 cache: displaced lines are read from memory again."""
+    """Gigabytes of memory traffic per CPU second, by L3 cache: displaced lines are read again."""
     # The rate is per CPU time, so that a guest that works more does not look disturbed.
     if (cpu := reading.cpu or 0.0) < MIN_CPU:
         return {}
@@ -187,7 +187,8 @@ SIGNALS: Final[Mapping[str, InterferenceSignal]] = {
             scale=100,
         ),
         InterferenceSignal(
-            # Pressures have the same values as above, in percent, which is the unit of pressures.
+            # The two numbers are those of run_delay. The first is 10.0 instead of 0.1, because the unit of
+            # pressures is percent.
             *("cpu_pressure", "is under CPU pressure", levers.CPU_QUOTA, _cpu_pressure, _cpu_use, 10.0, 0.25),
             needs="guests in a cgroup v2 of their own with cpu.pressure",
         ),
@@ -208,7 +209,7 @@ SIGNALS: Final[Mapping[str, InterferenceSignal]] = {
             needs="hardware counters, and CAP_PERFMON",
             unit="cycles",
             reach=_near_cpus,
-            first_steps=5,  # a fifth less CPU time for one guest does not relieve an overloaded memory bus
+            first_steps=5,  # a single step of a fifth does not relieve an overloaded memory bus
         ),
         InterferenceSignal(
             *(
@@ -239,7 +240,7 @@ class InterferenceWatch:
 
     - ``preview``: decisions are only reported.
     - ``victims`` are the classes of guests to protect from disturbance; empty for all classes.
-    - ``consenting`` are classes of guests that may also be limited for guests of the same class.
+    - ``consenting`` are classes of guests that can also be limited for guests of the same class.
     - ``escalate`` is called with the uuid of a guest after ``escalate_after`` verdicts against it for the
       same victim in a day. If ``escalate`` is None, no command is configured.
     """

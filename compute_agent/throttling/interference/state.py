@@ -1,8 +1,8 @@
 """The state of interference between rounds (cases, pairs and baselines of guests), and its JSON form.
 
 Times in the JSON are relative to the time of saving, in seconds, because a monotonic clock begins again at a
-boot. So the time during which no agent runs does not count. If the agent ended during a trial, the next agent
-removes the limit of the trial.
+boot. So the time during which no agent runs does not count. If the agent ended during a trial, its next run
+raises the limits of the case again, step by step.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from compute_agent.throttling.interference.cases import MAX_RELAPSES, CasePhase,
 from compute_agent.throttling.interference.evidence import HALF_LIFE, SignalBaseline, SignalTrack
 
 ASIDE_SECONDS: Final = 3600.0
-"""Seconds without a new case for a pair of victim and suspect. These seconds begin with the verdict not
-guilty, a limit that could not be set, or a report in preview.
+"""Seconds without a new case for a pair of victim and suspect. The time begins with the verdict not guilty,
+with a failure to set a limit, or with a report in preview.
 """
 
 DAY_SECONDS: Final = 86400.0
@@ -65,7 +65,7 @@ class PairRecord:
         # A day begins with its first verdict, because a sliding day would need a list of times.
         if self.verdicts and time - self.since < DAY_SECONDS:
             return replace(self, verdicts=self.verdicts + 1)
-        # A new day, in which the command may be called again.
+        # A new day, in which the command can be called again.
         return PairRecord(self.aside_until, 1, time)
 
 
@@ -86,7 +86,7 @@ class InterferenceState:
         return found
 
     def without_case(self, case: InterferenceCase) -> InterferenceState:
-        """Drop a case with a limit that failed, and open none for the pair for an hour."""
+        """Drop a case after its limit could not be set, and open no new case for its pair for an hour."""
         # Cases are compared by suspect and ThrottleControl, because other fields may have changed since the
         # decision.
         cases = tuple(one for one in self.cases if (one.suspect, one.knob) != (case.suspect, case.knob))
@@ -107,7 +107,7 @@ def state_to_json(state: InterferenceState, now: float) -> dict[str, Any]:
     return {
         "cases": [
             [
-                # Rows without keys keep the file small, because the file may have hundreds of baselines.
+                # Rows without keys keep the file small, because the file can have hundreds of baselines.
                 *(case.watch, case.victim, case.suspect, *case.knob, case.correlation, case.before),
                 *(list(case.limits), case.depth, case.phase, now - case.since, case.relapses),
                 *(case.guilty, case.exhausted),
@@ -143,7 +143,8 @@ def _case_from_row(row: Any, now: float) -> InterferenceCase:
     watch, victim, suspect, lever, domain, correlation, before, *more = row
     taken, depth, phase, age, relapses, guilty, exhausted = more
     steps = tuple(read_number(one, 1e6) for one in taken)
-    # A limit of 0 would stop the suspect, and a depth above the number of limits would have no limit.
+    # A limit of 0 would stop the suspect. If ``depth`` was above the number of limits, the case would have no
+    # limit.
     if not steps or min(steps) <= 0 or not 0 <= _whole_count(depth) <= len(steps):
         raise ValueError(f"{taken!r}, {depth!r} are not limits")
     case = InterferenceCase(
@@ -161,13 +162,14 @@ def _case_from_row(row: Any, now: float) -> InterferenceCase:
         guilty is True,
         exhausted is True,
     )
-    # A trial needs the samples of the former agent, which are lost. So its limit is given back.
+    # A trial needs the samples of the previous run of the agent, which are lost. So the limits of the case
+    # are raised again, step by step.
     return case if case.phase is not CasePhase.TRIAL else replace(case, phase=CasePhase.RETURN, since=now)
 
 
 def _record_from_row(row: Any, now: float) -> tuple[SuspectPair, PairRecord]:
     watch, victim, suspect, aside, verdicts, age, escalated = row
-    # The number may be negative, for a time before now. The number is bounded, because a file may have any
+    # The number can be negative, for a time before now. The number is bounded, because a file can have any
     # number.
     aside = min(max(read_number(abs(aside), 1e12) * math.copysign(1, aside), -DAY_SECONDS), DAY_SECONDS)
     record = PairRecord(now + aside, _whole_count(verdicts), now - read_number(age, 1e12), escalated is True)

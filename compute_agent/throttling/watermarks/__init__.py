@@ -1,7 +1,7 @@
 """Watermarks: pure functions that decide what the agent does when a host is short of a resource.
 
 Nouns
-    A *metric* is a measured value of the host and of each guest, such as CPUs in use. A metric may have
+    A *metric* is a measured value of the host and of each guest, such as CPUs in use. A metric can have
     several *domains*, such as L3 caches, with a value for each domain. A metric on one domain is a *series*.
     A *watermark* has up to five *thresholds* for a metric, one for each *action*: switch scheduling off,
     evict, reclaim memory, throttle down, and throttle up. Below the threshold of throttling up, limits are
@@ -15,11 +15,11 @@ Modules
     - ``metrics`` describes metrics and orders of guests. Other packages add metrics by entry points.
     - ``sections`` has the watermarks of a configuration.
     - ``breaches`` compares snapshots with the thresholds over time.
-    - ``plan`` decides the actions of a round. ``state`` has the earlier actions that are in force.
+    - ``plan`` decides the actions of a round. ``state`` has the limits and evictions of earlier rounds.
 
 A worked example
-    Three best-effort guests use 1, 4 and 3 cores, and each has 4 guest CPUs. A watermark throttles down
-    above 7 cores, so the gap is one core. The guest with the largest use comes first. A step lowers its limit
+    Three best-effort guests use 1, 4 and 3 cores, and each has 4 guest CPUs. A watermark throttles down above
+    7 cores, so the gap is about one core. The guest with the largest use comes first. A step lowers its limit
     by a fifth, from 4 to 3.2 cores, and the host would use 7.2 cores. A second step lowers the limit to 2.56
     cores, which closes the gap. So the other two guests are not limited. After the cool-down, the limit rises
     by steps, as long as usage would stay below the threshold of throttling up. A limit that reaches all 4

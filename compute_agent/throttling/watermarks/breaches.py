@@ -63,7 +63,7 @@ def observe_usage(
 ) -> dict[WatermarkWatch, ThresholdStreak]:
     """Count another snapshot in the streaks; return the new streaks of measured and ``expected`` domains.
 
-    A round without a sample does not change ``samples``, because a single reading may fail. After
+    A round without a sample does not change ``samples``, because a single reading can fail. After
     ``for_samples`` rounds without a sample, ``samples`` is 0 again. If other domains still have samples then,
     the domain no longer exists, and its watch ends.
     """
@@ -107,7 +107,10 @@ def _next_streak(
 
 
 def restart_streaks(streaks: Streaks, watermarks: Iterable[str]) -> Streaks:
-    """Streaks after evicted guests left: from 0, so that only new measurements evict again."""
+    """Set the eviction streaks of ``watermarks`` to 0 after their evicted guests have left.
+
+    So the watermarks evict further guests only after new measurements.
+    """
     names = frozenset(watermarks)
     return {
         watch: replace(streak, samples=0)
@@ -118,7 +121,7 @@ def restart_streaks(streaks: Streaks, watermarks: Iterable[str]) -> Streaks:
 
 
 def is_confirmed(streaks: Streaks, watermark: WatermarkSection, action: WatermarkAction, domain: str) -> bool:
-    """Whether a watermark may act: usage has been above its threshold for ``for_samples`` rounds."""
+    """Whether a watermark can act: usage has been above its threshold for ``for_samples`` rounds."""
     return (
         streaks.get(WatermarkWatch(watermark.name, action, domain), ThresholdStreak()).samples
         >= watermark.for_samples
@@ -130,7 +133,7 @@ def is_overloaded(streaks: Streaks) -> bool:
     return any(
         streak.samples > 0
         for watch, streak in streaks.items()
-        # Limits of running guests may be raised while new guests are kept away.
+        # Limits of running guests can be raised while new guests are kept away.
         if watch.action is not WatermarkAction.DISABLE_SCHEDULING
     )
 
@@ -141,11 +144,11 @@ def is_blind(streak: ThresholdStreak, watermark: WatermarkSection) -> bool:
 
 
 def is_quiet(streak: ThresholdStreak, watermark: WatermarkSection, time: float, cool_down: float) -> bool:
-    """Whether limits may be raised: usage was not above the threshold for ``cool_down`` seconds."""
-    # One missing sample does not count as quiet, because usage may be high. A metric that stays unknown
+    """Whether limits can be raised: usage was not above the threshold for ``cool_down`` seconds."""
+    # One missing sample does not count as quiet, because usage can be high. A metric that stays unknown
     # counts as quiet, because guests would otherwise stay throttled for ever. A metric from outside the
-    # kernel never counts as quiet while it is unknown: its source will answer again, or an operator removes
-    # the section.
+    # kernel never counts as quiet while it is unknown: either its source answers again, or an operator
+    # removes the section.
     seen = streak.unseen == 0 or (is_blind(streak, watermark) and not watermark.external)
     return seen and streak.samples == 0 and time - streak.quiet_since >= cool_down
 
@@ -191,7 +194,7 @@ def _exceeds_share(watermark: WatermarkSection, host: UsageSnapshot, share: floa
 
 
 _TOLERANCE: Final = 1e-9
-"""Relative tolerance of usage. A hundred additions and subtractions of floats make smaller errors."""
+"""Relative tolerance of usage. The errors of a hundred additions and subtractions of floats are smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +226,7 @@ class ThresholdExceeded:
     @property
     def order_series(self) -> MetricSeries:
         """The metric and domain by which guests are ordered; for an expression, its first metric."""
-        # Guests have no usage of an expression.
+        # Guests have no usage of an expression, only of its metrics.
         return self.series._replace(metric=self.metric.measured_names[0])
 
     @property
@@ -259,7 +262,10 @@ class ThresholdExceeded:
                 yield guest
 
     def is_measured(self, guest: GuestUsage) -> bool:
-        """Whether a guest's use is known, and for throttling its use of the lever's metric."""
+        """Whether a guest's use is known.
+
+        For throttling, its use of the lever's metric has to be known, too.
+        """
         if (
             self.action is WatermarkAction.THROTTLE_DOWN
             and self.used_lever.guest_consumption(guest, self.series.domain) is None

@@ -13,7 +13,7 @@ Nouns
 Invariants
     - An expression is parsed once, by this module, into functions over numbers. The module never runs code.
     - The length and the number of words of an expression are bounded.
-    - An expression with different units is refused.
+    - An expression that adds or compares amounts with different units is refused.
     - If a metric of an expression has no value in a round, the expression has no value either.
 """
 
@@ -107,7 +107,7 @@ def normal_text(text: str) -> str:
 def parse_expression(text: str, metrics: Mapping[str, WatermarkMetric]) -> WatermarkMetric:
     """Parse an expression; return a metric that measures it.
 
-    :param metrics: the metrics that the expression may name.
+    :param metrics: the metrics that the expression can name.
     :raises ValueError: the text is no expression, names an unknown metric, or mixes units.
     """
     parser = _ExpressionParser(text, metrics)
@@ -137,7 +137,7 @@ def parse_expression(text: str, metrics: Mapping[str, WatermarkMetric]) -> Water
 
 
 def _combine_usage(compute: _Compute, measured: Mapping[str, MetricUsage]) -> MetricUsage:
-    """Values of an expression by domain of its subject, the first metric, where all have one."""
+    """The values of an expression, for each domain of its subject on which the values can be computed."""
     found = {}
     for domain in next(iter(measured.values())).host:
         sources = {name: _matching_domain(one.host, domain) for name, one in measured.items()}
@@ -163,7 +163,10 @@ def _values_at(
 
 
 def _matching_domain(host: Mapping[str, float], domain: str) -> str | None:
-    """A metric's domain for the subject's ``domain``, the whole host for all; None if none matches."""
+    """The domain of a metric that belongs to the subject's ``domain``; None if no domain does.
+
+    A metric of the whole host belongs to each domain.
+    """
     if domain in host:
         return domain
     if "" in host or domain:
@@ -173,7 +176,7 @@ def _matching_domain(host: Mapping[str, float], domain: str) -> str | None:
 
 
 class _ExpressionParser:
-    """Parses by recursive descent, a method a precedence; ``inputs`` are the metrics in order."""
+    """Parses by recursive descent, with a method for each precedence; ``inputs`` are the metrics in order."""
 
     def __init__(self, text: str, metrics: Mapping[str, WatermarkMetric]) -> None:
         self.inputs: list[str] = []

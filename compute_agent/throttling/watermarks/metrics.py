@@ -35,8 +35,8 @@ from compute_agent.usage.snapshot import GuestUsage, MetricSeries
 LOG = logging.getLogger(__name__)
 
 ENTRY_POINTS: Final = "compute_agent.qos.metrics"
-"""Name of the entry point group. The name differs from the path of this module, because other packages use
-the name since before the module moved.
+"""Name of the entry point group. The name differs from the path of this module: the module has moved, and
+other packages use the older name.
 """
 
 
@@ -46,7 +46,7 @@ first.
 """
 
 Sorter = tuple[Comparison, ...]
-"""An order of guests: sort keys in descending precedence."""
+"""An order of guests: sort keys, of which an earlier key takes precedence over later ones."""
 
 
 def by_class(guest: GuestUsage, series: MetricSeries) -> float:
@@ -66,7 +66,7 @@ def by_running_time(guest: GuestUsage, series: MetricSeries) -> float:
 
 def by_usage(guest: GuestUsage, series: MetricSeries) -> float:
     """Sort key: guests with the largest use of the series come first, and guests with an unknown use last."""
-    # An unknown use counts as 0, because an action on such a guest may free nothing.
+    # An unknown use counts as 0, because an action on such a guest can free nothing.
     return -guest.usage.get(series, 0.0)
 
 
@@ -76,7 +76,7 @@ def by_cpu_use(guest: GuestUsage, series: MetricSeries) -> float:
 
 
 def by_best_effort_ratio(guest: GuestUsage, series: MetricSeries) -> float:
-    """Sort key: guests with the largest ratio of CPU use to their guest CPUs come first."""
+    """Sort key: guests with the largest CPU use per guest CPU come first."""
     promised = sum(one.full for knob, one in guest.allotments.items() if knob.lever == "cpu_quota")
     # Without an allotment of CPU the ratio is not defined; 0 puts the guest last.
     return by_cpu_use(guest, series) / promised if promised else 0.0
@@ -91,7 +91,7 @@ OVERSOLD: Final = frozenset({"reclaimed_cpu_oversold", "reclaimed_memory_oversol
 """The metrics of reclaimed capacity that guests hold beyond the present offer."""
 
 JOINING_WORDS: Final = ("and", "or", "not")
-"""The words that join conditions in expressions, so no metric can have such a name."""
+"""The words that join conditions in expressions. No metric can have one of these names."""
 
 CRITERIA: Final[Mapping[str, Comparison]] = {
     "class": by_class,
@@ -101,7 +101,7 @@ CRITERIA: Final[Mapping[str, Comparison]] = {
     "youngest": by_running_time,
     "oldest": by_age,
 }
-"""The comparisons by the words that name them in options."""
+"""The comparisons, by the words that name them in the option for the order."""
 
 
 def combined_order(comparison: Comparison) -> Sorter:
@@ -196,7 +196,7 @@ def llc_occupancy(now: MeasuringRound, before: MeasuringRound | None) -> MetricU
 
 
 def best_effort_cpu(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
-    """CPU use of guests that may be limited, in percent of their guest CPUs, as the sum of guests."""
+    """The CPU use of the guests that can be limited, in percent of the guest CPUs of these guests."""
     promised = {
         subject.facts.uuid: sum(
             one.full for knob, one in subject.facts.allotments.items() if knob.lever == "cpu_quota"
@@ -204,8 +204,7 @@ def best_effort_cpu(now: MeasuringRound, before: MeasuringRound | None) -> Metri
         for subject in now.subjects
         if not subject.facts.protected
     }
-    # Only guests with a measured use count, because the guest CPUs of other guests would lower the
-    # percentage.
+    # Only guests with a measured use count: the guest CPUs of other guests would lower the percentage.
     used = {guest: cores for guest, cores in rounds.guest_cpu_use(now, before).items() if promised.get(guest)}
     total = sum(promised[guest] for guest in used)
     shares = {guest: 100 * cores / total for guest, cores in used.items()}
@@ -259,7 +258,7 @@ class GuestSampling(enum.Enum):
 
     In all other rounds the agent measures only the host.
 
-    - ``ALWAYS``: in each round, because the usage of the host may be computed from that of guests.
+    - ``ALWAYS``: in each round, because the usage of the host can be computed from that of guests.
     - ``NEAR``: while the host uses more than half of the lowest threshold. Decisions need rates of guests,
       and a rate needs two rounds.
     - ``ABOVE``: while the host is above a threshold. One round is enough to measure the usage of a guest.
@@ -281,7 +280,7 @@ class WatermarkMetric:
       there was a previous round.
     - ``sorter`` is the order in which guests are chosen for actions; None means ``GENERAL_ORDER``.
     - ``lever`` is the means to throttle guests because of the metric, for example their CPU quota. None means
-      that guests are not throttled because of the metric.
+      that no guest is throttled because of the metric.
     - ``throttle_quantified``: the agent can compute how much a limit lowers the metric.
     - ``reclaimable``: a reclaim of memory that guests do not use lowers the metric.
     - ``evictable``: guests can be evicted because of the metric.
@@ -290,7 +289,7 @@ class WatermarkMetric:
       agent. The function is called in a thread of its own, and raises an exception when it fails.
     - ``inputs`` are the metrics of an expression; ``name`` is then the text of the expression.
     - ``external``: the values come from outside the kernel. While the values are missing, limits are kept.
-    - ``has_capacity``: ``measure`` returns the usage that counts as 100 %, so thresholds may be percentages.
+    - ``has_capacity``: ``measure`` returns the usage that counts as 100 %, so thresholds can be percentages.
       For a metric in percent the field does not matter.
     - ``guest_sampling`` says in which rounds guests are measured.
     """
@@ -312,7 +311,7 @@ class WatermarkMetric:
     guest_sampling: GuestSampling = GuestSampling.ALWAYS
 
     def __post_init__(self) -> None:
-        # The name is the value of an option, a label of Prometheus and a word in expressions.
+        # The name is used as the value of an option, as a label in Prometheus and as a word in expressions.
         if not self.inputs and not re.fullmatch(r"[a-z][a-z0-9_]*", self.name, re.ASCII):
             raise ValueError(f"{self.name!r} is not a name of a metric: small letters, digits and _")
         if self.name in JOINING_WORDS:
@@ -355,7 +354,7 @@ BUILT_IN: Final = (
         guest_sampling=GuestSampling.NEAR,
     ),
     # Guests are not evicted for this metric, because after an eviction the guest CPUs of the guest no
-    # longer count, so the percentage may even rise.
+    # longer count, so the percentage can even rise.
     WatermarkMetric(
         "best_effort_cpu", MetricUnit.PERCENT, 6, best_effort_cpu, CPU_ORDER,
         CPU_QUOTA, throttle_quantified=True,
@@ -391,8 +390,8 @@ BUILT_IN: Final = (
         "io_pressure", MetricUnit.PERCENT, 1, pressure_measure("io"), None, BLOCKIO,
         guest_sampling=GuestSampling.ABOVE,
     ),
-    # Steal exists if the host is itself a virtual machine. Other virtual machines take this time, so the
-    # effect of an action cannot be computed.
+    # Steal time exists only if the host is itself a virtual machine. Other virtual machines take this time,
+    # so the effect of an action cannot be computed.
     WatermarkMetric(
         "cpu_steal", MetricUnit.PERCENT, 0, cpu_steal, CPU_ORDER, CPU_QUOTA, evictable=True,
         guest_sampling=GuestSampling.NEAR,
@@ -446,12 +445,15 @@ class MetricRegistry(Mapping[str, WatermarkMetric]):
         return MetricRegistry([*self.values(), *metrics])
 
     def metrics_moved_by(self, lever: str) -> list[WatermarkMetric]:
-        """The metrics for which guests are throttled with the lever of this name."""
+        """The metrics because of which guests are throttled with this lever."""
         return [metric for metric in self.values() if metric.lever and metric.lever.name == lever]
 
 
 def load_registry() -> MetricRegistry:
-    """Built-in and installed metrics; an unusable one is logged and left out, so watermarks refuse it."""
+    """Return the built-in and the installed metrics.
+
+    An unusable metric is logged and left out, so a watermark of this metric is refused.
+    """
     # Built-in metrics are added first, so that no package can replace a name that operators know.
     registry = MetricRegistry()
     extensions: ExtensionManager[Any] = ExtensionManager(
@@ -464,7 +466,7 @@ def load_registry() -> MetricRegistry:
     for extension in extensions:
         metric: object = extension.plugin
         try:
-            # A package may register any object; its defect must not stop the agent from starting.
+            # A package can register any object; its defect must not stop the agent from starting.
             if not isinstance(metric, WatermarkMetric):
                 raise ValueError(f"it is a {type(metric).__name__}, not a WatermarkMetric")
             registry.add_metric(metric)

@@ -56,11 +56,11 @@ def make_plan(
 
     :param streaks: the number of successive rounds above each threshold, including ``snapshot``.
     :param excluded: uuids of guests on which no action is allowed.
-    :param unevictable: uuids of guests that may be throttled but not evicted.
-    :param resting: uuids of guests from which no memory may be reclaimed now, because some was reclaimed a
+    :param unevictable: uuids of guests that can be throttled but not evicted.
+    :param resting: uuids of guests from which the agent reclaims no memory now, because it reclaimed some a
         few seconds ago.
     """
-    # The use of guests that are being evicted is subtracted, so that no other guest is evicted for it.
+    # The use of guests that are being evicted is subtracted, so that this use causes no other eviction.
     for guest in state.evicting_guests:
         snapshot = rules.after_eviction(snapshot, guest)
     untouchable = excluded | state.evicting_guests
@@ -97,7 +97,7 @@ def plan_switch(
     if asking:
         return [] if state.scheduling_off else [SwitchScheduling(True, tuple(sorted(asking)))]
     # None (unknown) leads to an explicit switch: after the loss of the state file, the trait that keeps
-    # guests away may still be in Placement.
+    # guests away is perhaps still in Placement.
     if state.scheduling_off is False or not all(
         is_quiet(streaks[watch], watermark, snapshot.time, watermark.cool_down)
         for watermark, watch in watches
@@ -120,8 +120,8 @@ def plan_evictions(
     # that the sections select are evicted.
     if not _can_be_precise(found, snapshot, untouchable):
         for guest in _selected_guests(found, snapshot, untouchable):
-            # The most important watermark that selects a guest is the reason of its eviction, and its options
-            # apply.
+            # The first watermark that selects a guest is the reason for its eviction, and the options of this
+            # watermark apply.
             breach = next(one for one in found if one.watermark.selector.selects_guest(guest))
             if _has_room(breach.watermark, state):
                 action = _evict_guest(breach, guest)
@@ -150,8 +150,8 @@ def _has_room(watermark: WatermarkSection, state: WatermarkState) -> bool:
     """Whether the watermark's maximum of simultaneous evictions allows another eviction."""
     if watermark.evict_at_once is None:
         return True
-    # Evictions in progress count, because their effect is visible only after they have ended. An eviction
-    # without a known watermark counts for every watermark.
+    # Evictions in progress count, because their effect shows only after they have ended. An eviction without
+    # a known watermark counts for every watermark.
     leaving = [one for one in state.evictions if one.watermark in ("", watermark.name)]
     return len(leaving) < watermark.evict_at_once
 
@@ -159,11 +159,10 @@ def _has_room(watermark: WatermarkSection, state: WatermarkState) -> bool:
 def plan_reclaims(
     rules: WatermarkRules, snapshot: UsageSnapshot, streaks: Streaks, untouchable: frozenset[str]
 ) -> list[ReclaimAction]:
-    """The memory to reclaim because of confirmed breaches, from enough guests to close the gap.
+    """The amounts of memory to reclaim because of confirmed breaches, from as many guests as close the gap.
 
-    At most ``MEMORY_STEP`` is reclaimed from a guest, and never memory below the lowest limit that a guest
-    can get. The kernel may find less unused memory than requested, so limits are planned as if nothing was
-    reclaimed.
+    At most ``MEMORY_STEP`` is reclaimed from a guest, and the guest keeps at least its lowest possible limit.
+    The kernel can find less unused memory than requested, so limits are planned as if nothing was reclaimed.
     """
     plan: dict[str, ReclaimAction] = {}
     for breach in find_breaches(rules, WatermarkAction.RECLAIM, snapshot, streaks):
@@ -189,13 +188,17 @@ def plan_throttles(
     state: WatermarkState,
     untouchable: frozenset[str],
 ) -> list[ThrottleAction]:
-    """Limits because of breaches: just enough if effects can be computed, or a step a selected guest."""
+    """The limits to set because of breaches.
+
+    If the effects can be computed, the limits are just enough to close the gaps. Otherwise each selected
+    guest gets one step.
+    """
     found = find_breaches(rules, WatermarkAction.THROTTLE_DOWN, snapshot, streaks)
     if not _can_be_precise(found, snapshot, untouchable):
         first = _of_highest_priority(found)
         # Each guest gets one step. The next round measures whether the steps were enough.
         selected = _selected_guests(found, snapshot, untouchable)
-        # Limits are set only for the metric with the highest priority, because the steps may also reduce the
+        # Limits are set only for the metric with the highest priority, because the steps can also reduce the
         # usage of other metrics.
         same = [breach for breach in found if breach.metric is first.metric]
         steps = [_one_step(rules, breach, guest, state) for guest in selected for breach in same]
@@ -233,8 +236,8 @@ def _can_be_precise(
 ) -> bool:
     """Whether the effect of all actions on the breaches can be computed.
 
-    All metrics have to be quantified. For each breach with guests that may be limited, the use of at least
-    one of these guests has to be known.
+    The metrics of all breaches have to be quantified. For each breach with guests that can be limited, the
+    use of at least one of these guests has to be known.
     """
     for breach in found:
         measured = map(breach.is_measured, breach.find_candidates(snapshot, untouchable))
@@ -251,20 +254,20 @@ def _of_highest_priority(found: Sequence[ThresholdExceeded]) -> ThresholdExceede
 def _selected_guests(
     found: Sequence[ThresholdExceeded], snapshot: UsageSnapshot, untouchable: frozenset[str]
 ) -> list[GuestUsage]:
-    """The guests that at least one watermark in breach selects, in the general order."""
+    """The guests that at least one exceeded watermark selects, in the order for actions."""
     chosen = [
         guest
         for guest in snapshot.guests.values()
         if guest.uuid not in untouchable and any(one.watermark.selector.selects_guest(guest) for one in found)
     ]
     first = _of_highest_priority(found)
-    # Guests are in the general order, because here the use of a guest does not show how much an action frees.
+    # The general order is the default here, because a guest's use does not show how much an action frees.
     return sort_guests(chosen, first.watermark.order or GENERAL_ORDER, first.order_series)
 
 
 _REACHED: Final = 1.02
-"""The limit of a guest falls by another step only if the guest's use is at most this multiple of the limit.
-Above it, the kernel still reclaims the guest's memory.
+"""A limit of memory falls by another step only if the guest's use is at most this multiple of the limit. With
+a larger use, the kernel is still reclaiming memory for the last step.
 """
 
 
@@ -275,7 +278,7 @@ def _steps_needed(
     uuid: str,
     state: WatermarkState,
 ) -> ThrottleAction | None:
-    """The limit of a guest that ends a breach, else its lowest limit; None if a limit would free nothing."""
+    """The limit of a guest that ends a breach, or the lowest possible one; None if it frees nothing."""
     guest, present = snapshot.guests[uuid], snapshot.host[breach.series]
     before = limit = state.limit_of(uuid, breach.used_knob)
     steps, is_gradual = rules.steps_of(breach.watermark), breach.used_lever.gradual
@@ -313,7 +316,7 @@ def _one_step(
 
 
 def _merge_throttles(plan: Iterable[ThrottleAction]) -> list[ThrottleAction]:
-    """Keep a guest's lowest limit of each ``ThrottleControl``, in the place of its last request."""
+    """Keep only the lowest limit of each guest and ``ThrottleControl``, in the place of the last."""
     merged: dict[tuple[str, ThrottleControl], ThrottleAction] = {}
     for throttle in plan:
         # The throttle is removed and inserted again, so that it comes last, because limits are raised in the
@@ -324,14 +327,14 @@ def _merge_throttles(plan: Iterable[ThrottleAction]) -> list[ThrottleAction]:
 
 
 _COSTLY: Final = (WatermarkAction.EVICT, WatermarkAction.THROTTLE_DOWN)
-"""The actions that restrict running guests. Keeping new guests away is no such action."""
+"""The actions that restrict running guests. The action that keeps new guests away is not among them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _RestoreGate:
-    """Whether limits of one lever and domain may be raised in this round, and how far.
+    """Whether limits of one lever and domain can be raised in this round, and how far.
 
-    - ``open``: limits may be raised.
+    - ``open``: limits can be raised.
     - ``precise``: the effect of raised limits can be computed. If not, one guest gets one step in a round.
     - ``orphan``: no watermark in force throttles guests by this lever and domain any more.
     - ``up``: for each series (a metric on one domain), the usage above which no further limit is raised.
@@ -355,7 +358,7 @@ def plan_restores(
     """The limits to raise or remove, in the reverse order in which they were set."""
     plan = []
     knobs = {one.knob for one in state.throttles}
-    # During a breach of any metric no limit is raised, because a lever may affect several metrics.
+    # During a breach of any metric no limit is raised, because a lever can affect several metrics.
     calm = not is_overloaded(streaks)
     gates = {
         knob: _restore_gate(rules, snapshot, streaks, state, knob) if calm else _RestoreGate(False)
@@ -370,8 +373,8 @@ def plan_restores(
             continue
         gate, lever = gates[one.knob], rules.registry.levers.get(one.knob.lever)
         allotment = guest.allotments.get(one.knob)
-        # The limit has lost its reason, and is removed without a cool-down. The guest is protected now, can
-        # no longer be limited in this way, or the section was removed.
+        # A limit is removed without a cool-down if it has lost its reason: the guest is protected now, can no
+        # longer be limited in this way, or the section was removed.
         if guest.protected or allotment is None or lever is None or (calm and gate.orphan):
             plan.append(RestoreAction(one.guest, one.knob, None))
         elif gate.open and (one.knob not in begun or (gate.precise and _stays_within(snapshot, gate.up))):
@@ -423,7 +426,8 @@ def _restore_gate(
             for watermark, streak in watched
         ):
             return _RestoreGate(False)
-        # ``rules`` have only watermarks in force. So limits of a section that is now in preview are removed.
+        # ``rules`` contains only watermarks in force. So limits of a section that is now in preview are
+        # removed.
         if rules.of_metric(metric.name, WatermarkAction.THROTTLE_DOWN):
             gate = replace(gate, orphan=False)
         if series not in snapshot.host or up is None or down is None:
@@ -443,7 +447,7 @@ def _restore_gate(
 def _watched_streaks(
     rules: WatermarkRules, streaks: Streaks, metric: str, domain: str | None = None
 ) -> list[tuple[WatermarkSection, ThresholdStreak]]:
-    """A metric's watermarks with streaks of throttling and eviction; of all domains for None."""
+    """The watermarks of a metric, with their streaks of throttling and eviction; None means all domains."""
     by_name = {watermark.name: watermark for watermark in rules.watermarks if watermark.metric == metric}
     return [
         (by_name[watch.watermark], streak)
@@ -482,7 +486,7 @@ def _stays_within(snapshot: UsageSnapshot, limits: Mapping[MetricSeries, float])
 def rehearse_usage(
     rules: WatermarkRules, snapshot: UsageSnapshot, state: WatermarkState, metric: str, usage: str
 ) -> list[WatermarkAct]:
-    """The restricting actions of the first round in which all watermarks of ``metric`` may act.
+    """The restricting actions of the first round in which all watermarks of ``metric`` can act.
 
     :param usage: the imagined usage of each domain, written like a threshold: ``12G``, ``80%``.
     :raises ValueError: no watermark has the metric, the metric is not measured, its capacity is unknown, or

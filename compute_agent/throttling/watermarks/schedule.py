@@ -101,5 +101,5 @@ def _day_numbers(first: str, last: str) -> frozenset[int]:
 
 
 def week_bounds(periods: Iterable[WeekPeriod]) -> list[WeekMoment]:
-    """Minutes of the week, its first included, between which the same periods apply."""
+    """The first minute of the week, and all minutes at which a period begins or has just ended."""
     return sorted({WeekMoment(0, 0), *(bound for period in periods for bound in period.all_bounds)})

@@ -38,7 +38,7 @@ from compute_agent.throttling.watermarks.state import WatermarkState
 from compute_agent.throttling.watermarks.thresholds import THRESHOLD, WatermarkThreshold, parse_threshold
 from compute_agent.usage.snapshot import GuestUsage, MetricSeries, UsageSnapshot
 
-# The amount is the last word: the period before it may end in a digit, too.
+# The pattern matches only the last word, because the period before the amount can end in a digit, too.
 _AMOUNT: Final = re.compile(rf"\s+({THRESHOLD.pattern})$", re.ASCII)
 
 
@@ -77,7 +77,7 @@ class GuestSelector:
     max_priority: int | None = None
 
     def selects_guest(self, guest: GuestUsage) -> bool:
-        """Whether the watermark may act on this guest; False for each protected guest."""
+        """Whether the watermark can act on this guest; False for each protected guest."""
         return (
             not guest.protected
             and (not self.classes or guest.qos_class in self.classes)
@@ -144,8 +144,11 @@ class WatermarkSection:
         return found
 
     def threshold_amount(self, action: WatermarkAction, snapshot: UsageSnapshot, domain: str) -> float | None:
-        """An action's threshold on a domain, in the metric's unit; None without one or its capacity."""
-        # A percentage refers to the capacity of the domain, because caches of one host may differ in size.
+        """The threshold of an action on a domain, in the metric's unit.
+
+        The result is None if there is no threshold, or if it is a percentage of an unknown capacity.
+        """
+        # A percentage refers to the capacity of the domain, because caches of one host can differ in size.
         threshold = self.threshold_for(action)
         capacity = snapshot.capacity.get(MetricSeries(self.metric, domain))
         return None if threshold is None else threshold.absolute_amount(capacity)
@@ -197,8 +200,8 @@ def parse_watermarks(
             steps=_read_steps(conf, options),
             order=tuple(CRITERIA[word] for word in options.order) or None,
             evict_grace=options.evict_grace,
-            # For a condition or an external metric the default is one guest at a time, because the missing
-            # amount is unknown, and one guest may be enough.
+            # For a condition or an external metric the default is one guest at a time, because the amount to
+            # free is unknown, and one guest can be enough.
             evict_at_once=options.evict_at_once or (1 if metric.inputs or metric.external else None),
         )
         watermarks.append(watermark)
@@ -236,7 +239,7 @@ def check_together(watermarks: Iterable[WatermarkSection]) -> None:
     """
     by_metric: dict[tuple[str, bool], list[WatermarkSection]] = {}
     for watermark in watermarks:
-        # A section in preview is often a trial of a replacement, so it may contradict the section in force.
+        # A section in preview is often a trial of a replacement, so it can contradict the section in force.
         by_metric.setdefault((watermark.metric, watermark.preview), []).append(watermark)
     for same in by_metric.values():
         _check_same_kind(same)
@@ -271,7 +274,7 @@ _ESCALATION: Final = {
     WatermarkAction.THROTTLE_DOWN: "throttled",
     WatermarkAction.EVICT: "evicted",
 }
-"""The actions on guests in the order in which a section escalates, with words for errors."""
+"""The actions on guests in the order of their severity, each with its word for error messages."""
 
 
 def _check_watermark(watermark: WatermarkSection) -> None:
@@ -290,7 +293,7 @@ def _check_watermark(watermark: WatermarkSection) -> None:
     if len({threshold.relative for _, threshold in thresholds}) > 1:
         listed = ", ".join(f"{action} = {threshold}" for action, threshold in thresholds)
         raise ConfigError(f"[{WATERMARK}{watermark.name}] mixes percentages and amounts: {listed}")
-    # The order is checked only within a section, because another section may evict guests of other classes at
+    # The order is checked only within a section, because another section can evict guests of other classes at
     # a lower threshold.
     for (first, done), (then, do) in itertools.combinations(_ESCALATION.items(), 2):
         low, high = watermark.threshold_for(first), watermark.threshold_for(then)
@@ -411,7 +414,10 @@ def _option_name(watermark: WatermarkSection, action: WatermarkAction) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkRules:
-    """The configuration for decisions; with ``margin`` 0.1, actions free a tenth more than the excess."""
+    """The configuration for decisions.
+
+    With a ``margin`` of 0.1, actions free a tenth more than the excess.
+    """
 
     registry: MetricRegistry
     watermarks: tuple[WatermarkSection, ...]
@@ -433,8 +439,8 @@ class WatermarkRules:
             metric = self.registry[watermark.metric]
             # The metrics of an expression are measured, too, so that operators see why the expression holds.
             names |= dict.fromkeys((metric.name, *metric.inputs))
-            # The lever's own metric is needed, too: the effect of a limit is computed from a guest's use of
-            # it.
+            # The lever's own metric is needed, too, because the effect of a limit is computed from a guest's
+            # use of this metric.
             names |= {metric.lever.metric: None} if metric.lever else {}
         return [self.registry[name] for name in names if name in self.registry]
 
@@ -443,7 +449,7 @@ class WatermarkRules:
         return watermark.steps or self.steps
 
     def restore_steps(self, lever: str) -> ThrottleSteps:
-        """The sizes of steps by which limits of a lever are raised: the smallest sizes of its watermarks."""
+        """The step sizes by which limits of a lever rise: those of the watermark with the smallest step."""
         found = [
             self.steps_of(watermark)
             for metric in self.registry.metrics_moved_by(lever)
@@ -463,7 +469,7 @@ class WatermarkRules:
         ]
 
     def throttled_series(self, state: WatermarkState) -> list[MetricSeries]:
-        """The series (a metric on one domain) for which guests may be limited now."""
+        """The series (a metric on one domain) for which guests can be limited now."""
         return [
             MetricSeries(metric.name, one.knob.domain)
             for one in state.throttles
@@ -473,8 +479,8 @@ class WatermarkRules:
     # Expected effects of actions
 
     def after_eviction(self, snapshot: UsageSnapshot, guest: str) -> UsageSnapshot:
-        """The snapshot without a guest: less use of the host if the metric is ``evict_quantified``."""
-        # The guest has left since its eviction began.
+        """The snapshot without a guest. The host's use falls only for ``evict_quantified`` metrics."""
+        # A guest that is missing in the snapshot has left since its eviction began.
         if guest not in snapshot.guests:
             return snapshot
         return snapshot.without_guest(
@@ -484,7 +490,7 @@ class WatermarkRules:
     def share_left(
         self, guest: GuestUsage, knob: ThrottleControl, before: float | None, after: float
     ) -> float:
-        """A guest's expected share of its use under a limit that falls to ``after``; 1 if use is unknown."""
+        """The share of its use that a guest keeps when its limit falls to ``after``; 1 if use is unknown."""
         use = self._guest_consumption(guest, knob)
         return 1.0 if not use else left_by(use, before, after, guest.allotments[knob]) / use
 
@@ -501,7 +507,8 @@ class WatermarkRules:
         """The highest usage expected after a limit rises from ``before`` to ``after``, None for no limit."""
         one = snapshot.guests[guest]
         use = self._guest_consumption(one, knob)
-        # The limit of a guest with an unknown use has to be removed at last, so no rise of usage is assumed.
+        # If the use of the guest is unknown, no rise of usage is assumed. Otherwise its limit could stay for
+        # ever.
         if not use:
             return snapshot
         # In the worst case, the guest uses all of its higher limit at once.
@@ -517,13 +524,13 @@ class WatermarkRules:
     def _with_scaled_use(
         self, snapshot: UsageSnapshot, guest: GuestUsage, knob: ThrottleControl, share: float
     ) -> UsageSnapshot:
-        """The snapshot, with the guest's use of the metrics that ``knob`` affects multiplied by ``share``."""
+        """The snapshot after the guest's use of the metrics of ``knob`` is multiplied by ``share``."""
         if share == 1.0:
             return snapshot
         usage = {}
         for metric in self.registry.metrics_moved_by(knob.lever):
             series = MetricSeries(metric.name, knob.domain)
-            # A metric without a value of this guest does not change.
+            # A metric for which this guest has no value does not change.
             if series in guest.usage:
                 usage[series] = guest.usage[series] * share
         return snapshot.with_usage(guest.uuid, usage)
@@ -549,6 +556,6 @@ def find_unenforceable(
         elif lever and (reason := unusable_levers.get(lever.name)):
             if watermark.throttle_down:
                 yield f"{section} throttle_down: no guest is throttled, because {reason}"
-            # Reclaim needs swap, like the lever of its metric.
+            # A reclaim of memory needs swap, as the lever of the metric does.
             if watermark.reclaim:
                 yield f"{section} reclaim: no memory is reclaimed, because {reason}"

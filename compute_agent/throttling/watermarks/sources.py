@@ -29,7 +29,7 @@ from compute_agent.throttling.watermarks.metrics import (
 from compute_agent.usage.rounds import MeasuringRound
 
 _LEVERS: Final = {lever.name: lever for lever in (CPU_QUOTA, BLOCKIO)}
-"""By name, the levers that a section may select."""
+"""The levers that a section can select, by name."""
 
 _PRIORITY: Final = 1
 """The ``action_priority`` of metrics of sources: below all metrics of the kernel except I/O pressure and
@@ -58,7 +58,7 @@ class MetricSource:
 
     @property
     def lasting_seconds(self) -> float:
-        """The seconds for which a value is valid; within this time, the next read ends or is killed."""
+        """The seconds for which a value is valid. Within this time, the next read has ended or is killed."""
         return self.interval + self.timeout + 1.0
 
 

@@ -1,7 +1,7 @@
 """The state of watermarks: limits in force, evictions in progress, and the scheduling switch.
 
-The state is frozen; each action returns a new state. The state file of throttling has the state as JSON, so
-that the state outlives the agent.
+The state is frozen. The state after an action is a new object. The state file of throttling has the state as
+JSON, so that the state outlives the agent.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from compute_agent.throttling.actions import (
 )
 
 MAX_RELAPSES: Final = 4
-"""Maximum number of relapses that count. Each relapse doubles the cool-down, up to 16 times its length. A
-cool-down of minutes becomes an hour or more."""
+"""Maximum number of relapses that count.
+
+Each relapse doubles the cool-down, up to 16 times its length. So a cool-down of minutes can become an hour or
+more.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ThrottledGuest:
-    """A limit in force: the guest's uuid, lever and domain (``knob``), the limit in the lever's unit."""
+    """A limit in force: the uuid of the guest, the limited lever and domain (``knob``), and the limit."""
 
     guest: str
     knob: ThrottleControl
@@ -39,7 +42,12 @@ class ThrottledGuest:
 
 @dataclass(frozen=True, slots=True)
 class PendingEviction:
-    """An eviction with its metric, ``grace`` (None: ``[qos]``) and watermark, empty if an old one's."""
+    """An eviction in progress.
+
+    - ``metric`` is the metric because of which the guest has to leave.
+    - ``grace`` is the number of seconds that the guest has to end; None means ``[qos] evict_grace``.
+    - ``watermark`` is the name of the section; empty in a state that an older release saved.
+    """
 
     guest: str
     metric: str
@@ -59,8 +67,8 @@ class WatermarkState:
 
     Two fields are not saved, and are empty after a start of the agent:
 
-    - ``relapses`` counts by lever how often another breach has followed after a limit was raised.
-    - ``giving_back`` has the levers that were last used to raise a limit, and not to lower one.
+    - ``relapses`` is the number of breaches that followed after a limit was raised, by lever.
+    - ``giving_back`` has the levers that were last used to raise a limit, and not to lower a limit.
     """
 
     throttles: tuple[ThrottledGuest, ...] = ()
@@ -95,12 +103,12 @@ class WatermarkState:
             case SwitchScheduling():
                 return replace(self, scheduling_off=action.off)
             case EvictAction():
-                # A second plan of the same round may evict a guest again.
+                # A second plan of the same round can evict a guest again.
                 if action.guest in self.evicting_guests:
                     return self
                 pending = PendingEviction(action.guest, action.metric, action.grace, action.watermark)
                 return replace(self, evictions=(*self.evictions, pending))
-            # After a reclaim, a later agent has nothing to remove.
+            # A reclaim sets no limit, so a later run of the agent has nothing to remove.
             case ReclaimAction():
                 return self
             case ThrottleAction():
@@ -135,7 +143,7 @@ class WatermarkState:
         return tuple(one for one in self.throttles if (one.guest, one.knob) != (guest, knob))
 
     def _throttles_after(self, action: RestoreAction) -> tuple[ThrottledGuest, ...]:
-        """The limits after a restore, in the same order, so that the same guest gets the next step."""
+        """The limits after a restore. The order stays the same, so the same guest gets the next step."""
         if action.limit is None:
             return self._throttles_without(action.guest, action.knob)
         return tuple(
@@ -182,17 +190,17 @@ def state_from_json(content: Any) -> WatermarkState:
             for one in (_pending_eviction(*each) for each in content["evictions"])
         )
         off = content["scheduling_off"]
-        # 0 and 1 pass this test, too, and mean False and True.
+        # The numbers 0 and 1 also pass this test, and mean False and True.
         if off not in (True, False, None):
             raise ValueError(f"scheduling_off is {off!r}")
         return WatermarkState(throttles, evictions, off)
-    # A damaged file may contain any JSON, which raises these errors above.
+    # A damaged file can contain any JSON, which raises these errors above.
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
 
 
 def _eviction_to_json(eviction: PendingEviction) -> list[Any]:
-    # The third field is left out without a grace period, so that an older release can read the file.
+    # If there is no grace period, the third field is left out, so that an older release can read the file.
     grace = [] if eviction.grace is None else [eviction.grace]
     return [eviction.guest, eviction.metric, *grace]
 

@@ -22,9 +22,9 @@ _WORDS: Final = {"true": 0.5, "false": 0.25}
 
 @dataclass(frozen=True, slots=True)
 class WatermarkThreshold:
-    """The usage above which (for throttling up: below which) an action is taken.
+    """The usage above which an action is taken. Only ``throttle_up`` is for usage below the threshold.
 
-    - ``value`` is in the metric's unit or, if ``relative``, in percent of the capacity of the host.
+    - ``value`` is in the metric's unit or, if ``relative``, in percent of the capacity of the host or cache.
     - ``word`` is the text of the threshold of a condition, ``true`` or ``false``; empty for an amount.
     """
 
@@ -45,7 +45,7 @@ class WatermarkThreshold:
 def parse_threshold(text: str, unit: MetricUnit, has_capacity: bool = True) -> WatermarkThreshold:
     """Parse the text of a threshold, such as ``0.8``, ``12G``, ``80%`` or ``true``, for a metric in ``unit``.
 
-    :param has_capacity: whether the metric has a capacity, so that the threshold may be a percentage of it.
+    :param has_capacity: whether the metric has a capacity, so that the threshold can be a percentage of it.
     :raises ValueError: the text is no threshold, or its suffix does not fit the metric.
     """
     if unit is MetricUnit.CONDITION:
@@ -65,11 +65,12 @@ def parse_threshold(text: str, unit: MetricUnit, has_capacity: bool = True) -> W
                 f"{text.strip()}: a percentage needs a capacity, which the metric does not have; write an"
                 " amount"
             )
-        # For a metric in percent the number is the amount itself, and best_effort_cpu may exceed 100 %.
+        # For a metric in percent the number is the amount itself, and best_effort_cpu can exceed 100 %.
         if value > 100 and unit != MetricUnit.PERCENT:
             raise ValueError(f"{text.strip()} is above 100 percent of the capacity")
         return WatermarkThreshold(value, relative=unit != MetricUnit.PERCENT)
-    # Only bytes have suffixes: 12G cores is a mistake and not twelve billion cores.
+    # Only amounts of bytes can have a suffix: ``12G`` cores is a mistake, and does not mean twelve billion
+    # cores.
     if suffix and unit not in (MetricUnit.BYTES, MetricUnit.BYTES_PER_SECOND):
         raise ValueError(f"{suffix} is for bytes, and the metric is in {unit or 'another unit'}")
     return WatermarkThreshold(value * 1024 ** _POWERS[suffix])

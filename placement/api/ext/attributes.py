@@ -17,7 +17,7 @@ blueprint = Blueprint("ext_attributes", __name__)
 
 _PATH: Final = f"{EXT}/resource_providers/<uuid>/attributes"
 _BODY: Final = schemas.AttributesBody()
-# floats represent each integer up to this number exactly
+# up to this number, a float represents each integer exactly
 _MAX_INTEGER: Final = 2.0**53
 
 
@@ -48,7 +48,7 @@ def _attributes_answer(call: ApiRequest, attributes: Mapping[str, Attribute], ge
 
 
 def shown_attributes(attributes: Mapping[str, Attribute]) -> dict[str, Any]:
-    """Return attributes by name in the form of answers, in which whole numbers are integers."""
+    """Return attributes, by name, as answers show them. Whole numbers are shown as integers."""
     return {name: _shown_value(value) for name, value in sorted(attributes.items())}
 
 

@@ -26,7 +26,7 @@ _BODY: Final = schemas.AvailabilityBody()
     blueprint, "POST", f"{EXT}/availability", rules.FIND_WINDOWS, reads_json=True, writes_json=True
 )
 def find_windows(call: ApiRequest) -> Response:
-    """Find the earliest windows in which requests have room at the same time, without reserving anything."""
+    """Find the earliest windows in which there is room for all requests together. Nothing is reserved."""
     body = call.parse_body(_BODY)
     wanted, time = schemas.searched_claims(body, call.service.request_forms), schemas.searched_time(body)
     search = WindowSearch(claim_context(call))
@@ -44,7 +44,7 @@ def find_windows(call: ApiRequest) -> Response:
             "is_complete": found.is_complete,
             "reason": None if refusal is None else refusal.detail,
             "explanation": None if refusal is None else refusal.explanation,
-            # equal claims have equal warnings
+            # equal claims have equal warnings, which are shown once
             "warnings": list(dict.fromkeys(text for each in wanted for text in each.warnings)),
         }
     )

@@ -41,7 +41,7 @@ def claim_candidates(call: ApiRequest) -> Response:
         wanted, dry_run=dry_run, reservation=body["reservation"]
     )
     if body["reservation"] is not None and not dry_run:
-        # read by metrics
+        # the metrics read this value
         g.taken_amounts = [taken for each in placed for _, taken in each.choice.resources]
     return call.json_answer(
         {"claims": [_claim_document(each) for each in placed]}, status=200 if dry_run else 201
@@ -50,10 +50,10 @@ def claim_candidates(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", PATH, rules.LIST_CLAIMS, writes_json=True)
 def list_ending(call: ApiRequest) -> Response:
-    """List the claims with an end time, on the tree of one host or of all hosts."""
+    """List the claims with an end time, on one host or on all hosts."""
     page = schemas.parse_ending(call.query_parameters, call.version)
     with call.service.database.read() as conn:
-        # one more than the limit of the page is read, to find out whether there is a next page
+        # one more claim than the limit of the page is read, to find out whether there is a next page
         now, found = expiries.list_ending(
             conn,
             page.root,
@@ -65,9 +65,9 @@ def list_ending(call: ApiRequest) -> Response:
         shown = found[: page.limit]
         consumers = [each.consumer for each in shown]
         sources = source_windows(conn, consumers)
-        # most hosts have no claims that end, and their agents ask often
+        # agents ask often, and most hosts have no claims that end, so allocations are only read if needed
         amounts = amounts_by_consumer(allocations.of_consumers(conn, consumers) if consumers else ())
-        # the agent of a host knows its own root
+        # a client that asks about one host, such as its agent, already knows the root
         roots = find_roots(conn, consumers) if page.root is None else None
     document: dict[str, Any] = {
         "now": iso_time(now),
@@ -84,7 +84,7 @@ def list_ending(call: ApiRequest) -> Response:
     if len(found) > page.limit:
         last = shown[-1]
         time = last.expires_at if page.root is None else last.ends_at
-        # the float as it is, because the text of a time is rounded
+        # the marker has the float itself, because the text of a time is rounded
         following = {
             "limit": page.limit,
             "marker": f"{time}_{last.consumer}",
@@ -109,7 +109,7 @@ def _ending_document(claim: EndingClaim) -> dict[str, Any]:
 
 
 def amounts_by_consumer(amounts: Sequence[Allocation]) -> defaultdict[str, list[Allocation]]:
-    """Return amounts by the uuid of their consumer."""
+    """Return these amounts, grouped by the uuid of their consumer."""
     found: defaultdict[str, list[Allocation]] = defaultdict(list)
     for each in amounts:
         found[each.consumer].append(each)
@@ -117,7 +117,7 @@ def amounts_by_consumer(amounts: Sequence[Allocation]) -> defaultdict[str, list[
 
 
 def amounts_document(amounts: Sequence[Allocation]) -> dict[str, Any]:
-    """Return amounts by resource provider, as answers show them."""
+    """Return these amounts by resource provider, as answers show them."""
     by_provider: dict[str, Any] = {}
     for each in amounts:
         entry = by_provider.setdefault(each.provider, {"resources": {}})
@@ -132,7 +132,7 @@ def time_or_null(time: float | None) -> str | None:
 
 @api_operation(blueprint, "GET", f"{PATH}/<consumer_uuid>", rules.SHOW_CLAIM)
 def show_claim(call: ApiRequest, consumer_uuid: str) -> Response:
-    """Show a claim that expires, with its reservation and amounts; answer 404 if it does not expire."""
+    """Show a claim that expires or ends, with its reservation and amounts; answer 404 for other claims."""
     consumer = canonical_uuid(consumer_uuid)
     if consumer is None:
         raise expiries.no_expiry(consumer_uuid)
@@ -157,7 +157,7 @@ def show_claim(call: ApiRequest, consumer_uuid: str) -> Response:
 
 @api_operation(blueprint, "PUT", f"{PATH}/<consumer_uuid>", rules.CONFIRM, reads_json=True, writes_json=True)
 def confirm_claim(call: ApiRequest, consumer_uuid: str) -> Response:
-    """Make an expiring claim permanent, or change the time of expiry or the end time of a claim."""
+    """Confirm a claim, so that it does not expire; or change its time of expiry or its end time."""
     consumer = canonical_uuid(consumer_uuid)
     if consumer is None:
         raise expiries.no_expiry(consumer_uuid)
@@ -181,7 +181,7 @@ def _expiry_document(expires_at: float | None) -> dict[str, Any]:
 
 
 def claim_context(call: ApiRequest) -> ClaimContext:
-    """Return the objects and limits that the search for a request uses, with limits from the options."""
+    """Return the objects that the search for a claim uses, with limits from the options."""
     service = call.service
     return ClaimContext(
         service.model,
@@ -195,7 +195,7 @@ def claim_context(call: ApiRequest) -> ClaimContext:
 
 
 def _claim_document(placed: PlacedClaim) -> dict[str, Any]:
-    # a new consumer has generation 1; for an existing consumer, the claim has increased the generation by one
+    # a claim gives a new consumer the generation 1, and increases the generation of an existing consumer by 1
     known = placed.wanted.generation
     return {
         "consumer_uuid": placed.wanted.consumer,

@@ -31,8 +31,7 @@ def explain_candidates(call: ApiRequest) -> Response:
     deadline = call.service.conf.api.explanations_deadline
     with call.service.model.fresh_view() as view:
         check_names(asked.request, view.names.classes, view.names.traits)
-        # the code uses one budget for the request and its fallback, because the client waits for the sum of
-        # their times
+        # the request and its fallback share one budget, because the client waits for the sum of their times
         budget = SearchBudget(deadline, yield_lock=view.yield_after(call.check_awaited))
 
         def explain_one(request: CandidatesRequest) -> RequestExplanation:

@@ -47,10 +47,10 @@ blueprint = Blueprint("ext_reservations", __name__)
 
 PATH: Final = f"{EXT}/reservations"
 _ONE: Final = f"{PATH}/<reservation_uuid>"
-# not below PATH, where the path of a reservation would answer other methods
+# this path is not below PATH, where it would be the path of a reservation, with other methods
 _LIMITS: Final = f"{EXT}/reservation_limits"
 _ANY_PROJECT: Final = str(uuids.uuid4())
-"""The id of a project that does not exist; a rule that allows this project allows every project."""
+"""The id of a project that does not exist. If a rule allows this project, it allows all projects."""
 _CREATE: Final = schemas.ReservationCreation()
 _UPDATE: Final = schemas.ReservationUpdate()
 
@@ -59,7 +59,7 @@ _UPDATE: Final = schemas.ReservationUpdate()
 def create_reservation(call: ApiRequest) -> Response:
     """Find a candidate for each claim, and reserve the resources of all candidates until a given time.
 
-    With ``maintenance_of``, the request has no claims: the whole tree of this host is reserved.
+    With ``maintenance_of``, the request has no claims, and the whole tree of this host is reserved.
     """
     body = call.parse_body(_CREATE)
     uuid = body["uuid"] or str(uuids.uuid4())
@@ -82,11 +82,13 @@ def create_reservation(call: ApiRequest) -> Response:
         starts_at, end = window.starts_at, ReservationEnd(window.ends_at, None)
     wanted = schemas.wanted_of(body, call.service.request_forms, uuid, window)
     limits = booking_limits(call)
-    # a window that names hosts stays there; a move would have to keep several claims together, or apart
+    # a window with given hosts stays on them. A window for several claims is not moved, because a move would
+    # have to keep the claims together, or apart.
     is_movable = (
         body["movable"] and window is not None and len(wanted) == 1 and not wanted[0].names_hosts_or_trees
     )
-    # the transaction fills this list; it may run several times, and the last run counts
+    # the transaction fills this list. If the transaction runs several times, the result of the last run
+    # counts.
     made: list[WrittenReservation] = []
 
     on_end = parse_end_action(body["on_end"]) or EndAction.NONE
@@ -100,7 +102,7 @@ def create_reservation(call: ApiRequest) -> Response:
 
     placed = ClaimService(claim_context(call)).claim_places(wanted, also=make_written)
     (written,) = made
-    # equal claims have equal warnings
+    # equal claims have equal warnings, which are shown once
     warnings = list(dict.fromkeys(text for each in wanted for text in each.warnings))
     shown: dict[str, Any] = {
         "reservation": _written_document(call, written),
@@ -114,7 +116,10 @@ def create_reservation(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", PATH, None, writes_json=True)
 def list_some(call: ApiRequest) -> Response:
-    """List reservations by uuid; a caller without the right to see all of them gets those of its project."""
+    """List reservations in the order of their uuids.
+
+    A caller without the right to see all projects gets the reservations of its own project.
+    """
     page = schemas.parse_list(call.query_parameters, call.version)
     project_id = visible_project(call, rules.LIST_RESERVATIONS, page.project_id)
     if page.state in set(PastState):
@@ -124,25 +129,28 @@ def list_some(call: ApiRequest) -> Response:
         return call.json_answer(_page_document(page, shown, has_more=len(past) > page.limit))
     _release_due(call)
     with call.service.database.read() as conn:
-        # one more than the limit of the page is read, to find out whether there is a next page
+        # one reservation more than the limit of the page is read, to find out whether there is a next page
         found = store.list_reservations(conn, project_id, page.group, page.marker, page.limit + 1)
         read = found[: page.limit]
         amounts = store.reserved_amounts(conn, read)
     shown = _reservation_documents(call, read, amounts)
-    # states depend on the clock and on providers, so a page is filtered after it is read: its price is
-    # limited, and it may have fewer reservations than its limit
+    # the state of a reservation depends on the clock and on providers, so the page is filtered by state after
+    # it is read. So the cost of a page is limited, but it can have fewer reservations than its limit.
     return call.json_answer(_page_document(page, shown, has_more=len(found) > page.limit))
 
 
 def visible_project(call: ApiRequest, rule: str, project_id: str | None) -> str | None:
-    """Return the project of which reservations are listed: the given project, or the caller's; None: all.
+    """Return the project that a list is about; None for all projects.
 
-    :raises placement.exceptions.Forbidden: the policy does not allow the rule for this project.
+    If the request has no project, the list is about all projects if the policy allows this to the caller, and
+    otherwise about the caller's project.
+
+    :raises placement.exceptions.Forbidden: the policy does not allow the operation for this project.
     """
     if project_id is None:
         if call.allows_project(rule, _ANY_PROJECT):
             return None
-        # a caller without a project gets the empty list of a project that does not exist
+        # a caller without a project gets the list of a project that does not exist, which is empty
         project_id = call.project_id or _ANY_PROJECT
     call.authorize(rule, {"project_id": project_id})
     return project_id
@@ -166,7 +174,7 @@ def _page_document(
 
 @api_operation(blueprint, "GET", _LIMITS, None, writes_json=True)
 def show_limits(call: ApiRequest) -> Response:
-    """Show the limits on the reservations of a project, and how much of each limit the project uses."""
+    """Show the limits on the reservations of a project, each with the amount that the project uses."""
     project_id = schemas.parse_limits(call.query_parameters, call.version) or call.project_id
     call.authorize(rules.LIST_RESERVATIONS, {"project_id": project_id or _ANY_PROJECT})
     if project_id is None:
@@ -190,20 +198,20 @@ def show_limits(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", _ONE, None, writes_json=True)
 def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
-    """Show a reservation; answer 404 if the caller may not see its project."""
-    # the policy is checked before the lookup, so that a caller without any right does not learn which
-    # reservations exist
+    """Show a reservation; answer 404 if the policy does not allow the caller to see its project."""
+    # the policy is checked before the reservation is looked up, so that a caller without any right does not
+    # learn which reservations exist
     call.authorize(rules.SHOW_RESERVATION, {"project_id": call.project_id or _ANY_PROJECT})
     uuid = _known_uuid(reservation_uuid)
     _release_due(call)
     with call.service.database.read() as conn:
         found = store.find_reservation(conn, uuid)
         amounts = store.reserved_amounts(conn, [] if found is None else [found])
-    # 404 instead of 403, because 403 would show that the reservation exists
+    # the status is 404 instead of 403, because 403 would show that the reservation exists
     if found is None or not call.allows_project(rules.SHOW_RESERVATION, found.project_id):
         raise store.no_reservation(uuid)
     (document,) = _reservation_documents(call, [found], amounts)
-    # guests of other projects are for callers that may see every project
+    # guests can belong to any project, so only callers with the right to see all projects get them
     if document["degraded"] and call.allows_project(rules.LIST_RESERVATIONS, _ANY_PROJECT):
         with call.service.database.read() as conn:
             guests = find_guests(conn, found, {each["provider"] for each in document["degraded"]})
@@ -220,7 +228,7 @@ def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
     writes_json=True,
 )
 def update(call: ApiRequest, reservation_uuid: str) -> Response:
-    """Change the end time of a reservation or whether it may move, or give back a part of its amounts."""
+    """Change the end time of a reservation or whether it can move, or give back a part of its amounts."""
     may_change = _project_check(call, rules.CHANGE_RESERVATION)
     known = _known_uuid(reservation_uuid)
     body = call.parse_body(_UPDATE)
@@ -228,7 +236,7 @@ def update(call: ApiRequest, reservation_uuid: str) -> Response:
     written = reservation_changes.change_reservation(
         call.service.database, known, generation, change, booking_limits(call), may_change
     )
-    # the right to change a reservation does not include the right to see it
+    # a caller can have the right to change a reservation without the right to see it
     if not call.allows_project(rules.SHOW_RESERVATION, written.reservation.project_id):
         raise store.no_reservation(known)
     return call.json_answer({"reservation": _written_document(call, written)})
@@ -236,7 +244,7 @@ def update(call: ApiRequest, reservation_uuid: str) -> Response:
 
 @api_operation(blueprint, "DELETE", _ONE, None)
 def delete(call: ApiRequest, reservation_uuid: str) -> Response:
-    """Release all allocations that a reservation still has."""
+    """Delete a reservation, and release all allocations that it still has."""
     may_change = _project_check(call, rules.DELETE_RESERVATION)
     known = _known_uuid(reservation_uuid)
     call.service.database.write(lambda tx: reservation_changes.delete_reservation(tx, known, may_change))
@@ -244,14 +252,18 @@ def delete(call: ApiRequest, reservation_uuid: str) -> Response:
 
 
 def _project_check(call: ApiRequest, rule: str) -> reservation_changes.ProjectCheck:
-    """Return whether a rule allows a project; raise Forbidden if it does not even allow the caller's own."""
-    # this check precedes the lookup: a caller without any right does not learn which reservations exist
+    """Return a function that tells whether a rule allows the caller an operation on a project's reservations.
+
+    :raises placement.exceptions.Forbidden: the rule does not even allow it for the caller's own project.
+    """
+    # this check comes before the reservation is looked up, so that a caller without any right does not learn
+    # which reservations exist
     call.authorize(rule, {"project_id": call.project_id or _ANY_PROJECT})
     return lambda project_id: call.allows_project(rule, project_id)
 
 
 def booking_limits(call: ApiRequest) -> BookingLimits:
-    """Return the limits on reservations in the configuration."""
+    """Return the limits on reservations from the configuration."""
     conf = call.service.conf.reservations
     options = (conf.max_duration, conf.max_ahead, conf.max_project_reservations)
     duration, ahead, number = (None if each < 0 else each for each in options)
@@ -260,7 +272,7 @@ def booking_limits(call: ApiRequest) -> BookingLimits:
 
 
 def _known_uuid(uuid: str) -> str:
-    """Return the uuid in a path in its canonical form, as in the database, or raise NotFound."""
+    """Convert a uuid from a path to its canonical form, as in the database, or raise NotFound."""
     canonical = canonical_uuid(uuid)
     if canonical is None:
         raise store.no_reservation(uuid)
@@ -268,7 +280,7 @@ def _known_uuid(uuid: str) -> str:
 
 
 def _release_due(call: ApiRequest) -> None:
-    """Start windows that are due before reservations are read, because a start changes generations."""
+    """Start windows that are due. Callers then read reservations, because a start changes generations."""
     with call.service.model.fresh_view():
         pass
 
@@ -280,12 +292,12 @@ def _written_document(call: ApiRequest, written: WrittenReservation) -> dict[str
 def _reservation_documents(
     call: ApiRequest, found: Sequence[CapacityReservation], reserved: ReservedAmounts
 ) -> list[dict[str, Any]]:
-    """Return the JSON documents of reservations, with the causes if a reservation is degraded."""
+    """Return the JSON documents of reservations. A degraded reservation is shown with the causes."""
     held = reserved.held
     with call.service.model.fresh_view() as view:
         providers = PromisingProviders.from_snapshot(view.snapshot, {each.provider for each in held})
     skylines: SkylinesByProvider = {}
-    # mostly no provider is overfull, and no schedule is read
+    # the schedule is read only for overfull providers, and in most cases there are none
     if overfull := providers.overfull_uuids(held):
         with call.service.database.read() as conn:
             schedule = read_schedule(conn, of_providers=overfull)
@@ -294,7 +306,8 @@ def _reservation_documents(
     documents = []
     for each in found:
         own = amounts[each.uuid]
-        # the host of a maintenance may be disabled, and guests that have not moved do not make it fail
+        # a reservation for a maintenance is not degraded because its host is disabled, and does not fail
+        # because of guests that have not moved yet
         usable = replace(providers, disabled=()) if each.is_maintenance else providers
         causes = find_causes(own, each.time_ahead, usable, skylines)
         state = each.state

@@ -1,4 +1,4 @@
-"""The version document at ``/ext/v1``, by which a client without a token detects this API."""
+"""The version document at ``/ext/v1``. It needs no token, and shows clients that the service has this API."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ from placement.conf import installed_version
 VERSION: Final = "1.27"
 """The version of the API ``/ext/v1``. The minor number grows with each addition; nothing is ever removed."""
 
-# the version is read once, because during an upgrade a running worker still has its old version
+# the release is read only once: after an upgrade of the package, a running worker still runs its old release
 _RELEASE: Final = installed_version()
 
 blueprint = Blueprint("ext", __name__)

@@ -20,14 +20,17 @@ PATH: Final = f"{EXT}/time_events"
 
 @api_operation(blueprint, "GET", PATH, None, writes_json=True)
 def list_interval(call: ApiRequest) -> Response:
-    """List the events in an interval; a caller without the right to all projects gets those of its own."""
+    """List the events in an interval.
+
+    A caller without the right to see all projects gets the events of its own project.
+    """
     page = parse_events(call.query_parameters, call.version)
     project_id = visible_project(call, rules.LIST_TIME_EVENTS, page.project_id)
     with call.service.database.read() as conn:
-        # the clock is read before the tables, so that they have each write before this time
+        # the clock is read before the tables, so that the tables contain all writes from before this time
         now = server_time(conn)
         interval = page.interval_at(now, project_id)
-        # one more than the limit of the page is read, to find out whether there is a next page
+        # one more event than the limit of the page is read, to find out whether there is a next page
         found = list_events(conn, interval, page.after, page.limit + 1)
     shown = found[: page.limit]
     until = iso_time(interval.until)
@@ -43,7 +46,7 @@ def list_interval(call: ApiRequest) -> Response:
             "until": until,
             "notice": page.notice,
             "limit": page.limit,
-            # the float as it is, because the text of a time is rounded
+            # the marker has the float itself, because the text of a time is rounded
             "marker": f"{last.instant}_{last.kind}_{last.consumer}",
             "project_id": page.project_id,
         }

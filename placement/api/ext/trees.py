@@ -27,28 +27,29 @@ _BODY: Final = schemas.TreeBody()
 
 @api_operation(blueprint, "GET", f"{PATH}/<uuid>", rules.TREE, writes_json=True)
 def show_tree(call: ApiRequest, uuid: str) -> Response:
-    """Show all providers of a tree; answer 304 if the client already has the current document."""
+    """Show all providers of a tree. If the client already has the current document, the status is 304."""
     with_allocations = schemas.parse_show(call.query_parameters, call.version)
     with call.service.model.fresh_view() as view:
         provider = existing_provider(view.snapshot, uuid)
         everyone = view.snapshot.providers
         members = _top_down([everyone[each] for each in view.snapshot.trees[provider.root_id]], view)
         shown_providers = [_provider_document(each, view) for each in members]
-        # the read model has no allocations, but for each provider a number that changes with its allocations
+        # the read model has no allocations, but has a number for each provider that changes with its
+        # allocations
         changes = [view.change_seq(each) for each in members] if with_allocations else []
     body = orjson.dumps({"resource_providers": shown_providers})
-    # the tag is a hash of the answer, so that any difference gives a new tag
+    # the tag is a hash of the document and of these numbers, so that each change leads to a new tag
     tag = hashlib.blake2b(body + str(changes).encode(), digest_size=16).hexdigest()
     if request.if_none_match.contains_weak(tag):
         answer = call.empty_answer(304)
     elif with_allocations:
-        # allocations may be newer than the tag, which is harmless, because the next request gets a new tag
+        # allocations can be newer than the tag. This is harmless, because the next request gets a new tag.
         _add_allocations(call, shown_providers)
         answer = call.json_answer({"resource_providers": shown_providers})
     else:
         answer = call.json_answer(body)
     answer.set_etag(tag)
-    # clients may cache the answer, but have to check by its tag whether it is current
+    # clients are allowed to cache the answer, but have to check by its tag whether it is current
     answer.headers["Cache-Control"] = "no-cache"
     return answer
 
@@ -65,7 +66,7 @@ def _add_allocations(call: ApiRequest, shown_providers: Iterable[dict[str, Any]]
 
 
 def _top_down(members: Iterable[Provider], view: ModelView) -> list[Provider]:
-    """Sort the providers of a tree: parents before children, and siblings by uuid."""
+    """Sort the providers of a tree: parents before their children, and siblings by uuid."""
 
     def path(provider: Provider) -> list[str]:
         return [each.uuid for each in view.snapshot.lineage_of(provider)][::-1]
@@ -91,7 +92,7 @@ def _provider_document(each: Provider, view: ModelView) -> dict[str, Any]:
 
 @api_operation(blueprint, "POST", PATH, rules.WRITE_TREE, reads_json=True, writes_json=True)
 def write(call: ApiRequest) -> Response:
-    """Create and change the providers of one tree. The operation writes either all changes or none."""
+    """Create and change the providers of one tree. Either all changes are written, or none of them."""
     wanted = schemas.parse_descriptions(call.parse_body(_BODY))
     generations = call.service.write(lambda tx: store.write(tx, wanted))
     written = [{"uuid": uuid, "generation": generation} for uuid, generation in generations.items()]

@@ -24,10 +24,10 @@ Modules
     - ``degradation`` finds those amounts of reservations that their providers can no longer give.
     - ``availability`` finds the earliest windows in which a claim fits; ``host_times`` excludes impossible
       starts by sums of amounts, which ``host_rooms`` keeps for later searches. ``timetable`` caches the
-      amounts over time of all providers.
+      amounts of all providers over time.
     - ``joint_windows`` finds the earliest windows in which several claims fit at the same time.
       ``window_search`` returns windows of one or several claims, or the reason why there are none.
-    - ``longest_stay`` places preemptible claims on the hosts where they may run longest.
+    - ``longest_stay`` places preemptible claims on the hosts where they can run longest.
     - ``claim_context`` has the objects that all searches use, checks names in claims, and names windows that
       exclude a claim.
     - ``refusal`` explains why a claim has no place on any host, and which changes would help.

@@ -1,7 +1,7 @@
 """Finds the earliest windows in which a request fits.
 
 Nouns
-    A *host time* is a host together with a start time at which the request may fit on the host. A *free
+    A *host time* is a host together with a start time at which the request possibly fits on the host. A *free
     window* is a choice at a host that is possible from a start time until an end time.
 
 The search tests only few starts. If a request fits in a window, it also fits in a window that starts earlier,
@@ -42,9 +42,11 @@ from placement.store.time_skyline import SkylinesByClass, SkylinesByProvider, wh
 
 # a small first step suffices if some host is free soon, and then few breakpoints are read
 _STEPS: Final = (0.0, 1 / 4096, 1 / 1024, 1 / 256, 1 / 64, 1 / 16, 1 / 4, 1.0)
-"""Shares of the possible starts; the search tests one share after the other."""
+"""Shares of the time from the first to the last possible start; each step of the search tests the starts up
+to one of these shares.
+"""
 _ANY_AMOUNT: Final = -(2**62)
-"""An amount below every free amount, so that a need for it excludes no provider by its usage."""
+"""An amount below every free amount, so that a need for this amount excludes no provider because of usage."""
 _CONSIDERED: Final = 64
 """Number of hosts with room at the same start that the search compares, to yield the tightest fit first."""
 _PLACED_AT_ONCE: Final = 8
@@ -70,7 +72,7 @@ class StartSpan:
 
 @dataclass(frozen=True, slots=True)
 class FreeWindow:
-    """A choice that is possible from ``starts_at`` until ``free_until``, which may be infinite."""
+    """A choice that is possible from ``starts_at`` until ``free_until``, which can be infinite."""
 
     choice: HostChoice
     starts_at: float
@@ -88,7 +90,7 @@ def snapshot_during(
 
 
 def members_of(snapshot: ModelSnapshot, roots: Iterable[int]) -> Iterator[Provider]:
-    """Yield all providers that a claim on these hosts may use, including all sharing providers."""
+    """Yield all providers that a claim on these hosts can use, including all sharing providers."""
     pools = {snapshot.providers[each].root_id for each in snapshot.by_trait.get(SHARES, ())}
     return (snapshot.providers[each] for root in {*roots, *pools} for each in snapshot.trees[root])
 
@@ -102,8 +104,9 @@ def skylines_in(snapshot: ModelSnapshot, by_uuid: SkylinesByProvider) -> Skyline
 def during_window(snapshot: ModelSnapshot, skylines: Skylines, window: TimeWindow) -> ModelSnapshot:
     """Return a copy of the snapshot with the usage that a claim for a window has to count.
 
-    :param skylines: skylines of the timed amounts of all consumers, except consumers that claim again. The
-        original snapshot must not change while the result is used.
+    The original snapshot must not change while the result is used.
+
+    :param skylines: skylines of the timed amounts of all consumers, except consumers that claim again.
     """
     return snapshot.with_usage(
         {each: usage_during(snapshot.providers[each], here, window) for each, here in skylines.items()}
@@ -121,7 +124,7 @@ def usage_during(provider: Provider, here: SkylinesByClass, window: TimeWindow) 
 def times_by_way(
     snapshot: ModelSnapshot, skylines: Skylines, wanted: WantedClaim, duration: float, budget: SearchBudget
 ) -> list[HostTimes]:
-    """Return objects that find possible starts of windows: for the request of a claim, then its fallback.
+    """Return objects that find possible starts of windows: one for a claim's request, one for its fallback.
 
     The returned objects remember the free amounts of hosts, so searches for the same claim should share these
     objects.
@@ -201,7 +204,7 @@ def place_in_window(
     rng: random.Random,
     ways: Sequence[HostTimes],
 ) -> list[PlacedClaim]:
-    """Return the claim placed in a window, on one of the tightest of some hosts; empty if no host has room.
+    """Return the claim placed in a window, on a host with a tight fit; empty if no host has room.
 
     The claim must have no order, no group and no alternates, so that any host is good enough. The fallback of
     the claim is used only if its request has no place on any host.
@@ -225,7 +228,7 @@ def place_in_window(
 
 
 def _tight_hosts(times: HostTimes, roots: Iterable[int], start: float) -> Iterator[Sequence[int]]:
-    """Yield hosts that may have room from a start on, the tightest fit of each group first."""
+    """Yield hosts that possibly have room from a start on, in small groups sorted by tightness."""
     rest = iter(roots)
     while some := list(islice(rest, _CONSIDERED)):
         tight = sorted(
@@ -238,7 +241,7 @@ def _tight_hosts(times: HostTimes, roots: Iterable[int], start: float) -> Iterat
 
 
 def allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBudget) -> set[int]:
-    """Return the roots of hosts that may satisfy the claim at some time, regardless of current usage."""
+    """Return the roots of hosts that can satisfy the claim at some time, regardless of current usage."""
     found: set[int] = set()
     for request in wanted.all_requests:
         needs = [
@@ -254,7 +257,7 @@ def allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBu
 def free_until(
     snapshot: ModelSnapshot, skylines: Skylines, choices: Iterable[HostChoice], start: float
 ) -> float:
-    """Return until when choices that are possible at a start stay possible together; maybe infinity."""
+    """Return the time until which choices that are possible at a start stay possible, maybe infinity."""
     ends = [math.inf]
     for (provider_id, name), total in taken_amounts(choices).items():
         if (skyline := skylines.get(provider_id, NO_SKYLINES).get(name)) is not None:
@@ -280,18 +283,18 @@ class _WindowTest:
         self._span = span
         self._budget = budget
         self._pools = sorted(snapshot.by_trait.get(SHARES, ()))
-        # equal questions get equal answers
+        # the seed is fixed, so that equal questions get equal answers
         self._rng = random.Random(0)
-        #: the states of hosts without a place
+        #: the states of hosts on which the claim has no place
         self._failed: set[Hashable] = set()
         self._read_tree = tree_reader(
             chain.from_iterable(all_conditions(each, needs_of(each)) for each in wanted.all_requests)
         )
 
     def find_window(self, root: int, start: float) -> FreeWindow | None:
-        """Return the free window on a host that begins at ``start``; None if the claim does not fit then."""
+        """Return the free window that begins at ``start`` on a host; None if the claim does not fit then."""
         window = self._span.window_at(start)
-        # most searches have no failures
+        # most searches have no failures, and need no states
         if self._failed and self._state_of(root, window) in self._failed:
             return None
         here = snapshot_during(self._snapshot, (root,), self._skylines, window)
@@ -316,7 +319,10 @@ class _WindowTest:
         return whole_milliseconds(min(ends, default=math.inf))
 
     def _state_of(self, root: int, window: TimeWindow) -> Hashable:
-        """Return a key of all that decides a fit on a host in a window; None if other hosts matter, too."""
+        """Return a key of everything that decides whether the claim fits on a host in a window.
+
+        The result is None if other hosts matter, too.
+        """
         if self._pools or self._wanted.topology is not None:
             return None
         tree = self._snapshot.whole_trees()[root]

@@ -112,7 +112,7 @@ class ChoiceScore:
 
 @dataclass(frozen=True, slots=True)
 class HostChoice:
-    """A candidate at a host: its root, amounts by provider, providers by suffix, and a score if ordered."""
+    """A candidate at a host: its root, amounts by provider, providers by suffix, and perhaps its score."""
 
     root: Provider
     resources: tuple[tuple[Provider, Mapping[str, int]], ...]
@@ -132,12 +132,12 @@ class HostChoice:
 
     @property
     def hosts(self) -> frozenset[int]:
-        """The roots of all trees from which the choice takes amounts: the hosts for group policies."""
+        """The roots of all trees from which the choice takes amounts; group policies count them as hosts."""
         return hosts_of((provider.root_id, SHARES in provider.traits) for provider, _ in self.resources)
 
     @property
     def providers(self) -> Iterator[Provider]:
-        """All providers with inventories or traits on which the choice depends; one may occur twice."""
+        """All providers with inventories or traits on which the choice depends, some perhaps twice."""
         # the root is included even if it gives no amount, because the transaction has to check its traits
         yield self.root
         for provider, _ in self.resources:
@@ -160,7 +160,7 @@ def stays_at_its_host(snapshot: ModelSnapshot, request: CandidatesRequest) -> bo
     """Return whether every choice takes an amount from the tree at which it is anchored.
 
     If the result is True, the consumer of each choice is on the host of the choice. A request for a class
-    that no sharing provider has makes the result True. Otherwise a choice may take all amounts from sharing
+    that no sharing provider has makes the result True. Otherwise a choice can take all amounts from sharing
     providers.
     """
     # a choice takes amounts from another host only through sharing providers, and a cloud has few of these
@@ -206,8 +206,8 @@ def within_reservation(
         if provider is not None and each.resource_class in provider.inventories:
             amounts.setdefault(provider.id, {})[each.resource_class] = each.used
     roots = {snapshot.providers[provider_id].root_id for provider_id in amounts}
-    # amounts from sharing providers have to be reserved, too, although these belong to no host of the
-    # reservation
+    # amounts from sharing providers have to be reserved, too, although these providers belong to no host of
+    # the reservation
     concerned = {member for root in roots for member in snapshot.trees[root]} | snapshot.by_trait.get(
         SHARES, set()
     )
@@ -263,7 +263,8 @@ class ClaimScenario:
         # the argument is copied to a list, because the code below reads it several times, and it may be a
         # generator
         wanted = list(wanted)
-        # the consumers of these claims are left out: a consumer is no other member for itself
+        # the consumers of these claims are left out: a consumer does not count as another member of its own
+        # group
         moving = {each.consumer for each in wanted}
         groups = {name: members_by_host(each, moving) for name, each in members.items()}
         # distances are computed from attributes of all hosts, and most claims do not need them

@@ -79,7 +79,8 @@ def possible_providers(model: ReadModel, wanted: Sequence[WantedClaim]) -> set[s
     if any(each.only is None for each in wanted):
         return None
     named = {uuid for each in wanted for uuid in each.only or ()}
-    # without its timed amounts, a provider only seems to have less room, so a recent view suffices
+    # a recent view suffices: a provider that it lacks is searched without its timed amounts, and then only
+    # seems to have less room
     with model.recent_view(RECENT) as view:
         snapshot = view.snapshot
         roots = {snapshot.by_uuid[each] for each in named if each in snapshot.by_uuid}

@@ -18,7 +18,7 @@ from placement.store.allocations import Allocation
 from placement.store.time_profile import TimeWindow
 from placement.store.time_skyline import NO_SKYLINE, SkylinesByProvider
 
-# the API has times of milliseconds, so no amount begins or ends within one
+# the API has times of milliseconds, so no amount begins or ends within a millisecond
 _MOMENT: Final = 0.001
 """Length, in seconds, of the short window that stands for an instant."""
 
@@ -34,7 +34,7 @@ class DegradationReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DegradationCause:
-    """An amount that its provider can no longer give; ``missing`` is the most missing at any instant."""
+    """An amount that its provider can no longer give; ``missing`` is the largest part missing at any time."""
 
     reason: DegradationReason
     provider: str
@@ -65,7 +65,7 @@ class PromisingProviders:
         return {
             each.provider
             for each in held
-            # the usage includes the holds, so it is at least that of the busiest instant ahead
+            # the usage includes the holds, so it is at least the usage at the busiest instant ahead
             if (provider := self.by_uuid.get(each.provider)) is not None
             and each.resource_class in provider.inventories
             and provider.free(each.resource_class) < 0
@@ -78,7 +78,7 @@ def find_causes(
     providers: PromisingProviders,
     skylines: SkylinesByProvider,
 ) -> list[DegradationCause]:
-    """Return the causes for which a reservation with these amounts is degraded.
+    """Return the causes of the degradation of a reservation with these amounts.
 
     The result is empty if all amounts are available.
 

@@ -72,7 +72,7 @@ def even_divisions(
 
 
 def exact_division(amount: int, zones: Sequence[Sequence[ZoneRoom]], budget: SearchBudget) -> Division | None:
-    """Return the most even division over all given zones (least sum of squares); its parts may differ widely.
+    """Return the most even division over all given zones (least sum of squares); its parts can differ widely.
 
     :returns: The result is None if the zones together cannot give that amount.
     """
@@ -139,13 +139,16 @@ def _widest_gap(parts: Sequence[int]) -> int:
 def _most_even(
     amount: int, values: Sequence[Sequence[int]], most: Sequence[int], unit: int, budget: SearchBudget
 ) -> Division | None:
-    """Return the least sum of squares with parts within ``unit``, the largest where ``most`` is highest."""
+    """Return the most even division, with parts that differ by at most ``unit``; None if there is none.
+
+    Of several equally even divisions, the result has the larger parts in the zones with the larger ``most``.
+    """
     if not _is_possible(amount, values, budget):
         return None
     found = _least_squares(amount, values, most, budget)
     if found is None or _widest_gap(found) <= unit:
         return found
-    # the code uses one loop for each possible smallest part: all other parts exceed it by at most the unit
+    # each possible smallest part is tried: all other parts exceed it by at most the unit
     best: Division | None = None
     for least in sorted({value for each in values for value in each if value * len(values) <= amount}):
         window = [[value for value in each if least <= value <= least + unit] for each in values]
@@ -179,7 +182,10 @@ def _is_possible(amount: int, values: Sequence[Sequence[int]], budget: SearchBud
 def _least_squares(
     amount: int, values: Sequence[Sequence[int]], most: Sequence[int], budget: SearchBudget
 ) -> Division | None:
-    """Return a value of each zone, with the given sum and least squares, from the mean outwards."""
+    """Return one value of each zone: the values with the given sum and the least sum of squares.
+
+    The search tries values near the mean first, and then widens the range of values.
+    """
     number = len(values)
     # deviations from the mean are multiplied by the number of zones, so that they are integers
     far = [sorted((abs(value * number - amount), value) for value in each) for each in values]

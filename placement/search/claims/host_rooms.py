@@ -24,8 +24,8 @@ NO_SKYLINES: Final[SkylinesByClass] = {}
 class HostRoom:
     """The amounts of one class that a host can give over time: its providers' skylines, and bounds.
 
-    - ``free`` has the free amount of each provider without timed amounts; ``max_units`` has its largest
-      portion.
+    - ``free`` has the free amount of each provider without timed amounts; ``max_units`` has the largest
+      amount of one allocation from the provider.
     - ``most`` is the amount that the host can give without timed amounts; ``most_at_once`` is the largest
       part of this amount from one provider.
     - ``least`` is an amount that the host can give at any time; ``least_at_once`` is the largest part from
@@ -62,7 +62,7 @@ class HostRoom:
         self.total: TimeSkyline | None = None
 
     def _sum_free(self, used: Sequence[int]) -> tuple[int, int]:
-        """Return what the host can give beside these used amounts: in all, and from one provider."""
+        """Return the amounts that the host can give beside these used ones: in all, and from one provider."""
         # most hosts have one provider of a class, and a search may read thousands of hosts
         if len(used) == 1:
             room = max(0, min(self.max_units[0], self.free[0] - used[0]))

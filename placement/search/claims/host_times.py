@@ -1,4 +1,4 @@
-"""Finds starts of windows that sums per host do not exclude, so that few windows need a full search.
+"""Finds starts of windows that the sums of a host's amounts do not exclude, so that few windows are tested.
 
 The placement of claims tests these starts (:mod:`placement.search.claims.availability`).
 """
@@ -30,7 +30,7 @@ class ClassNeed:
 
 
 class HostTimes:
-    """Finds starts with enough free by a host's sums; classes of sharing providers exclude no start."""
+    """Finds starts at which the sums of a host suffice; classes of sharing providers exclude no start."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class HostTimes:
         self._needs = [
             (each, rooms_of(skylines, each.resource_class)) for each in _class_needs(wanted, shared)
         ]
-        #: the limits of hosts, by root; None if no time suffices
+        #: the limits of hosts, by root; None for a host on which the request fits at no time
         self._limits: dict[int, _HostLimits | None] = {}
 
     def possible_roots(self, roots: Iterable[int]) -> Iterator[int]:
@@ -59,7 +59,7 @@ class HostTimes:
     def first_start(self, root: int, after: float, until: float) -> float:
         """Return the first start from ``after`` on that is not excluded.
 
-        A result above ``until`` may be excluded, too: it only means that no start up to ``until`` is
+        A result above ``until`` is perhaps excluded, too: it only means that no start up to ``until`` is
         possible.
         """
         self._budget.spend()
@@ -68,7 +68,7 @@ class HostTimes:
             return math.inf
         singles, others = limits
         start, before = after, -math.inf
-        # each class may move the start past the end of an amount, and then all classes are read again
+        # each class may move the start past the end of an amount, and then all classes are tested again
         while before < start <= until:
             before = start
             for skyline, most in singles:
@@ -78,7 +78,7 @@ class HostTimes:
         return start
 
     def tight_end(self, root: int, start: float) -> float:
-        """Return the time until which the request fits from a start on, if each provider is checked alone."""
+        """Return the time until which the request fits, by classes that only one provider of the host has."""
         limits = self._limits_of(root)
         if limits is None:
             return math.inf
@@ -150,7 +150,8 @@ class _ClassLimit:
             if self._has_room(TimeWindow(start, start + duration)):
                 break
             start = whole_milliseconds(min([each.next_end(start) for each in room.skylines]))
-            # the sum over the providers skips most ends, and hosts with room at once do not need it
+            # with the sum over the providers, most ends are skipped; hosts with room at the first start do
+            # not need this sum
             if start <= until:
                 room.sum_up(budget)
         return start
@@ -178,6 +179,6 @@ class _ClassLimit:
 
 
 _HostLimits = tuple[list[tuple[TimeSkyline, int]], list[_ClassLimit]]
-"""The limits of a host: for each class of one provider, its skyline and the largest sum that leaves enough
-free for the request; and the limits of classes that several providers have.
+"""The limits of a host. For each class that one provider has, there is its skyline and the largest sum that
+leaves enough free for the request. Then follow the limits of classes that several providers have.
 """

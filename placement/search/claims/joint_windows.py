@@ -68,7 +68,7 @@ def find_joint(
     """
     hosts = _JointHosts.from_claims(snapshot, skylines, wanted, span, budget)
     ends = _EndsAhead(snapshot, skylines, hosts.roots, span.begin)
-    # equal questions get equal answers
+    # the seed is fixed, so that equal questions get equal answers
     rng = random.Random(0)
     start = span.begin
     while start <= span.last:
@@ -117,13 +117,20 @@ class _EndsAhead:
         self._ends = heapq.merge(*(one.falls_after(begin) for each in here for one in each.values()))
 
     def first_after(self, time: float) -> float:
-        """Return the first end after ``time``, in whole milliseconds, or infinity; ``time`` only grows."""
+        """Return the first end after ``time``, in whole milliseconds, or infinity.
+
+        From call to call, ``time`` must not decrease.
+        """
         return whole_milliseconds(next((each for each in self._ends if each > time), math.inf))
 
 
 @dataclass(slots=True)
 class _ClaimHosts:
-    """The hosts of ``count`` equal claims; before their times, only hosts in ``ready`` may have room."""
+    """The possible hosts of equal claims, which together need at least ``count`` hosts.
+
+    ``ready`` has the hosts that possibly have room now, each with a start before which it has no room.
+    ``waiting`` has the other hosts, as pairs of such a start and the root.
+    """
 
     times: Sequence[HostTimes]
     count: int
@@ -132,7 +139,10 @@ class _ClaimHosts:
     waiting: list[tuple[float, int]] = field(default_factory=list)
 
     def possible_at(self, start: float) -> Iterator[int]:
-        """Yield the roots of hosts that sums do not exclude at a start; starts must not decrease."""
+        """Yield the roots of hosts that sums do not exclude at a start.
+
+        From call to call, the start must not decrease.
+        """
         while self.waiting and self.waiting[0][0] <= start:
             known, root = heapq.heappop(self.waiting)
             self.ready[root] = known
@@ -152,7 +162,7 @@ class _ClaimHosts:
 
         The result is infinity if there is no such start.
 
-        The result may be too early, but is never too late.
+        The result can be too early, but is never too late.
         """
         found = sum(1 for _ in islice(self.possible_at(start), self.count))
         if found == self.count:
@@ -161,7 +171,7 @@ class _ClaimHosts:
 
 
 class _JointHosts:
-    """The hosts that may have room for several claims, according to the sums of free amounts."""
+    """The hosts that possibly have room for several claims, according to the sums of free amounts."""
 
     def __init__(
         self,
@@ -201,7 +211,8 @@ class _JointHosts:
             roots.update(allowed)
             times = times_by_way(snapshot, skylines, each, span.duration, budget)
             is_apart = each.group is not None and each.group.policy is GroupPolicy.ANTI_AFFINITY
-            # the hosts of claims that take from sharing providers alone are these providers
+            # a claim that takes all amounts from sharing providers counts only on the hosts of these
+            # providers
             count = counts[key] if is_apart and not has_pools else 1
             by_claim.append(_ClaimHosts(times, count, dict.fromkeys(allowed, -math.inf), span.last))
         return cls(snapshot, skylines, wanted, by_claim, frozenset(roots))
@@ -225,7 +236,7 @@ class _JointHosts:
         return []
 
     def _possible_roots(self, start: float) -> Iterator[Sequence[int]]:
-        """Yield lists of roots where the claims may fit at a start: first few roots, then all."""
+        """Yield lists of roots where the claims possibly fit at a start: first a few roots, then all."""
         few = {
             root
             for each in self._by_claim

@@ -1,4 +1,4 @@
-"""Places preemptible claims where they may last longest.
+"""Places preemptible claims where they can last longest.
 
 A *preemptible* claim uses resources that a reservation needs later. Such a claim begins now, lasts at least a
 given time, and ends when the reservation needs the resources. After the given time, a window that is booked
@@ -36,14 +36,14 @@ from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_
 from placement.store.groups import Members
 from placement.store.time_profile import AT_ONCE, MAX_AHEAD, TimeWindow, check_window, iso_time
 
-# the length of a stay is a preference, so it may not cost much more than a place
+# a longer stay is only a preference, so the search for it must not cost much more than the search for a place
 _MAX_SEARCHED: Final = 64
 """Maximum number of hosts that the search tests for a longer stay after it has found one stay."""
 
 Stay = tuple[Sequence[PlacedClaim], float]
-"""Places of claims, and the time until which the claims may stay there."""
+"""Places of claims, and the time until which the claims can stay there."""
 PlaceUntil = Callable[[float], Sequence[PlacedClaim]]
-"""A function that returns places where claims may stay until a given time; empty if no place is possible."""
+"""A function that returns places where claims can stay until a given time; empty if no place is possible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ class StaySpan:
         if min_duration is None:
             ahead = check_window(window, now)
             return cls(ahead.starts_at, ahead.ends_at, ahead.ends_at)
-        # a claim without an end time would exclude all later windows from its amounts; whole seconds are
-        # shown exactly
+        # the end time is limited, because a claim without an end time would exclude all later windows from
+        # its amounts. The limit is a whole second, which answers show exactly
         last = min(window.ends_at, math.floor(now + MAX_AHEAD))
         if now + min_duration > last:
             raise InvalidRequest(
@@ -122,7 +122,7 @@ def place_until_last(ends: Sequence[float], place: PlaceUntil, found: Stay | Non
     :raises BudgetExhausted: the budget is spent, and no places are known.
     """
     low, high = 0, len(ends)
-    # mostly the last end is possible
+    # the last end is tried first, because it is mostly possible
     middle = high - 1
     while low < high:
         try:
@@ -189,7 +189,7 @@ def place_longest(
 
 
 class _HostStays:
-    """Finds the host on which a claim may stay longest."""
+    """Finds the host on which a claim can stay longest."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class _HostStays:
             if self._times.first_start(root, begin, begin) > begin:
                 continue
             bound = self._times.latest_end(root, begin)
-            # no stay is longer than until the last end time, so not every host has to be read
+            # no stay is longer than one until the last end time, so the remaining hosts need not be read
             if bound >= last and (placed := self._place_at(root, last)):
                 return placed, last
             heapq.heappush(bounds, (-min(bound, last), number, root))

@@ -29,7 +29,7 @@ from placement.search.conditions import all_conditions, needs_of
 from placement.search.equivalence import tree_reader
 from placement.store.groups import GroupPolicy
 
-# alternates are optional, so the search for them may not take longer than the search for the choice
+# alternates are optional, so the search for them must not take longer than the search for the choice
 _MAX_TRIED: Final = 10_000
 """Maximum number of choices that are examined to find alternative choices."""
 
@@ -116,7 +116,7 @@ def _count_places(
         for found in _find_choices(world, each, budget, rng):
             root = _root_id(found)
             places[root] = limit - present.get(root, 0)
-            # enough places: no more hosts need to be found
+            # with enough places, no more hosts need to be found
             if sum(places.values()) >= len(members):
                 return len(members)
     return sum(places.values())
@@ -150,7 +150,7 @@ class _ClaimPlacing:
     def place_from(
         self, world: ClaimScenario, number: int, taken: Mapping[tuple[int, str], int]
     ) -> list[PlacedClaim] | None:
-        """Place the claims from this index on beside ``taken`` amounts; None if not all can be placed."""
+        """Place the claims from this index on, in addition to ``taken``; None if some claim has no place."""
         # the state contains the amounts that are taken, not the choices, because several choices may take the
         # same amounts
         state = (number, frozenset(taken.items()), self._member_counts(world))
@@ -251,7 +251,7 @@ def _all_choices(
     *,
     distinct_only: bool = False,
 ) -> Iterator[HostChoice]:
-    """Yield all choices of a claim (one of equal devices if ``distinct_only``), its fallback's last."""
+    """Yield all choices of a claim, then those of its fallback; one of equal devices if ``distinct_only``."""
     for request in wanted.all_requests:
         yield from _choices_as_asked(
             world, replace(wanted, request=request), budget, rng, distinct_only=distinct_only
@@ -311,7 +311,7 @@ def choices_at_hosts(
     *,
     distinct_only: bool = False,
 ) -> tuple[Iterator[int], Callable[[int], Choices]]:
-    """Return the roots of hosts that may satisfy the claim, and a function that finds choices at a host.
+    """Return the roots of hosts that possibly satisfy the claim, and a function that finds choices at a host.
 
     The roots begin at a random root.
 

@@ -58,7 +58,7 @@ def has_place(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -
 def looser_topologies(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget
 ) -> Iterator[TopologyPolicy]:
-    """Yield the least strict topology policy if the claim fits only with that policy."""
+    """Yield the least strict topology policy, if the claim fits with that policy."""
     # only the least strict policy is tried: if it gives the claim no place, no other policy does
     most = TopologyPolicy.BEST_EFFORT
     if wanted.topology is not most and has_place(world, replace(wanted, topology=most), budget):
@@ -109,7 +109,7 @@ def claim_refusal(
     found = [_try_relaxations(world, *both, budget) for both in zip(ways, found, strict=True)]
     # in this snapshot avoided sharing providers only look full, so the explanation has to call them avoided
     found = [_mark_avoided(world.snapshot, each, explanation) for explanation in found]
-    # the claim excludes all hosts, so there is no host that a search could explain
+    # if the claim excludes all hosts, there is no host that a search could explain
     if left_out and not left:
         said = f"no host may be chosen: {_count_hosts(left_out)}"
     else:
@@ -126,7 +126,8 @@ def claim_refusal(
     shown = {
         "microversion": microversion.text(each.version),
         **explanation_document(*found),
-        # these two fields replace the fields of the document, which ignores groups and excluded hosts
+        # these two fields replace those of the document, because the document ignores groups and excluded
+        # hosts
         "summary": said,
         "warnings": list(each.warnings),
     }
@@ -140,8 +141,8 @@ def _try_relaxations(
     """Return the explanation with only those relaxations after which the claim can be placed.
 
     Without sharing providers, each relaxation helps the claim. With sharing providers, a choice for the
-    relaxed request may use an avoided sharing provider. The choice may also take all amounts from sharing
-    providers, which the group of the claim may not allow.
+    relaxed request perhaps uses an avoided sharing provider. Or the choice takes all amounts from sharing
+    providers, although the group of the claim does not allow these hosts.
     """
     # a test places the whole claim again, so relaxations are tested only if sharing providers could make them
     # fail
@@ -170,7 +171,7 @@ def explain_topology(
 def _count_fitting(
     world: ClaimScenario, wanted: WantedClaim, hosts: int, budget: SearchBudget
 ) -> TopologyFit:
-    """Return on how many of all ``hosts`` the claim fits, or bounds if the budget is spent."""
+    """Return the number of hosts on which the claim fits, or bounds of it if the budget is spent."""
     fitting, left = 0, hosts
     with suppress(BudgetExhausted):  # hosts that were not tried may have a place
         roots, at = choices_at_hosts(world, wanted, budget, random.Random(0))
@@ -197,7 +198,7 @@ def _explain_split(
         list[TopologyPolicy](),
         list(explanation.incomplete),
     )
-    # some hosts were not tried, so the two bounds differ
+    # if the two bounds differ, some hosts were not tried
     if fit.fitting < fit.at_most:
         incomplete.append("topology")
     # no change is needed if the request has a place
@@ -292,8 +293,8 @@ def _mark_avoided(
         replace(
             each,
             examples=tuple(replace(miss, found=None) if is_avoided(miss) else miss for miss in each.examples),
-            # avoided providers were made full by their capacity, so only reasons about capacity can come from
-            # avoidance
+            # the usage of avoided providers was set to their capacity, so only reasons about capacity can
+            # come from them
             is_avoided=each.clause.condition == "capacity" and is_avoided(each.examples[0]),
         )
         for each in explanation.reasons
@@ -310,7 +311,7 @@ def _count_hosts(left_out: Mapping[str, int]) -> str:
 def _no_candidate(wanted: Sequence[WantedClaim], unplaced: UnplacedClaim) -> str:
     each = wanted[unplaced.number]
     if each.owner.consumer_type == reservations.TYPE:
-        # a search for windows has no consumer
+        # a claim of a search for windows has no consumer
         whole = "reservation" if each.consumer else "request"
         if len(wanted) == 1:
             return f"There is no candidate for the {whole}"

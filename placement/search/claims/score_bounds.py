@@ -42,7 +42,7 @@ Bounds = tuple[Sequence[float], Sequence[float]]
 
 
 class ScoreUpperBounds:
-    """Upper bounds of the scores of hosts that may have room for a claim.
+    """Upper bounds of the scores of hosts that possibly have room for a claim.
 
     :param roots: the roots of the hosts; hosts without room for some class are left out.
     """
@@ -143,7 +143,7 @@ class ScoreUpperBounds:
         sums = self._snapshot.sums_of(name)
         if not self._is_shared(name):
             shares = [
-                # the same formula as in share(), inlined because it runs for ten thousand hosts
+                # the same formula as in used_share(), inlined because it runs for ten thousand hosts
                 part if capacity and (part := (used + amount) / capacity) < 1 else 1.0
                 for used, capacity in map(sums.__getitem__, self._roots)
             ]
@@ -151,7 +151,8 @@ class ScoreUpperBounds:
         # several providers may give the class at once if several needs ask for it
         is_apart = sum(name in dict(need.resources) for need in self._needs) > 1
         bounds_of = partial(_beside_pools, amount=amount, is_apart=is_apart)
-        # the pools are keyed by aggregates, because hosts of one rack have the same sharing providers
+        # sums of sharing providers are keyed by aggregates, because hosts of one rack have the same sharing
+        # providers
         pools = {
             via: _pool_sums(self._sharing.providers_through(via), name)
             for via in {*self._via_aggregates.values()}
@@ -254,7 +255,7 @@ def _pool_sums(pools: Iterable[Provider], name: str) -> Sequence[tuple[int, int]
 def _beside_pools(
     own: tuple[int, int], pools: Sequence[tuple[int, int]], amount: int, *, is_apart: bool
 ) -> tuple[float, float]:
-    """Bound a class's used share at a host with its sharing providers, one of them unless ``is_apart``."""
+    """Return bounds of a class's used share at a host with a sharing provider, or several if ``is_apart``."""
     used, capacity = own
     found = [used_share(used, capacity, amount)] if capacity > 0 else []
     if not is_apart:

@@ -47,8 +47,8 @@ class ChoiceScorer:
     def __init__(self, world: ClaimScenario, wanted: WantedClaim) -> None:
         self._world = world
         self._wanted = wanted
-        # terms are keyed by class of trees and pattern: equivalent hosts give the same amounts from the same
-        # positions
+        # the terms of a pattern (its amounts and zones) are keyed by class of trees and pattern: equivalent
+        # hosts give the same amounts from the same positions
         self._terms: dict[tuple[TreeClass, int], _PatternTerms] = {}
         self._with_lineages = any(name == DISTANCE for name, _ in wanted.order)
         #: for each requested class, the sums by tree, and the requested amount
@@ -61,8 +61,8 @@ class ChoiceScorer:
     def equal_devices_score_equally(self) -> bool:
         """Return whether devices that are equal for the request also always have equal scores.
 
-        Devices that are equal for the request may still differ in attributes, and in free amounts above the
-        requested amounts. NUMA nodes that are equal for the request may have different distances.
+        Devices that are equal for the request can still differ in attributes, and in free amounts above the
+        requested amounts. NUMA nodes that are equal for the request can have different distances.
         """
         names = {name for name, _ in self._wanted.order}
         return (
@@ -222,7 +222,7 @@ class _TreeTaking:
 
 @dataclass(slots=True)
 class _ChoiceTaking:
-    """The resources of a choice that may also take from sharing providers."""
+    """The resources of a choice that perhaps also takes from sharing providers."""
 
     world: ClaimScenario
     wanted: WantedClaim
@@ -273,7 +273,7 @@ class _ChoiceTaking:
 
 
 def pack_score(taking: _TakenAmounts) -> float:
-    """Return the used share after the claim: the mean over its classes, at the host and sharing providers."""
+    """Return the mean used share of the claim's classes after the claim, sharing providers included."""
     return mean_share([*taking.used_shares()])
 
 
@@ -284,7 +284,7 @@ def spread_score(taking: _TakenAmounts) -> float:
 
 def zones_score(taking: _TakenAmounts) -> float:
     """Return 1 divided by the number of the choice's NUMA nodes; other providers do not count."""
-    # no zone scores like one zone, because in both cases nothing crosses zones
+    # a choice without zones has the score of one zone, because in both cases nothing crosses zones
     return 1 / (taking.zone_count() or 1)
 
 

@@ -49,6 +49,7 @@ from placement.search.claims.joint_windows import place_jointly
 from placement.search.claims.longest_stay import StaySpan, place_longest, prolong_stay
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal, reservation_refusal
+from placement.search.claims.timetable import TimedView
 from placement.search.claims.window_moves import MovedPlaces, place_by_moves
 from placement.search.claims.window_preemptions import place_preempting
 from placement.store import allocations, claim_commit, consumers, due_changes, expiries, reservations
@@ -85,7 +86,7 @@ class ClaimService:
         :param reservation: the reservation from which the claims take all amounts.
         :param also: a function for further writes, which is called in the transaction that writes the claims.
         :raises NoCandidate: not all claims can be placed together.
-        :raises Conflict: the reservation does not exist, or the claims may not use it.
+        :raises Conflict: the reservation does not exist, or the claims are not allowed to use it.
         :raises ConcurrentUpdate: a consumer has another generation than the given one.
         :raises InvalidRequest: a resource class, trait, root or attribute that the claims name does not
             exist, or the search takes too long.
@@ -95,8 +96,8 @@ class ClaimService:
         end = thread_time() + self._context.search_seconds
         at_once = not dry_run and reservation is None and all(map(_takes_any_place, wanted))
         makes_room, was_repeated = not dry_run and _is_booking(wanted), False
-        # attempt 0 uses a recent snapshot; its failure only shows that the snapshot was outdated, so it is no
-        # retry
+        # attempt 0 uses a recent snapshot; its failure only shows that the snapshot was outdated, so the next
+        # attempt does not count as a retry
         for attempt in range(0 if at_once else 1, self._context.retries + 2):
             placed = self._place_at_once(wanted, end - thread_time()) if at_once else None
             if at_once and placed is None:
@@ -146,7 +147,7 @@ class ClaimService:
             return view.reread, view.bucket_counters()
 
     def _describe_windows(self, wanted: Sequence[WantedClaim], members: Members) -> str:
-        """Return a sentence with windows that prevent claims without an end; empty if there are none."""
+        """Return a sentence with windows that prevent claims without an end time; empty if there are none."""
         possible = possible_providers(self._context.model, wanted)
         with self._context.database.read() as conn:
             providers = planned_providers(conn, wanted_classes(wanted), possible, MAX_EXPLAINED)
@@ -186,8 +187,8 @@ class ClaimService:
     ) -> list[PlacedClaim]:
         """Write the claims, and the moves that make room, in one transaction, or raise LostRace."""
         claims = _consumer_claims(placed)
-        # the transaction checks all providers of a choice, because a provider without amounts may have lost a
-        # required trait
+        # the transaction checks all providers of a choice, because a provider that gives no amounts may have
+        # lost a required trait
         chosen = {provider.uuid: provider for each in placed for provider in each.choice.providers}
         moves = () if moved is None else moved.moves
         if moved is not None:
@@ -222,16 +223,29 @@ class ClaimService:
     def _place_at_once(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:
         """Return choices from a recent snapshot; if None, the current state may still have some."""
         # reading a recent view mostly sends no query; if it is outdated, the transaction refuses the choice
-        with self._context.model.recent_view(RECENT) as view:
-            try:
+        try:
+            if wanted[0].window is not None:
+                with self._context.timetable.recent_view(RECENT) as timed:
+                    return None if timed is None else self._place_timed(timed, wanted, seconds) or None
+            with self._context.model.recent_view(RECENT) as view:
                 check_claim_names(view, wanted)
                 # the members of groups are an empty dict, because _takes_any_place() excludes claims of
                 # groups
                 placed = self._place_in(view, view.snapshot, {}, wanted, seconds)
-            except InvalidRequest:
-                # a name that the recent snapshot lacks may exist in the current state
-                return None
+        except InvalidRequest:
+            # a name that the recent snapshot lacks may exist in the current state
+            return None
         return None if isinstance(placed, UnplacedClaim) else placed
+
+    def _place_timed(
+        self, timed: TimedView, wanted: Sequence[WantedClaim], seconds: float
+    ) -> list[PlacedClaim]:
+        """Return places of claims with an end time on any host; empty if the caller has to compare hosts."""
+        check_claim_names(timed.view, wanted)
+        span = StaySpan.from_wanted(wanted[0], timed.view.clock)
+        if span is None:
+            return []
+        return self._place_in_window(timed.view, timed.view.snapshot, timed.skylines, wanted, span, seconds)
 
     def _place_now(
         self, wanted: Sequence[WantedClaim], seconds: float, reservation: str | None
@@ -273,18 +287,18 @@ class ClaimService:
         source, reserved = None, None
         if reservation is not None:
             source, reserved = self._reserved_amounts(reservation, wanted)
-        span = self._span_ahead(wanted)
-        window = None if span is None else span.shortest_window
-        # within a reservation nothing depends on other windows
-        is_timed = window is not None and reserved is None
+        # all claims of a call have the same times; within a reservation nothing depends on other windows
+        is_timed = wanted[0].window is not None and reserved is None
         # a hold grows when a claim loses its end time
-        loses_end = window is None and reserved is None and self._has_ends(held)
+        loses_end = wanted[0].window is None and reserved is None and self._has_ends(held)
         own = self._skylines_without(wanted, held) if is_timed or loses_end else {}
         concerned = possible_providers(self._context.model, wanted) if is_timed else ()
         end = thread_time() + seconds
         with self._context.timetable.fresh_view(concerned, self._context.check_awaited) as timed:
             view, skylines = timed.view, timed.skylines
+            span = StaySpan.from_wanted(wanted[0], view.clock)
             check_claim_names(view, wanted)
+            window = None if span is None else span.shortest_window
             # a consumer may use the amounts that it holds now, because its new claim replaces them
             snapshot = without_allocations(view.snapshot, held) if held else view.snapshot
             if loses_end:
@@ -334,13 +348,13 @@ class ClaimService:
     def _make_room(
         self, wanted: Sequence[WantedClaim], seconds: float
     ) -> tuple[list[PlacedClaim], MovedPlaces | None]:
-        """Return places for which windows move or preemptible claims end, and the moves; empty if none."""
-        # a booking has a time
+        """Return places for which windows move or preemptible claims end, and the moves; perhaps no place."""
+        # a booking always has a time
         (one, *others), span, end = wanted, self._span_ahead(wanted), thread_time() + seconds
         if span is None:
             return [], None
-        # a move takes nothing away, so moves come first; they leave time for the other search. They make room
-        # on one host, which rarely suffices for several claims
+        # moves are tried first, because a move takes nothing away from any consumer. This search uses half of
+        # the time. Moves make room on one host only, which rarely suffices for several claims
         if not others:
             concerned = possible_providers(self._context.model, wanted)
             moved = place_by_moves(self._context, one, concerned, span, seconds / 2)
@@ -445,12 +459,13 @@ class ClaimService:
     ) -> tuple[reservations.CapacityReservation, list[allocations.Allocation]]:
         """Return the reservation and its amounts.
 
-        :raises Conflict: there is no such reservation, or a claim may not use it: the reservation is for
-            another project, another group or another time.
+        :raises Conflict: there is no such reservation, or a claim is not allowed to use it: the reservation
+            is for another project, another group or another time.
         """
         found, held = self._find_reserved(reservation, wanted, may_be_window=False)
         if found is not None and found.starts_at is not None:
-            # a claim from the window may have ended without a release, and a window may begin just now
+            # a fresh view releases claims from the window that have ended, and lets a window begin that is
+            # due
             with self._context.model.fresh_view():
                 pass
             found, held = self._find_reserved(reservation, wanted)
@@ -478,7 +493,7 @@ class ClaimService:
             return found, reservations.amounts_for_claims(conn, found, known)
 
     def _held_amounts(self, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
-        """Return the allocations that the new claims may use again; refuse a wrong generation."""
+        """Return the allocations that the new claims can use again; refuse a wrong generation."""
         # a new consumer holds nothing, so there is nothing to read
         known = {each.consumer: each.generation for each in wanted if each.generation is not None}
         if not known:
@@ -513,10 +528,10 @@ class ClaimService:
 
 
 def _takes_any_place(wanted: WantedClaim) -> bool:
-    """Return whether any host will do: a new consumer without order, group, topology, fallback, window."""
-    # these need the current state: the members of the group, the best host, the proof that the first request
-    # has no place, or the schedule
-    depends = wanted.order or wanted.group or wanted.topology or wanted.fallback or wanted.window
+    """Return whether any host will do for the claim of a new consumer."""
+    # a claim with one of these fields depends on the current state: on the members of the group, the best
+    # host, or the proof that the first request has no place
+    depends = wanted.order or wanted.group or wanted.topology or wanted.fallback or wanted.min_duration
     return wanted.generation is None and not depends
 
 
@@ -549,7 +564,7 @@ def _consumer_claim(placed: Sequence[PlacedClaim]) -> ConsumerClaim:
         resources,
         wanted.generation,
         wanted.owner,
-        # each part is a portion by itself
+        # each placed claim respects min_unit, max_unit and step_size by itself; the sums need not
         in_any_portions=bool(others),
         window=wanted.window,
         on_end=wanted.end_action,

@@ -233,8 +233,8 @@ class _SplitSearch:
         self._needs = {
             name: need for need in needs_of(request) if need.unsuffixed for name, _ in need.resources
         }
-        #: traits that the group without a suffix requires; some provider of the split or of the rest has to
-        #: have each of them
+        #: traits that the group without a suffix requires; each trait has to be at some provider of the split
+        #: or of the rest
         self._required = next(group.required for group in request.groups if group.suffix == "")
         #: whether the best split depends on the choice for the other resources, which may have traits of the
         #: group or take amounts of the split classes
@@ -292,7 +292,7 @@ class _SplitSearch:
             yield HostChoice(tree.root, (), {})
 
     def _best_beside(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice) -> Ranked | None:
-        """Return the best splits beside a choice for the other resources, as positions."""
+        """Return the best splits that fit together with a choice for the other resources, as positions."""
         # a quick proof: if a required trait is missing at all providers with rooms, every split lacks it
         if not self._has_traits(tree, others, layout.room_positions):
             return None

@@ -7,8 +7,8 @@ providers that have changed. Each write of timed amounts stamps their providers,
 show new stamps. So a cloud without windows and without claims that end reads and keeps nothing.
 
 The worker reads amounts after a view has shown a change, and then opens another view. If a provider changes
-between the read and the second view, the usage in the view and the timed amounts may be from different times.
-Such amounts are *doubtful*. Before a caller refuses a request, it reads doubtful amounts once more
+between the read and the second view, the usage in the view and the timed amounts are perhaps from different
+times. Such amounts are *doubtful*. Before a caller refuses a request, it reads doubtful amounts once more
 (:meth:`WindowTimetable.has_changed`). No other decision depends on such amounts, because the transaction of a
 booking checks the booking.
 """
@@ -139,11 +139,13 @@ class WindowTimetable:
             with self._model.fresh_view() as view:
                 read, providers = self._read, view.snapshot.providers
                 changed = read.changed_in(view)
-                # windows of a provider end before it is deleted, so no change of it shows their end
+                # windows of a provider end before the provider is deleted, so no change of a provider shows
+                # their end
                 known = read.skylines.keys()
                 # the comparison is quick, and mostly no provider is deleted
                 gone = set() if read.is_from(view) or known <= providers.keys() else known - providers.keys()
-                # a view with few changes since a read suffices: in a busy cloud each view has some
+                # a view with few changes since a read suffices, because in a busy cloud each view has some
+                # changes
                 if not changed or (has_read and len(changed) <= _FEW) or attempt == _ATTEMPTS:
                     found = {each.uuid: read.skylines.get(each.id, NO_SKYLINES) for each in changed}
                     # a copy of the skylines of a large cloud takes a millisecond
@@ -151,7 +153,7 @@ class WindowTimetable:
                     yield TimedView(view, left, found)
                     return
                 target = _ReadSkylines(view.reread, view.bucket_counters())
-            # one thread reads for all others, outside of the turn, so that no other request waits
+            # one thread reads for all others. It has no view meanwhile, so that no other request waits
             while not self._refreshing.acquire(timeout=_WAIT):
                 check_awaited()
                 _check_time(end)
@@ -160,7 +162,7 @@ class WindowTimetable:
                 if has_read:
                     for some in _whole_buckets(changed):
                         check_awaited()
-                        # each request makes at least one step, and the steps are kept
+                        # each request makes at least one step, and the results of all steps are kept
                         if self._read is not read:
                             _check_time(end)
                         found = self._read_skylines([each.uuid for each in some])
@@ -168,6 +170,23 @@ class WindowTimetable:
                     self._read = replace(target, skylines=self._read.skylines)
             finally:
                 self._refreshing.release()
+
+    @contextmanager
+    def recent_view(self, seconds: float) -> Iterator[TimedView | None]:
+        """Return a recent view of the model with the skylines that are in memory, without reading amounts.
+
+        The skylines of a few providers may be outdated. Only callers that check amounts again in a
+        transaction before they write may use this view.
+
+        :param seconds: the maximum age of the view of the model.
+        :returns: None if the skylines of many providers are outdated or were never read.
+        """
+        with self._model.recent_view(seconds) as view:
+            read = self._read
+            if read.reread != view.reread or len(read.changed_in(view)) > _FEW:
+                yield None
+            else:
+                yield TimedView(view, read.skylines, {})
 
     def read_ahead(self) -> None:
         """Read the timed amounts of all providers, if there are any, so that no search waits for them."""
@@ -180,7 +199,7 @@ class WindowTimetable:
                 pass
 
     def has_changed(self, timed: TimedView) -> bool:
-        """Return whether doubtful amounts have changed, so that a refusal may be wrong."""
+        """Return whether doubtful amounts have changed, so that a refusal is perhaps wrong."""
         found = self._read_skylines(timed.doubtful)
         return any(found.get(uuid, NO_SKYLINES) != used for uuid, used in timed.doubtful.items())
 
@@ -195,7 +214,7 @@ class WindowTimetable:
 
 
 def _check_time(end: float) -> None:
-    """Raise Unavailable if a request may not go on waiting for amounts."""
+    """Raise Unavailable if a request has waited too long for amounts."""
     if time.monotonic() > end:
         raise Unavailable(
             "This worker is still reading the windows of all hosts, which takes seconds in a large cloud."

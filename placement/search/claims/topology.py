@@ -53,7 +53,7 @@ def distance_of(distances: Distances, one: int, other: int) -> int:
 
 
 class TopologyPolicy(StrEnum):
-    """How many zones a split may use; the first three policies are those of Kubernetes' Topology Manager."""
+    """How many zones a split can use; the first three policies are those of Kubernetes' Topology Manager."""
 
     SINGLE_NUMA = "single-numa-node"
     RESTRICTED = "restricted"
@@ -130,7 +130,7 @@ def _of_sizes(
     *,
     even: bool = False,
 ) -> Ranked | None:
-    """Return the splits over the nearest zones, for the first of these numbers of zones that has a split."""
+    """Return the splits over the nearest zones, for the first number in ``sizes`` that has a split."""
     for size in sizes:
         if not all(_may_hold(amount, name, zones, size) for name, amount in asked.items()):
             continue
@@ -203,7 +203,7 @@ def _may_hold(amount: int, name: str, zones: Sequence[Zone], size: int) -> bool:
 def _list_splits(
     asked: Mapping[str, int], zones: Sequence[Zone], budget: SearchBudget
 ) -> Iterator[tuple[tuple[int, ...], Split]]:
-    """Yield splits that take a part from each of these zones; unevenness is empty, as no policy needs it."""
+    """Yield splits that take a part from each of these zones, with an empty tuple as unevenness."""
     joined: list[tuple[int, list[list[ZoneRoom]]]] = []
     first: list[list[list[int]]] = []
     for name, amount in asked.items():
@@ -258,7 +258,7 @@ def _splits_of_way(
 
 
 def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: SearchBudget) -> Iterator[Split]:
-    """Yield all combinations of providers for these amounts, one from each tuple of rooms."""
+    """Yield all combinations of splits for these amounts: for each amount, one split over its rooms."""
     if not parts:
         yield ()
         return
@@ -315,7 +315,7 @@ def _divide_sets(amount: int, rooms: Sequence[ZoneRoom], budget: SearchBudget) -
 
 
 def divide_amount(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
-    """Divide an amount equally over as many rooms as possible (others give 0); None if rooms cannot."""
+    """Divide an amount equally over as many rooms as possible (others give 0); None if this is impossible."""
     useful = [number for number, room in enumerate(rooms) if room.least <= room.most]
     least = list(accumulate(sorted(rooms[number].least for number in useful)))
     most = list(accumulate(sorted((rooms[number].most for number in useful), reverse=True)))
@@ -368,7 +368,10 @@ def _divide_equally(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
 
 
 def _fill_bounds(amount: int, bounds: Sequence[tuple[int, int]], unit: int) -> list[int] | None:
-    """Return parts with this sum: from the lower bounds on, the smallest part grows by ``unit``."""
+    """Return parts with this sum within the bounds.
+
+    The parts begin at their lower bounds and grow by ``unit``, the smallest part first.
+    """
     if any(least > most for least, most in bounds) or not (
         sum(least for least, _ in bounds) <= amount <= sum(most for _, most in bounds)
     ):

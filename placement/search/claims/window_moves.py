@@ -1,12 +1,12 @@
 """Moves windows that have not begun to equivalent hosts, so that a further window has room.
 
-A *movable* window is bound to no host before it begins. If no host has room for a booking, a host may have
+A *movable* window is bound to no host before it begins. If no host has room for a booking, a host perhaps has
 room after some movable windows have moved to equivalent hosts. Hosts are *equivalent* if their trees have the
 same structure, traits, aggregates and attributes. So the search need not know the requests of the moved
 windows: an equivalent host satisfies them, too.
 
 The search is limited: it reads the windows of some random hosts. It then tries to move the smallest windows
-of each host alone, and all windows of a host together if they are few. So it may miss a possible place. A
+of each host alone, and all windows of a host together if they are few. So it can miss a possible place. A
 move never changes the amounts or the time of a window, and the transaction of the booking checks all moves
 again.
 
@@ -73,7 +73,7 @@ def hosts_without_windows(
     budget: SearchBudget,
     rng: random.Random,
 ) -> list[int]:
-    """Return the roots of some hosts that may have room for a claim if all timed amounts were gone."""
+    """Return the roots of some hosts that would possibly have room for a claim without any timed amounts."""
     ways = times_by_way(snapshot, skylines, wanted, window.duration_seconds, budget)
     roots = sorted(allowed_roots(snapshot, wanted, budget))
     rng.shuffle(roots)
@@ -86,7 +86,7 @@ class WindowMover:
     """Finds moves that make room for one claim in a window.
 
     :param schedule: the timed amounts and holds of the hosts.
-    :param movable: the consumers of windows that may move.
+    :param movable: the consumers of windows that are allowed to move.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class WindowMover:
         self._rng = rng
 
     def find_moves(self, roots: Sequence[int], wanted: WantedClaim, window: TimeWindow) -> MovedPlaces | None:
-        """Return the place of a claim at one of some hosts, with the moves that make room, or None."""
+        """Return the place of a claim at one of these hosts, with the moves that make room, or None."""
         for root in (each for each in roots if each in self._snapshot.trees):
             tree = self._snapshot.whole_trees()[root]
             own = {each.uuid for each in tree.members}
@@ -154,7 +154,7 @@ class WindowMover:
     def _new_host(
         self, tree: HostTree, amounts: Sequence[TimedAmount], taken: Counter[tuple[int, str]]
     ) -> tuple[HostTree, WindowMove] | None:
-        """Return the host for a window of a tree, with the move; count its amounts in ``taken``."""
+        """Return a new host for a window of a tree, with the move; add the window's amounts to ``taken``."""
         positions = {each.uuid: at for at, each in enumerate(tree.members)}
         for target in self._alike_hosts(tree):
             wanted = [(target.members[positions[each.provider]], each) for each in amounts]
@@ -230,7 +230,7 @@ def place_by_moves(
         roots = {each.uuid: root for root in hosts for each in trees[root].members}
     if not hosts:
         return None
-    # outside of the view, so that no other request waits for the database
+    # the database is read outside of the view, so that no other request waits for the database
     with context.database.read() as conn:
         schedule = read_schedule(conn, of_providers=roots)
         pending = {each.consumer for each in schedule.amounts if not each.has_begun}

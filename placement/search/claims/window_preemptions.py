@@ -39,7 +39,7 @@ def place_preempting(
         budget = context.make_budget(timed.view, seconds)
         roots = {root for each in distinct for root in allowed_roots(snapshot, each, budget)}
         possible = {each.uuid for each in members_of(snapshot, roots)}
-        # without conditions one statement reads the claims of all providers
+        # if all providers are possible, one statement without a condition on providers reads their claims
         concerned = None if len(possible) == len(snapshot.providers) else possible
     with context.database.read() as conn:
         lent = read_preemptible(conn, wanted_classes(distinct), concerned, span.begin)

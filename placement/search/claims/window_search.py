@@ -40,9 +40,10 @@ from placement.store.time_skyline import whole_milliseconds
 
 @dataclass(frozen=True, slots=True)
 class WantedTime:
-    """The ``duration`` of a wanted window, in seconds, and the earliest and the latest possible start.
+    """The ``duration`` of a wanted window, in seconds, and the times between which it has to lie.
 
-    If a bound is None, the earliest start is now, or the latest start is the latest that the service allows.
+    Without ``not_before``, the window may begin now. Without ``deadline``, it may begin as late as the
+    service allows.
     """
 
     duration: float
@@ -167,7 +168,7 @@ class WindowSearch:
         :param ways: the host times of a single claim.
         """
         budget = self._context.make_budget(view, self._context.reason_seconds)
-        # timed amounts leave the most room when none of them is used; without a place in time, the windows
+        # the claims have the most room without any timed amounts. If this test takes too long, the windows
         # remain as the likely reason
         with suppress(BudgetExhausted):
             unplaced = self._never_placed(view.snapshot, skylines, wanted, ways, budget, explain=explain)
@@ -208,7 +209,7 @@ class WindowSearch:
             # few hosts are read for a single claim
             if place_in_window(snapshot, skylines, wanted[0], NEVER, budget, self._context.rng, ways):
                 return False
-            # the usage of all hosts without timed amounts costs more than the search
+            # computing the usage of all hosts without timed amounts costs more than the search
             if not explain:
                 return True
         world = ClaimScenario.from_members(during_window(snapshot, skylines, NEVER), {}, wanted)

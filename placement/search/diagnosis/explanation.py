@@ -1,4 +1,4 @@
-"""Explains a request: the hosts left after each condition, reasons of other hosts, and helpful changes."""
+"""Explains a request: hosts that remain after each condition, reasons of other hosts, and helpful changes."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ class ProviderPlace(Enum):
 
 @dataclass(frozen=True, slots=True)
 class UnmetReason:
-    """A condition, and the hosts that fail it before any other condition. The nearest misses come first.
+    """A condition, and the hosts for which it is the first failed one. Examples begin with the nearest miss.
 
     - ``names_nothing_known``: the condition names a tree without providers, or aggregates without providers.
-    - ``places``: the positions of the closest providers in the trees of these hosts. The field is set if the
+    - ``places``: the locations of the closest providers in the trees of these hosts. The field is set if the
       condition is about an amount.
     - ``steps``: the step sizes of the closest providers.
     - ``is_avoided``: the closest provider of the nearest miss is one that the claim has to avoid.
@@ -96,7 +96,7 @@ class UnmetReason:
 class LargestAmount:
     """The largest amount of a resource class that fits if nothing else in the request changes.
 
-    The result is None if no amount fits.
+    ``fits`` is None if no amount fits.
     """
 
     clause: RequestClause
@@ -259,7 +259,7 @@ class _WholeFunnel:
         for check in self.found.on_roots:
             bit = 1 << droppable.index(check.clause)
             self._keep_passing(check.clause, [not host.root & bit for host in self.left])
-        # 0 is the empty set of clauses: the host has these traits if no clause is left out
+        # 0 stands for leaving out no clause: if 0 is one of the alternatives, the host has these traits
         for number, check in enumerate(self.found.together):
             self._keep_passing(check.clause, [0 in host.traits[number] for host in self.left])
 
@@ -414,8 +414,8 @@ def _place_of(provider: Provider) -> ProviderPlace:
 def _names_nothing_known(snapshot: ModelSnapshot, clause: RequestClause) -> bool:
     """Return whether the clause names a tree or aggregates that contain no provider."""
     condition = condition_class(clause.condition)
-    # only conditions with this remark need the check; unknown traits, for example, are refused before the
-    # search
+    # only conditions with a remark about unknown names need the check; unknown traits, for example, are
+    # refused before the search
     if condition is None or not condition.words.unknown:
         return False
     return condition((frozenset(clause.names),)).is_unknown(snapshot)

@@ -75,8 +75,8 @@ class RequestRelaxation:
 
 
 _FEW_SHARE: Final = 1 / 16
-"""Up to this share of all trees, the explained hosts are sorted. Above, an index is read, and other hosts are
-skipped.
+"""If the explained hosts are at most this share of all trees, these hosts are sorted. Otherwise an index of
+all trees is read, and other hosts are skipped.
 """
 
 
@@ -154,15 +154,15 @@ class RelaxationSearch:
         return minimal_sets(found)
 
     def _find_ways(self, bits: Bits) -> Iterator[Mapping[RequestClause, int]]:
-        """Yield each possible change of exactly these clauses so that the request fits, as a dict of amounts.
+        """Yield the ways to change exactly these clauses so that the request fits, each as a dict of amounts.
 
         A clause without an amount can only be left out. Only the smallest amounts of each class are tried,
         because larger amounts do not fit if these do not.
         """
         changed = self._found.clauses_of(bits)
         asked = [clause for clause in changed if clause in self._asked]
-        # The value None stands for leaving out the clause. Amounts come first, as the smaller change; the
-        # caller enlarges them later
+        # The value None stands for leaving out the clause. It comes first, because the caller later tries to
+        # replace it by the largest amount that fits
         for choice in product(*((None, *self._smallest_amounts(clause)) for clause in asked)):
             amounts = {
                 clause: amount for clause, amount in zip(asked, choice, strict=True) if amount is not None
@@ -216,7 +216,7 @@ class RelaxationSearch:
                 yield len(alike.trees)
 
     def _able_hosts(self, changed: Bits, lessened: Bits) -> Iterator[LikeHosts]:
-        """Yield the hosts that may serve the request after these clauses have changed.
+        """Yield the hosts that possibly serve the request after these clauses have changed.
 
         :param lessened: the changed clauses that ask for a smaller amount; the other changed clauses are
             removed.
@@ -325,7 +325,7 @@ class RelaxationSearch:
             ]
         own = self._found.snapshot.free_index(name).descending_rows()
         trees, roots = self._found.snapshot.whole_trees(), self._host_by_root
-        # if the request names few hosts, the index has mostly other hosts
+        # if only few hosts are explained, the index has mostly other hosts
         if len(roots) < _FEW_SHARE * len(trees):
             amounts = ((trees[root].max_free.get(name, 0), root) for root in roots)
             own = iter(sorted(amounts, reverse=True))
@@ -355,13 +355,14 @@ class RelaxationSearch:
         """Yield for providers of a tree the least and the largest amount of a class, and the step size."""
         name = clause.names[0]
         providers = alike.kin.providers(tree)
-        # positions hold for the whole kin, so the free amounts are read from this tree
+        # the positions are the same for all trees of the kin, but the free amounts differ, so these are read
+        # from this tree
         for at in self._could_give(clause, alike, bits):
             provider = providers[at]
             inventory = provider.inventories[name]
             at_once = available_amount(provider, name)
             highest = at_once if most is None else min(at_once, most)
-            # the largest multiple of the step
+            # the amount has to be a multiple of the step
             highest -= highest % inventory.step_size
             lowest = smallest_amount(inventory.min_unit, inventory.step_size)
             if highest >= lowest:
@@ -448,7 +449,7 @@ _MAX_STEPS: Final = 3
 _MAX_AMOUNTS: Final = 24
 """Maximum number of amounts that are searched one by one, largest first, before bisection."""
 _MAX_OTHERS: Final = 4
-"""Maximum number of other groups with amounts that are subtracted to get likely amounts."""
+"""Maximum number of other groups; their amounts are subtracted from full amounts to get likely amounts."""
 
 FullAmounts = Callable[[RequestClause], Iterable[int]]
 """A function that returns amounts of a clause that use up some providers; mostly the largest fitting amount
@@ -551,8 +552,8 @@ class TriedRelaxations:
         having = self._snapshot.by_class.get(name, ())
         self._budget.spend(1 + (len(full) + len(having)) // 4)
         steps = {self._snapshot.providers[each].inventories[name].step_size for each in having}
-        # amounts just below the requested one are tried, too, because the largest amount that fits may be no
-        # full amount
+        # amounts just below the requested one are tried, too, because the largest amount that fits perhaps
+        # uses up no provider
         step, most = gcd(*steps) or 1, min(max(full, default=0), asked - 1)
         full.update(islice(range(most // step * step, most - max(steps, default=0), -step), _MAX_AMOUNTS))
         return sorted((each for each in full if 0 < each < asked), reverse=True)[:_MAX_AMOUNTS]
@@ -572,5 +573,5 @@ def smallest_amount(min_unit: int, step_size: int) -> int:
 
 
 def _is_spared(standing: FilterResult, left_out: Bits) -> bool:
-    """Return whether a provider fails no check (but of free amounts) after clauses are left out."""
+    """Return whether a provider passes all checks, except those of free amounts, without these clauses."""
     return any(not spared & ~left_out for spared in standing.spared)

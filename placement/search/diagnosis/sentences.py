@@ -106,7 +106,7 @@ _OF_ONE: Final = {"have": "has", "lack": "lacks", "are": "is", "give": "gives"}
 
 def _count_predicate(count: int, predicate: str) -> str:
     """Return a predicate with the number of its hosts as subject, such as "3 lack CUSTOM_A"."""
-    # the table of singular verbs, because predicates are written in the plural
+    # predicates are written in the plural, so the table has the singular of their verbs
     verb, rest = predicate.split(" ", 1)
     return f"{_format_number(count)} {_OF_ONE.get(verb, verb) if count == 1 else verb} {rest}"
 
@@ -141,7 +141,7 @@ def _too_little_free(reason: UnmetReason) -> str:
         # the text has no place, because hosts differ in the place
         (place,) = reason.places if len(reason.places) == 1 else (ProviderPlace.ELSEWHERE,)
         has = f"no {place.value} with {amount}"
-    # the first example has most, because it is the nearest miss
+    # the first example has the largest free amount, because it is the nearest miss
     provider = example.provider or example.root
     # a sharing provider is named instead of the host, because its free amount is not on the host
     on = provider if provider.root_id != example.root.id else example.root
@@ -150,7 +150,7 @@ def _too_little_free(reason: UnmetReason) -> str:
 
 _WORDS: Final[dict[str, ConditionWords]] = {
     "resource_class": ConditionWords("have {names}", "have no {names}"),
-    "capacity": ConditionWords("have {amount} {names} free"),  # the lack names NUMA nodes, in _reason_text
+    "capacity": ConditionWords("have {amount} {names} free"),  # the text of a lack is in _too_little_free()
     "min_unit": ConditionWords(
         "give as little as {amount} {names}", "give no less than {found} {names} at once"
     ),
@@ -212,7 +212,7 @@ def _left_out(clause: RequestClause) -> str:
     words = words_of(clause.condition)
     if not words.parameter:
         return f"the place {clause.condition} {names}{_of_group(clause)}"
-    # the names are spelled like a query: required=in:A,B means A or B
+    # the names are spelled as in a query: required=in:A,B means A or B
     mark = "in:" if len(clause.names) > 1 else words.mark
     return f"{words.parameter}{clause.group}={mark}{names}"
 

@@ -1,4 +1,4 @@
-"""Finds the first check that each host fails, and the clauses without which it passes all checks."""
+"""Finds the first check that each host fails, and the clauses without which the host passes all checks."""
 
 from collections.abc import Container, Hashable, Iterable
 from dataclasses import dataclass, field
@@ -156,7 +156,7 @@ def survey_hosts(
 
 
 class _PartSurvey:
-    """The results of one part at the trees of a kin, by the demands for which these have too little free."""
+    """The results of one part at the trees of a kin, by the demands for which a tree has too little free."""
 
     __slots__ = ("amounts", "known", "number", "pick", "results")
 
@@ -164,7 +164,8 @@ class _PartSurvey:
         demands = [demand for _, each in results.giving for demand in each.demands]
         self.number = number
         self.results = results
-        #: picks the free amounts that the demands concern; ``amounts`` has the demanded amounts
+        #: a function that picks the free amounts that the demands concern; ``amounts`` has the demanded
+        #: amounts
         self.pick = slot_picker([slot for slot, *_ in demands])
         self.amounts = tuple([amount for _, amount, *_ in demands])
         # groups of trees mostly differ in the free amounts of other parts, so they share results
@@ -187,7 +188,7 @@ class _PartResult:
 
 
 class _KinSurvey(NamedTuple):
-    """The results that all trees of a kin have in common."""
+    """The results that all trees of a kin (trees that differ only in free amounts) have in common."""
 
     parts: list[_PartSurvey]
     traits: tuple[frozenset[Bits], ...]
@@ -231,8 +232,8 @@ class _HostSurveyor:
                 for first, providers in result.counts:
                     passing[part.number][first] += providers * result.trees
         for counts in passing:
-            # ``left`` has the number of providers that fail each check; this turns it into the number that
-            # remain
+            # ``counts`` has for each check the number of providers that fail it first; the loop computes the
+            # numbers of providers that remain
             left, total = [], sum(counts)
             for count in counts[:-1]:
                 total -= count
@@ -245,7 +246,8 @@ class _HostSurveyor:
         found = self._kins.get(alike.kin)
         if found is None:
             found = self._kins[alike.kin] = self._survey_kin(alike)
-        # free amounts are checked here, for each group of like trees, because results of a kin ignore them
+        # free amounts are checked here, for each group of equivalent trees, because the results of a kin
+        # ignore them
         free, count = alike.frees[0], len(alike.trees)
         self._budget.spend(len(found.parts))
         results = []
@@ -282,7 +284,8 @@ class _HostSurveyor:
         furthest = -1
         nearest: list[int] = []
         counts: list[tuple[int, int]] = []
-        #: the clauses that providers fail, each pair once, as most providers fail the same
+        #: the clauses that providers fail; each pair occurs once, because most providers fail the same
+        #: clauses
         failing: set[tuple[frozenset[Bits], Bits]] = set()
         for each, positions, own in bare:
             first = each.first
@@ -401,7 +404,7 @@ class _HostSurveyor:
 
     def _lacking_together(self, alike: LikeTrees) -> Iterable[frozenset[Bits]]:
         """Yield alternative sets of clauses to leave out, for each check on a group together."""
-        # an early return for the common case, a group without a suffix that requires no traits
+        # the method returns early in the common case, a group without a suffix that requires no traits
         if not self._found.together:
             return
         classes = {name for part in self._unsuffixed for name, _ in part.need.resources}

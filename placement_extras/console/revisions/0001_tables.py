@@ -1,4 +1,4 @@
-"""The tables of the console, for sessions and for attempts to sign in, which take slots of their subjects.
+"""Makes the tables of the console: one for sessions, and one for attempts to sign in with their slots.
 
 Tables that the revisions 0009 and 0010 of the core made are kept with their content.
 """

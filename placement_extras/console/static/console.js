@@ -1,4 +1,5 @@
-// What htmx cannot show in the page is opened as a page: no answer, or one that the console did not write.
+// htmx shows an answer within the current page. If no answer comes, or if the answer is not from the console, the
+// browser opens the address of the request as a page.
 "use strict";
 
 const open = (event) => {

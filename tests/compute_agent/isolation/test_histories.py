@@ -233,6 +233,18 @@ class IsolationWorld:
     (6, 1),
     frozenset({2, 3, 5, 6, 7}),
 )
+# The agent is killed between the removal of a partition and the writes of the threads' masks.
+@example(
+    [
+        ("guest", "a", frozenset({2})),
+        ("online",),
+        ("thread", 200, frozenset({0})),
+        ("guest", "a", frozenset()),
+        ("kill", 3),
+    ],
+    (6, 8),
+    frozenset({2, 3, 5, 6, 7}),
+)
 @settings(max_examples=100, deadline=None)
 def test_no_history_leaves_work_on_quiet_cpus_or_a_mask_not_given_back(events, version, dedicated):
     # In memory, as each look of the agent syncs its file.

@@ -1,13 +1,20 @@
 """Tests of request ids, and of the log line about each request."""
 
+import copy
 import logging
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oslo_config import cfg
+from oslo_context.context import RequestContext
+from oslo_log import log
+from oslo_log.formatters import ContextFormatter
 
 from placement.api import request_log
 from placement.api.auth import add_authentication
-from placement.api.request_log import RequestLog
+from placement.api.request_log import LineFormatter, RequestLog
 
 ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 GIVEN = "req-00000000-1111-2222-3333-444444444444"
@@ -121,3 +128,61 @@ def test_no_line_is_composed_while_the_log_is_off(client, monkeypatch):
         client.get("/traits", headers=TOKEN, status=200)
     finally:
         request_log.LOG.setLevel(logging.NOTSET)
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
+_VALUES = ("levelname", "message", "instance", "color", "request_id", "user_identity", "project", "version")
+_FORMATS = ("%(asctime)s.%(msecs)03d", "%(isotime)s", "%(error_summary)s", "%(absent)s", "%%", "100 %")
+FORMATS = st.lists(
+    st.sampled_from((*_FORMATS, *(f"%({name})s" for name in (*_VALUES, "user_name")))), min_size=1
+).map(" ".join)
+_IDENTITIES = ("%(user)s %(project)s", "%(absent)s %(user_id)s", "-")
+_MESSAGES = [("a", ()), ("a %s", ("b",)), ("a %d", ("b",)), ("%s %s", ("b",))]
+_ATTRIBUTES = ("context", "instance", "instance_uuid", "project", "user_name", "request_id", "exc_text")
+
+
+@st.composite
+def log_records(draw):
+    """Records of any level, with arguments that fit their message or do not, and with values of their own."""
+    message, arguments = draw(st.sampled_from(_MESSAGES))
+    level = draw(st.sampled_from([logging.DEBUG, logging.INFO, logging.INFO, logging.WARNING]))
+    record = logging.LogRecord("placement.x", level, "f.py", 1, message, arguments, None)
+    record.created = draw(st.one_of(st.floats(0, 2e9), st.integers(0, 3)))
+    vars(record).update(draw(st.dictionaries(st.sampled_from(_ATTRIBUTES), TEXTS | st.none(), max_size=2)))
+    return record
+
+
+@given(
+    st.lists(log_records(), min_size=1, max_size=4),
+    st.fixed_dictionaries(
+        {
+            "logging_context_format_string": FORMATS,
+            "logging_default_format_string": FORMATS,
+            "logging_user_identity_format": st.sampled_from(_IDENTITIES),
+            "log_date_format": st.sampled_from(["%Y-%m-%d %H:%M:%S", "%H", ""]),
+        }
+    ),
+    st.none() | st.dictionaries(st.sampled_from(["user_id", "project_id", "resource_uuid"]), TEXTS),
+)
+def test_lines_are_those_of_oslo_log(records, options, caller):
+    conf = cfg.ConfigOpts()
+    log.register_options(conf)
+    conf([])
+    for name, value in options.items():
+        conf.set_override(name, value)
+    theirs = ContextFormatter(project="placement", version="1", datefmt=conf.log_date_format, config=conf)
+    ours = LineFormatter(theirs, conf)
+    context = None if caller is None else RequestContext(overwrite=False, **caller)
+    for record in records:
+        if context is not None and "context" not in record.__dict__:
+            record.context = context
+        # oslo.log changes the record, so the other formatter comes first
+        assert outcome(ours, record) == outcome(theirs, record)
+
+
+def outcome(formatter, record):
+    """The line of a record, or the type of the error that its format causes."""
+    try:
+        return formatter.format(copy.copy(record))
+    except Exception as error:
+        return type(error)

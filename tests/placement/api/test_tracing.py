@@ -286,7 +286,7 @@ def test_tracing_that_cannot_work_is_refused_before_workers_start(tmp_path, monk
     monkeypatch.delitem(sys.modules, "placement.api.tracing", raising=False)
     for name in ("opentelemetry", *[name for name in sys.modules if name.startswith("opentelemetry.")]):
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setattr("placement.cmd.api.log.setup", lambda *arguments: None)
+    monkeypatch.setattr("placement.cmd.api.set_up_logging", lambda *arguments: None)
     assert api.main(["--config-file", str(ini)]) == 1
     assert capsys.readouterr().err.startswith("placement-api: [tracing] enabled needs opentelemetry")
 

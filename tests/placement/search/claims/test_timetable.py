@@ -248,6 +248,33 @@ def test_a_window_that_another_worker_books_meanwhile_hides_no_free_hour(
     assert admin("POST", "/ext/v1/availability", json=body).json["windows"]
 
 
+def test_a_booking_on_any_host_reads_no_amounts_while_few_providers_have_changed(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin, other = Admin(application(database_url)), Admin(application(database_url))
+    hosts = {make_provider(admin, f"cn{number}", VCPU=8) for number in range(4)}
+    reads: list[Any] = []
+
+    def counted(conn: Any, **keywords: Any) -> time_schedule.TimeSchedule:
+        reads.append(keywords["of_providers"])
+        return read_schedule(conn, **keywords)
+
+    assert admin("POST", PATH, json=booking(1)).status_code == 201
+    monkeypatch.setattr("placement.search.claims.timetable.read_schedule", counted)
+    assert other("POST", PATH, json=booking(1)).status_code == 201
+    assert reads
+    reads.clear()
+    # the skylines of this worker lack its own booking and that of the other worker
+    answers = [admin("POST", PATH, json=booking(1)) for _ in range(2)]
+    assert [each.status_code for each in answers] == [201, 201]
+    windows = admin("GET", PATH).json["reservations"]
+    assert {provider for each in windows for provider in each["allocations"]} == hosts
+    # only a refusal, or a lost race, reads what has changed
+    reads.clear()
+    assert admin("POST", PATH, json=booking(1)).status_code == 409
+    assert reads
+
+
 def test_a_view_reads_once_while_others_write_steadily(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
