@@ -73,7 +73,7 @@ class ContainerEditor(ValueEditor):
             # kernel has forgotten the limits of devices that are gone, and refuses them (ENODEV).
             there = self._folders.block_devices
             values = {
-                name: value.among(there) if isinstance(value, DeviceLimits) else value
+                name: value.keep_devices(there) if isinstance(value, DeviceLimits) else value
                 for name, value in record.values.items()
                 if cgroup.has_file(FILES[name])
             }

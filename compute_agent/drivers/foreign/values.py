@@ -64,7 +64,7 @@ class DeviceLimits:
         """The limits by device."""
         return dict(self.pairs)
 
-    def among(self, devices: Collection[str]) -> DeviceLimits:
+    def keep_devices(self, devices: Collection[str]) -> DeviceLimits:
         """Return the limits of those devices that are in ``devices``."""
         return DeviceLimits(tuple(pair for pair in self.pairs if pair[0] in devices))
 
@@ -246,7 +246,7 @@ def io_goals(wanted: BlockIo, there: frozenset[str], present: Values, noted: Val
             continue
         own = own_value(name, present, noted)
         assert isinstance(own, DeviceLimits)
-        goals[name] = own.among(there).lower_limits(DeviceLimits.from_limits(limits))
+        goals[name] = own.keep_devices(there).lower_limits(DeviceLimits.from_limits(limits))
     return goals
 
 

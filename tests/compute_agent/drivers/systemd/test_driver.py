@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 
+from compute_agent.drivers import procfs
 from compute_agent.drivers.base import (
     UNLIMITED,
     ChangeKind,
@@ -482,7 +483,7 @@ class TestSetting:
             systemd.begin_stop(DB)
             systemd.begin_stop = lambda name: None
         driver.stop(guest, 0.1)
-        assert other.poll() is not None
+        assert procfs.identify_process(other.pid) is None
         assert "KillUnit" in systemd.calls
 
     def test_processes_that_systemd_leaves_alone_are_not_killed(self, systemd, rig):
