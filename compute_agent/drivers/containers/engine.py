@@ -145,12 +145,15 @@ class ContainerEngine:
             events.close()
 
     def list_containers(self, label: str) -> list[ContainerState]:
-        """The running containers with a label; with an empty label, all running containers.
+        """The running and paused containers with a label; with an empty label, all of them.
 
         :raises EngineError: the engine still answers, but the list is too long or not complete in time.
         """
-        filters = json.dumps({"label": [label]} if label else {})
-        found = self._ask_object(f"/containers/json?{urlencode({'filters': filters})}")
+        filters = {"label": [label]} if label else {}
+        if self._has_pods:
+            # Docker lists paused containers by itself. Podman knows no filter for those that are stopping.
+            filters["status"] = ["running", "paused"]
+        found = self._ask_object(f"/containers/json?{urlencode({'filters': json.dumps(filters)})}")
         try:
             return parse_list(found)
         except ValueError as error:
@@ -193,7 +196,16 @@ class ContainerEngine:
         The engine then does not restart the container by itself.
         """
         whole = max(0, int(seconds))
-        self._send_request("POST", f"/containers/{key}/stop?t={whole}", whole + self._seconds)
+        request = "POST", f"/containers/{key}/stop?t={whole}", whole + self._seconds
+        try:
+            self._send_request(*request)
+        except EngineError as refusal:
+            # Podman stops no paused container.
+            try:
+                self._send_request("POST", f"/containers/{key}/unpause", self._seconds)
+            except EngineError:
+                raise refusal from None
+            self._send_request(*request)
 
     def kill_container(self, key: str) -> None:
         """Send SIGKILL to the main process of a container.
@@ -214,7 +226,8 @@ class ContainerEngine:
         answer = self._send_request("POST", f"{path}/stop?t={whole}", whole + self._seconds)
         if answer.status != _NOT_MODIFIED:
             return
-        # Podman 4.3 to 5.8 stops a pod only if all its containers run (PodStop in pkg/api/handlers/libpod).
+        # Podman 4.3 to 5.8 stops a pod only if all its containers run, and none of them is paused (PodStop in
+        # pkg/api/handlers/libpod).
         try:
             pod = self.read_pod(key)
         except ValueError as error:

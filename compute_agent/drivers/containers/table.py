@@ -7,6 +7,7 @@ guest again.
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import logging
 import time
@@ -17,7 +18,13 @@ from typing import Final
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestChange
-from compute_agent.drivers.containers.container_state import ContainerRun, ContainerState, PodRun, own_group
+from compute_agent.drivers.containers.container_state import (
+    ContainerRun,
+    ContainerState,
+    PodRun,
+    own_group,
+    parse_run,
+)
 from compute_agent.drivers.containers.engine import ContainerEngine, EngineError
 from compute_agent.drivers.containers.labels import GUEST, KUBERNETES, parse_labels, trusted_labels
 from compute_agent.drivers.foreign.declared import BadDeclarationError, DeclaredSettings, made_uuid
@@ -208,6 +215,11 @@ class ContainerTable(GuestTable):
         self._others &= listed
         self._unread = {key: text for key, text in self._unread.items() if key in listed or key in entries}
         self._stuck_until = {key: until for key, until in self._stuck_until.items() if key in self._unread}
+        if everything:
+            # The list lacks containers that are stopping, which an earlier agent may have limited.
+            for record in self._records.all_records():
+                with contextlib.suppress(ValueError):
+                    listed.add(parse_run(record.run).key)
         pods = {entry.guest.details[POD] for entry in entries.values() if POD in entry.guest.details}
         self._members = {pod: members for pod, members in self._members.items() if pod in pods}
         # Pods are always read again, because a container without the label can join a pod without an event.

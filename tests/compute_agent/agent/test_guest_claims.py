@@ -192,13 +192,33 @@ class TestRoom:
         kind.start(**PINNED)
         rig.wait_for(lambda: rig.agent.reports.report_now() and refusals(rig))
         assert held(rig, kind.uuid) == [{"VCPU": 1}]
-        (note,) = parse_notes((tmp_path / "state" / CLAIMS_FILE).read_bytes()).values()
-        assert (note.amounts, note.former) == ({"VCPU": 1}, {})
+
+        def noted():
+            (note,) = parse_notes((tmp_path / "state" / CLAIMS_FILE).read_bytes()).values()
+            return note.amounts, note.former
+
+        # During an attempt, the note has the wanted amounts, too.
+        rig.wait_for(lambda: noted() == ({"VCPU": 1}, {}))
         rig.client.set_allocations(replace(rig.client.get_allocations(UUID), resources={}))
         rig.wait_for(
             lambda: rig.agent.reports.report_now() and held(rig, kind.uuid) == [{"PCPU": 1, "MEMORY_MB": 64}]
         )
         assert refusals(rig) == []
+
+    def test_a_service_that_ran_before_the_agent_may_change_its_main_process(
+        self, start_agent, kind, monkeypatch, caplog
+    ):
+        if kind.option != "systemd":
+            pytest.skip("a container keeps its main process")
+        monkeypatch.setattr(guest_claims, "_FIRST_PAUSE", 0)
+        kind.start(vcpus="2", **{"class": "LSR"})
+        rig = start_agent("no_room = stop")
+        rig.wait_for(lambda: refusals(rig))
+        kind.peer.replace_main(kind.name)
+        rig.wait_for(lambda: shown(rig, kind.name).get("pid") in kind.pids())
+        for _ in range(3):
+            assert rig.agent.reports.report_now()
+        assert (kind.is_running(), "was stopped" in caplog.text) == (True, False)
 
     def test_a_guest_that_ran_before_the_agent_is_not_stopped(self, start_agent, kind):
         kind.start(vcpus="2", **{"class": "LSR"})

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 
+from compute_agent.drivers import procfs
 from compute_agent.drivers.base import (
     UNLIMITED,
     ChangeKind,
@@ -138,13 +139,44 @@ class TestFinding:
         systemd.start(DB)
         assert open_driver().guests()[0].pid == unit.processes[0].pid
 
-    def test_a_main_process_that_has_ended_has_no_successor(self, systemd, open_driver):
-        unit = systemd.start(DB, processes=2)
+    def test_another_main_process_after_the_former_one_changes_the_guest(self, systemd, open_driver):
+        systemd.start(DB)
         driver = open_driver()
-        unit.processes[0].kill()
-        unit.processes[0].wait()
-        systemd.changed(unit)
+        (before,) = driver.guests()
+        systemd.replace_main(DB)
+        assert next_change(driver) == (ChangeKind.CHANGED, DB)
+        (now,) = driver.guests()
+        assert now.pid == systemd.units[DB].processes[0].pid != before.pid
+        assert now.run == before.run == (before.pid, before.run[1])
+        assert now.is_same_run(before)
+        systemd.restart(DB)
         assert next_change(driver) == (ChangeKind.STOPPED, DB)
+        assert next_change(driver) == (ChangeKind.STARTED, DB)
+        assert not driver.guests()[0].is_same_run(before)
+
+    def test_a_service_that_is_stopping_stays_a_guest_until_all_its_processes_end(
+        self, systemd, open_driver, tmp_path
+    ):
+        unit = systemd.start(DB, processes=3)
+        driver = open_driver()
+        driver.apply_cpu_settings(driver.guests()[0], PINNED)
+        systemd.begin_stop(DB)
+        assert next_change(driver) == (ChangeKind.CHANGED, DB)
+        (guest,) = driver.guests()
+        assert driver.process_ids(guest) == [process.pid for process in unit.processes]
+        assert driver.misplaced_threads(guest, PINNED) == {}
+        assert records(tmp_path)
+        systemd.stop(DB)
+        assert next_change(driver) == (ChangeKind.STOPPED, DB)
+        assert driver.guests() == []
+
+    def test_an_end_of_the_main_process_without_a_signal_ends_no_guest(self, systemd, open_driver):
+        systemd.start(DB, processes=2)
+        driver = open_driver()
+        guests = driver.guests()
+        systemd.end_main(DB)
+        assert driver.guests() == guests
+        systemd.end_main(DB)
         assert driver.guests() == []
 
     def test_a_service_without_a_main_process_has_its_oldest_one(self, systemd, open_driver):
@@ -492,6 +524,35 @@ class TestSetting:
         assert [call for call in systemd.calls if call.startswith(("Start", "Restart", "Stop"))] == [
             "StopUnit"
         ]
+
+    @pytest.mark.parametrize("is_stopping", [False, True])
+    def test_processes_that_outlive_the_main_process_are_killed_by_systemd(self, systemd, rig, is_stopping):
+        driver, guest = rig
+        unit = systemd.units[DB]
+        unit.slow_stop = True
+        (_, other) = unit.processes
+        if is_stopping:
+            systemd.begin_stop(DB)
+            systemd.begin_stop = lambda name: None
+        driver.stop(guest, 0.1)
+        assert procfs.identify_process(other.pid) is None
+        assert "KillUnit" in systemd.calls
+
+    def test_processes_that_systemd_leaves_alone_are_not_killed(self, systemd, rig):
+        """systemd does so with KillMode=process."""
+        driver, guest = rig
+        unit = systemd.units[DB]
+        unit.slow_stop = True
+
+        def leave_processes(name):
+            systemd.end_main(name)
+            unit.active = "inactive"
+            systemd.changed(unit)
+
+        systemd.begin_stop = leave_processes
+        driver.stop(guest, 60)
+        assert "KillUnit" not in systemd.calls
+        assert driver.guests() == []
 
     def test_a_service_that_does_not_stop_is_killed_through_systemd(self, systemd, rig):
         driver, guest = rig
