@@ -130,12 +130,12 @@ def list_versions() -> str:
 
 
 def run_program(command: Sequence[str], *, keeps_end: bool = False) -> str:
-    """The output of a program with its errors. After a failure, the exit status or the error follows.
+    """Return the output and the errors of a program; after a failure, also the exit status or the reason.
 
-    :param keeps_end: whether to return the end of a long output instead of its beginning.
+    :param keeps_end: whether the end of a long output is returned instead of its beginning.
     """
     end = ""
-    # the output is written to a file, because its size has no limit
+    # the output goes into a file, because it can have any size
     with tempfile.TemporaryFile() as output:
         try:
             done = subprocess.run(
@@ -152,11 +152,11 @@ def run_program(command: Sequence[str], *, keeps_end: bool = False) -> str:
 
 
 def read_log(conf: cfg.ConfigOpts, unit: str) -> str:
-    """Return the end of the log file that the options name, or else of the unit's journal."""
+    """Return the end of the log file from the options; without a log file, the end of the unit's journal."""
     if conf.log_file is None and conf.log_dir is None:
         journal = ("journalctl", "--unit", unit, "--lines", "5000", "--no-pager", "--quiet")
         return run_program(journal, keeps_end=True)
-    # oslo.log names the file like the program
+    # if only the folder is configured, oslo.log names the file after the program
     path = Path(conf.log_dir or "", conf.log_file or f"{unit}.log")
     with path.open("rb") as log:
         return read_end(log)
@@ -167,7 +167,7 @@ def read_end(file: BinaryIO) -> str:
     start = max(0, os.fstat(file.fileno()).st_size - _MAX_BYTES)
     file.seek(start)
     if start:
-        # the first line is cut, and is perhaps a secret without the name that marks it
+        # the first line is incomplete. Without its beginning, a secret in it perhaps cannot be recognised.
         file.readline()
     return file.read(_MAX_BYTES).decode(errors="replace")
 
@@ -182,9 +182,9 @@ def without_secrets(text: str) -> str:
 def write_archive(path: Path, parts: Iterable[tuple[str, str]]) -> None:
     """Write a new archive that only its owner can read.
 
-    :param parts: the name of each file in the archive, with the file's text. The function reads the iterable
-        while it writes the archive.
-    :raises OSError: the file exists already, or cannot be written. An incomplete archive is removed.
+    :param parts: the name and the text of each file in the archive. Each part is read just before it is
+        written.
+    :raises OSError: the archive already exists, or cannot be written. An incomplete archive is removed.
     """
     folder = path.name.removesuffix(".tar.gz")
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

@@ -88,13 +88,13 @@ class ClaimableGuests(Protocol):
 class ClaimRefusal:
     """A claim that Placement has refused.
 
-    :ivar pid: the main process of the guest for which the claim was refused. If the guest is started again,
-        the agent claims at once.
+    :ivar guest: the guest for which the claim was refused. If the guest is started again, the agent claims at
+        once.
     :ivar pause: the pause in seconds before the next attempt.
     :ivar until: the time of the next attempt in monotonic seconds.
     """
 
-    pid: int
+    guest: Guest
     reason: str
     pause: float
     until: float
@@ -310,7 +310,7 @@ class GuestClaims:
         # Either the allocation is not a claim of the agent, or the claim fits the guest.
         if view.allocation and (known is None or self._checked.get(guest.uuid) == guest.pid):
             return None
-        if refusal is not None and refusal.pid == guest.pid and self._clock() < refusal.until:
+        if refusal is not None and refusal.guest.is_same_run(guest) and self._clock() < refusal.until:
             return None
         # If the agent made another claim, the guest would not be evicted.
         if not view.allocation and self._is_leaving(guest.uuid):
@@ -380,7 +380,11 @@ class GuestClaims:
             # The claim may have been made, so the note stays.
             raise
         except PlacementError as error:
-            self._handle_refusal(view, note, error, known)
+            if _is_certain(error):
+                self._handle_refusal(view, note, error, known)
+            else:
+                # The note stays here, too. A later report finds the claim, or its change, if it was made.
+                self._note_refusal(view, str(error))
             return
         self._note_success(view)
         self._pipeline.submit(
@@ -436,18 +440,18 @@ class GuestClaims:
             )
 
     def _has_just_started(self, guest: Guest) -> bool:
-        """Whether a guest was started after the agent made its first claims."""
-        start = procfs.seconds_at_start(guest.pid)
+        """Whether the run of a guest began after the agent made its first claims."""
+        start = procfs.seconds_at_start(guest.pid) if guest.run is None else guest.run[1]
         return self._since is not None and start is not None and start >= self._since
 
     def _note_refusal(self, view: GuestView, reason: str) -> bool:
         """Record that a guest gets no claim; return whether this is the first refusal since its start."""
         guest, last = view.guest, self._refusals.get(view.guest.uuid)
-        is_first = last is None or last.pid != guest.pid
+        is_first = last is None or not last.guest.is_same_run(guest)
         pause = _FIRST_PAUSE if last is None or is_first else min(2 * last.pause, _MAX_PAUSE)
         self._refusals = {
             **self._refusals,
-            guest.uuid: ClaimRefusal(guest.pid, reason, pause, self._clock() + pause),
+            guest.uuid: ClaimRefusal(guest, reason, pause, self._clock() + pause),
         }
         if last is None or last.reason != reason:
             self._recorder.record_event(
@@ -471,6 +475,11 @@ class GuestClaims:
         self._recorder.record_done(
             LOG.warning, EventKind.STOP, guest, "Guest %s was stopped, because Placement has no room for it"
         )
+
+
+def _is_certain(error: PlacementError) -> bool:
+    """Whether an error proves that Placement has made no claim. An answer 500 may come after the commit."""
+    return error.status is not None and 400 <= error.status < 500
 
 
 def _has_no_room(error: PlacementError) -> bool:

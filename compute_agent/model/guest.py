@@ -168,6 +168,8 @@ class Guest:
     :ivar rule: name of the rule that matches the guest; empty if no rule matches.
     :ivar devices: addresses of the host's PCI devices that the guest has, and uuids of mediated devices; None
         if they are not known.
+    :ivar run: the first main process of this run, if the main process may change during a run: its pid, and
+        its start in seconds since boot. None means that the run ends with its main process.
     """
 
     uuid: str
@@ -188,6 +190,11 @@ class Guest:
     setting_problems: tuple[str, ...] = ()
     rule: str = ""
     devices: frozenset[str] | None = None
+    run: tuple[int, float] | None = None
 
     def __str__(self) -> str:
         return full_name(self.name, self.uuid)
+
+    def is_same_run(self, other: Guest) -> bool:
+        """Whether ``other`` is this guest in the same run, maybe with another main process."""
+        return self.pid == other.pid if self.run is None else self.run == other.run

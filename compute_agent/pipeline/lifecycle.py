@@ -216,8 +216,8 @@ class GuestLifecycle:
         :param ending: the exit status or signal as text; empty if unknown.
         """
         entry = self._cache.get(guest.uuid)
-        if entry is None or entry.guest.pid != guest.pid:
-            return  # the end was handled before, or the entry is a later run of the guest with another pid
+        if entry is None or not entry.guest.is_same_run(guest):
+            return  # the end was handled before, or the entry is a later run of the guest
         self._cache.remove(guest.uuid)
         starting = self._driver.starting_driver
         if starting is not None and guest.driver == starting.name:

@@ -263,11 +263,11 @@ class GuestEvictions:
             raise EvictionInterruptedError("the agent ends")
 
     def _still_runs(self, guest: Guest) -> bool:
-        """Whether the same process of a guest still runs."""
+        """Whether the same run of a guest goes on."""
         now = self._running_guest(guest.uuid)
-        # If the pid differs, the guest has ended and was started again, so the process that had to leave has
+        # In another run, the guest has ended and was started again, so the processes that had to leave have
         # left.
-        return now is not None and now.pid == guest.pid
+        return now is not None and now.is_same_run(guest)
 
     def _running_guest(self, uuid: str) -> Guest | None:
         return next((one for one in self._driver.listed_guests() if one.uuid == uuid), None)

@@ -27,17 +27,22 @@ CHANGES: Final = frozenset(
 )
 """The actions in events after which a container may have become a guest, or may no longer be a guest."""
 
+_WITH_PROCESSES: Final = ("running", "paused", "stopping")
+"""The states in which a container has processes. Podman counts only the first one as running, and saves the
+last one for the whole time of a stop.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:
     """A container, or a pod with the process of its infra container.
 
-    :ivar pid: the process id of the main process; 0 if the container does not run.
+    :ivar pid: the process id of the main process; 0 if the container has no processes.
     :ivar image: the id of the image; empty if the container has no image (``podman run --rootfs``).
     :ivar pod: the id of the pod; empty if the container is in no pod, or if the engine is Docker.
     :ivar is_infra: whether the container is the infra container that the engine adds to each pod.
     :ivar is_pod: whether the object stands for the pod, and so has the name and the labels of the pod.
-    :ivar members: the ids of the running containers of a pod.
+    :ivar members: the ids of the containers of a pod that have processes.
     """
 
     key: str
@@ -60,7 +65,7 @@ class ContainerState:
 class PodState:
     """A pod of Podman.
 
-    :ivar running: the ids of the running containers in the pod.
+    :ivar running: the ids of the containers in the pod that have processes.
     """
 
     name: str
@@ -135,7 +140,7 @@ def parse_container(document: Any) -> ContainerState:
     return ContainerState(
         _matching_text(document, "Id", _ID),
         _parse_name(document),
-        pid if _typed_member(state, "Running", bool) else 0,
+        pid if _typed_member(state, "Running", bool) or state.get("Status") in _WITH_PROCESSES else 0,
         _parse_image(document, "Image"),
         _labels_of(_typed_member(document, "Config", dict)),
         _matching_text(document, "Pod", _ID) if document.get("Pod") else "",
@@ -151,7 +156,7 @@ def parse_pod(document: Any) -> PodState:
     name = _parse_name(document)
     # The engine sends null for a pod without containers.
     rows = _typed_member(document, "Containers", list) if document.get("Containers") else []
-    running = (row for row in rows if _typed_member(row, "State", str) == "running")
+    running = (row for row in rows if _typed_member(row, "State", str) in _WITH_PROCESSES)
     return PodState(name, _labels_of(document), tuple(_matching_text(row, "Id", _ID) for row in running))
 
 

@@ -7,7 +7,6 @@ when the pod stops.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from compute_agent.drivers.containers.table import run_of
 from compute_agent.drivers.foreign.editor import HostFolders, ValueEditor, read_texts
 from compute_agent.drivers.foreign.kernel_values import FILES, Texts, file_writes, read_values
 from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
-from compute_agent.drivers.foreign.values import CPUS, NODES, Values
+from compute_agent.drivers.foreign.values import CPUS, NODES, DeviceLimits, Values
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 
@@ -70,8 +69,14 @@ class ContainerEditor(ValueEditor):
             group = found if procfs.is_alive(run.main) else ""
         if group:
             cgroup = GuestCgroup(self._folders.groups / group.strip("/"))
-            # The group of a stopped pod may have lost a controller, and with it the controller's files.
-            values = {name: value for name, value in record.values.items() if cgroup.has_file(FILES[name])}
+            # The group of a stopped pod may have lost a controller, and with it the controller's files. The
+            # kernel has forgotten the limits of devices that are gone, and refuses them (ENODEV).
+            there = self._folders.block_devices
+            values = {
+                name: value.keep_devices(there) if isinstance(value, DeviceLimits) else value
+                for name, value in record.values.items()
+                if cgroup.has_file(FILES[name])
+            }
             self._write_files(cgroup, values, f"container {record.name}")
 
     def _write_files(self, group: GuestCgroup, writes: Values, subject: str) -> None:
@@ -84,8 +89,9 @@ class ContainerEditor(ValueEditor):
                 try:
                     group.write_io(file, text)
                 except OSError as error:
-                    if error.errno in (errno.ENOENT, errno.ENODEV):
-                        # The group has ended with its container.
+                    # The group has ended with its container. A device that has gone is another reason for
+                    # ENODEV, after which the values of other devices still have to be written.
+                    if not group.folder.exists():
                         return
                     raise DriverError(f"{subject} cannot have {text!r} in {file}: {error}") from error
         finally:

@@ -40,8 +40,9 @@ from compute_agent.model.messages import DriverError, printable_text
 CALL_SECONDS: Final = 5.0
 """The maximum time in seconds that a call waits for its answer."""
 
-# The list of containers has a few KiB for each container.
-_MAX_ANSWER: Final = 16 << 20
+# The list of containers has a few KiB for each container. However, it also has the labels of images: up to 4
+# MiB for each container with Podman, and six times as much if JSON has to escape them.
+_MAX_ANSWER: Final = 64 << 20
 
 _MAX_IMAGES: Final = 1000
 
@@ -144,9 +145,15 @@ class ContainerEngine:
             events.close()
 
     def list_containers(self, label: str) -> list[ContainerState]:
-        """The running containers with a label; with an empty label, all running containers."""
-        filters = json.dumps({"label": [label]} if label else {})
-        found = self._ask_json("GET", f"/containers/json?{urlencode({'filters': filters})}")
+        """The running and paused containers with a label; with an empty label, all of them.
+
+        :raises EngineError: the engine still answers, but the list is too long or not complete in time.
+        """
+        filters = {"label": [label]} if label else {}
+        if self._has_pods:
+            # Docker lists paused containers by itself. Podman knows no filter for those that are stopping.
+            filters["status"] = ["running", "paused"]
+        found = self._ask_object(f"/containers/json?{urlencode({'filters': json.dumps(filters)})}")
         try:
             return parse_list(found)
         except ValueError as error:
@@ -189,7 +196,16 @@ class ContainerEngine:
         The engine then does not restart the container by itself.
         """
         whole = max(0, int(seconds))
-        self._send_request("POST", f"/containers/{key}/stop?t={whole}", whole + self._seconds)
+        request = "POST", f"/containers/{key}/stop?t={whole}", whole + self._seconds
+        try:
+            self._send_request(*request)
+        except EngineError as refusal:
+            # Podman stops no paused container.
+            try:
+                self._send_request("POST", f"/containers/{key}/unpause", self._seconds)
+            except EngineError:
+                raise refusal from None
+            self._send_request(*request)
 
     def kill_container(self, key: str) -> None:
         """Send SIGKILL to the main process of a container.
@@ -210,7 +226,8 @@ class ContainerEngine:
         answer = self._send_request("POST", f"{path}/stop?t={whole}", whole + self._seconds)
         if answer.status != _NOT_MODIFIED:
             return
-        # Podman 4.3 to 5.8 stops a pod only if all its containers run (PodStop in pkg/api/handlers/libpod).
+        # Podman 4.3 to 5.8 stops a pod only if all its containers run, and none of them is paused (PodStop in
+        # pkg/api/handlers/libpod).
         try:
             pod = self.read_pod(key)
         except ValueError as error:
@@ -295,7 +312,7 @@ class ContainerEngine:
             ) from error
 
     def _ask_object(self, path: str) -> Any:
-        """The parsed answer about one container, pod or image; None if there is no such object.
+        """The parsed answer about containers, a pod or an image; None if there is no such object.
 
         If the engine gives no answer about one object, the connection stays open, and the other guests stay
         managed.

@@ -7,6 +7,7 @@ guest again.
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import logging
 import time
@@ -17,7 +18,13 @@ from typing import Final
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestChange
-from compute_agent.drivers.containers.container_state import ContainerRun, ContainerState, PodRun, own_group
+from compute_agent.drivers.containers.container_state import (
+    ContainerRun,
+    ContainerState,
+    PodRun,
+    own_group,
+    parse_run,
+)
 from compute_agent.drivers.containers.engine import ContainerEngine, EngineError
 from compute_agent.drivers.containers.labels import GUEST, KUBERNETES, parse_labels, trusted_labels
 from compute_agent.drivers.foreign.declared import BadDeclarationError, DeclaredSettings, made_uuid
@@ -86,6 +93,8 @@ class ContainerTable(GuestTable):
         """
         self._unread: dict[str, str] = {}
         """The containers that must be read again, by key: the reason why the engine refused to read them."""
+        self._has_list = True
+        """Whether the engine has given the last list."""
         self._stuck_until: dict[str, float] = {}
         """The containers about which the engine gave no answer in time, by key: when the agent asks again, in
         seconds of the monotonic clock."""
@@ -185,15 +194,32 @@ class ContainerTable(GuestTable):
         return settings.guest_uuid or made_uuid(self._host, self._driver, container.name)
 
     def _find_suspects(self, everything: bool) -> Collection[str]:
-        self._refuse_kubernetes()
-        listed = {
-            container.key for container in self._engine.list_containers("" if self._guest_names else GUEST)
-        }
-        self._others &= listed
         with self._lock:
             entries = dict(self._entries)
+        try:
+            self._refuse_kubernetes()
+            found = self._engine.list_containers("" if self._guest_names else GUEST)
+            listed, self._has_list = {container.key for container in found}, True
+        except EngineError as error:
+            # Without a first list, guests of an earlier agent would count as gone.
+            if not error.is_stuck or not self._complete:
+                raise
+            if self._has_list:
+                LOG.error(
+                    "The agent finds no containers that have started without an event, because it cannot list"
+                    " containers: %s",
+                    error,
+                )
+            self._has_list = False
+            listed = entries.keys() | self._others | self._unread.keys()
+        self._others &= listed
         self._unread = {key: text for key, text in self._unread.items() if key in listed or key in entries}
         self._stuck_until = {key: until for key, until in self._stuck_until.items() if key in self._unread}
+        if everything:
+            # The list lacks containers that are stopping, which an earlier agent may have limited.
+            for record in self._records.all_records():
+                with contextlib.suppress(ValueError):
+                    listed.add(parse_run(record.run).key)
         pods = {entry.guest.details[POD] for entry in entries.values() if POD in entry.guest.details}
         self._members = {pod: members for pod, members in self._members.items() if pod in pods}
         # Pods are always read again, because a container without the label can join a pod without an event.

@@ -266,16 +266,22 @@ class ForeignDriver(UndividedThreads):
 
         :raises DriverError: the peer does not answer, or the guest does not end.
         """
-        try:
-            entry = self._table.find_living(guest)
-        except GuestGoneError:
-            return
-        if _await_end(entry, self._begin_stop(guest, timeout)):
+        entry = self._table.find_running(guest)
+        if entry is None or self._await_end(entry, self._begin_stop(guest, timeout)):
             return
         LOG.warning("Guest %s did not end within %s s, and gets SIGKILL", guest, timeout)
         self._kill_processes(guest)
-        if not _await_end(entry, KILL_SECONDS):
+        if not self._await_end(entry, KILL_SECONDS):
             raise DriverError(f"guest {guest} does not end {KILL_SECONDS:g} s after SIGKILL")
+
+    def _await_end(self, entry: GuestEntry, seconds: float) -> bool:
+        """Wait until a guest has ended with all its processes; return whether it has."""
+        deadline = time.monotonic() + seconds
+        while entry.is_alive or self._table.find_running(entry.guest) is not None:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_SECONDS)
+        return True
 
     @abc.abstractmethod
     def _begin_stop(self, guest: Guest, timeout: float) -> float:
@@ -652,16 +658,6 @@ def _node_choice(nodes: frozenset[int], whole: WholeSets) -> GoalChoice:
 def _memory_choice(wanted: MemoryLimits) -> GoalChoice:
     names = frozenset({MEMORY_MAX, MEMORY_HIGH, MEMORY_LOW, MEMORY_MIN})
     return GoalChoice(names, partial(values.memory_goals, wanted))
-
-
-def _await_end(entry: GuestEntry, seconds: float) -> bool:
-    """Wait until the main process of a guest has ended, and return True; False after ``seconds``."""
-    deadline = time.monotonic() + seconds
-    while entry.is_alive:
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(_POLL_SECONDS)
-    return True
 
 
 def _group_cpus(settings: CpuSettings) -> frozenset[int]:

@@ -189,7 +189,7 @@ class ValueEditor(abc.ABC):
             if not found.differing:
                 return False
             writes = {name: found.goals[name] for name in found.differing}
-            record = self._note_values(self.record_of(guest), found.present, writes)
+            record = self._note_values(self._take_record(guest), found.present, writes)
             self._write_values(guest, writes)
             own = {name for name in writes if writes[name] == own_value(name, found.present, record.values)}
             self._forget_values(record, own)
@@ -201,7 +201,7 @@ class ValueEditor(abc.ABC):
         :raises DriverError: the note cannot be written.
         """
         with self._lock:
-            record = self.record_of(guest)
+            record = self._take_record(guest)
             if (record.scored, record.score) != (score is not None, score):
                 self._save(replace(record, scored=score is not None, score=score))
 
@@ -216,14 +216,7 @@ class ValueEditor(abc.ABC):
             for record in self._records.all_records():
                 if not is_managed(record):
                     try:
-                        self._restore_values(record)
-                        self._forget_values(record, record.values.keys())
-                        self._save(ValueRecord(record.guest_uuid, record.name, record.run))
-                        LOG.info(
-                            "%s %s is no longer a guest, and its former limits are restored",
-                            self.subject.capitalize(),
-                            record.name,
-                        )
+                        self._settle_record(record)
                     except DriverError as error:
                         LOG.warning("The former limits of %s cannot be restored: %s", record.name, error)
 
@@ -270,6 +263,40 @@ class ValueEditor(abc.ABC):
         return
 
     # Inner parts
+
+    def _take_record(self, guest: Guest) -> ValueRecord:
+        """The record of a guest that is about to change.
+
+        Each uuid has one file. If the file is still that of another subject or run with the uuid, the former
+        values of that one are restored first.
+
+        :raises DriverError: these values cannot be restored.
+        """
+        record = self.record_of(guest)
+        for other in self._records.all_records():
+            if other.guest_uuid == guest.uuid and other is not record:
+                try:
+                    self._settle_record(other)
+                except DriverError as error:
+                    raise DriverError(
+                        f"guest {guest} cannot be changed until the former limits of {other.name}, which had"
+                        f" its uuid, are restored: {error}"
+                    ) from error
+        return record
+
+    def _settle_record(self, record: ValueRecord) -> None:
+        """Restore the values of a subject that is no longer a guest, and remove its record.
+
+        :raises DriverError: a value is refused, or the record cannot be removed.
+        """
+        self._restore_values(record)
+        self._forget_values(record, record.values.keys())
+        self._save(ValueRecord(record.guest_uuid, record.name, record.run))
+        LOG.info(
+            "%s %s is no longer a guest, and its former limits are restored",
+            self.subject.capitalize(),
+            record.name,
+        )
 
     def _compare_values(self, guest: Guest, choice: GoalChoice, reading: ValueReading) -> ValueComparison:
         present = reading.values

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from compute_agent.drivers import procfs
@@ -70,11 +70,14 @@ class GuestEntry:
     """A guest with its processes.
 
     :ivar memory_mb: the declared memory in MiB, which the agent claims for the guest; 0 if not declared.
+    :ivar invocation: the id of the run, during which the main process may change; empty if the run ends with
+        its main process.
     """
 
     guest: Guest
     running: RunningGroup
     memory_mb: int = 0
+    invocation: str = ""
 
     @property
     def is_alive(self) -> bool:
@@ -85,6 +88,13 @@ class GuestEntry:
     def was_alive(self) -> bool:
         """The same as :attr:`is_alive`; comparisons of one round share the reading."""
         return procfs.was_alive(self.running.main)
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether the main process runs, or another process of a run that does not end with it."""
+        return self.was_alive or (
+            bool(self.invocation) and any(map(procfs.identify_recent, self.running.own_group.process_ids()))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +146,8 @@ class GuestTable(abc.ABC):
             return list(self._entries.values())
 
     def living_entries(self) -> list[GuestEntry]:
-        """The guests with a living main process; comparisons of one round share the readings."""
-        return [entry for entry in self.all_entries() if entry.was_alive]
+        """The guests with processes; comparisons of one round share the readings."""
+        return [entry for entry in self.all_entries() if entry.has_processes]
 
     def lost_guests(self) -> dict[str, str]:
         """The subjects that cannot be managed, as a dict from the uuid to a text with reason and remedy."""
@@ -166,10 +176,18 @@ class GuestTable(abc.ABC):
             raise GuestGoneError(f"guest {guest} has ended")
         return entry
 
+    def find_running(self, guest: Guest) -> GuestEntry | None:
+        """The entry of a guest with processes; None if the guest has ended, or was started again.
+
+        The main process of the entry may have ended.
+        """
+        entry = self._find_entry_of(guest)
+        return entry if entry is not None and entry.has_processes else None
+
     def _find_entry_of(self, guest: Guest) -> GuestEntry | None:
         with self._lock:
             entry = self._by_uuid.get(guest.uuid)
-        if entry is None or entry.guest.name != guest.name or entry.guest.pid != guest.pid:
+        if entry is None or entry.guest.name != guest.name or not entry.guest.is_same_run(guest):
             return None
         return entry
 
@@ -215,6 +233,8 @@ class GuestTable(abc.ABC):
         if key in self._others:
             return
         found = self._look_closely(key)
+        # Only this thread changes the entries.
+        found = _with_first_process(self._entries.get(key), found)
         if found.is_other:
             self._others.add(key)
         if found.managed:
@@ -284,8 +304,16 @@ class GuestTable(abc.ABC):
 
 
 def _is_same_run(before: GuestEntry, now: GuestEntry) -> bool:
-    # If a service names another main process while the former main process still runs, the guest stays the
-    # same.
+    # A service that names another main process goes on as the same guest.
     return before.guest.uuid == now.guest.uuid and (
-        before.running.main == now.running.main or before.is_alive
+        before.running.main == now.running.main
+        or (before.invocation == now.invocation if now.invocation else before.is_alive)
     )
+
+
+def _with_first_process(before: GuestEntry | None, found: SubjectFinding) -> SubjectFinding:
+    """A finding in which a run that goes on keeps its first main process."""
+    entry = found.entry
+    if before is None or entry is None or not _is_same_run(before, entry):
+        return found
+    return replace(found, entry=replace(entry, guest=replace(entry.guest, run=before.guest.run)))

@@ -19,7 +19,7 @@ The guest's own value
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,6 +63,10 @@ class DeviceLimits:
     def by_device(self) -> dict[str, int]:
         """The limits by device."""
         return dict(self.pairs)
+
+    def keep_devices(self, devices: Collection[str]) -> DeviceLimits:
+        """Return the limits of those devices that are in ``devices``."""
+        return DeviceLimits(tuple(pair for pair in self.pairs if pair[0] in devices))
 
     def lower_limits(self, other: DeviceLimits) -> DeviceLimits:
         """Return the lower of two limits for each device."""
@@ -242,8 +246,7 @@ def io_goals(wanted: BlockIo, there: frozenset[str], present: Values, noted: Val
             continue
         own = own_value(name, present, noted)
         assert isinstance(own, DeviceLimits)
-        kept = DeviceLimits(tuple(pair for pair in own.pairs if pair[0] in there))
-        goals[name] = kept.lower_limits(DeviceLimits.from_limits(limits))
+        goals[name] = own.keep_devices(there).lower_limits(DeviceLimits.from_limits(limits))
     return goals
 
 

@@ -5,9 +5,11 @@ because other drivers work without it. One thread of the connection reads all me
 call, and waits for the answer until the time limit of the call. After a timeout the connection is closed,
 because a bus or a service that hangs would delay each further call by the time limit, too.
 
-Any program can send messages to a connection of the system bus. So an answer counts only if its sender is the
-service that was called, or the bus itself. A signal counts only if its sender has the name that the listener
-expects.
+Any program may send messages to a connection of the system bus, and they must neither cost much nor end the
+connection. So a message counts only if its sender is the bus itself, or a service that the agent has called.
+The connection skips the bodies of other messages, and whole messages with a long header or one that jeepney
+does not know. An answer counts only if its sender is the service that was called, or the bus. A signal counts
+only if its sender has the name that the listener expects.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,9 +38,13 @@ BUS_PATH: Final = "/org/freedesktop/DBus"
 CALL_SECONDS: Final = 5.0
 """The maximum time in seconds that a call waits for its answer."""
 
-# The longest message is the list of all services, about 300 bytes each. The D-Bus specification allows 128
-# MiB, which could exceed the memory limit of the agent.
-_MAX_MESSAGE: Final = 16 << 20
+# The longest message for the agent is the list of all services, about 300 bytes each. The D-Bus specification
+# allows 128 MiB, which could exceed the memory limit of the agent.
+_MAX_BODY: Final = 16 << 20
+_MAX_MESSAGE: Final = 128 << 20
+
+# The longest field of a header is the path of a unit.
+_MAX_HEADER: Final = 4 << 10
 
 # The number of bytes at the start of a message that state the length of the whole message (D-Bus
 # Specification, "Message Format").
@@ -118,6 +124,8 @@ class BusConnection:
         self._lock = threading.Lock()
         self._pending: dict[int, tuple[str, Future[Any]]] = {}
         """For each call under way, by serial number: the called bus name, and the future of the answer."""
+        self._called = {BUS_NAME}
+        """The names of the services that were called so far."""
         self._serial = 0
         self._reason = ""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -182,6 +190,7 @@ class BusConnection:
             self._serial += 1
             serial = self._serial
             self._pending[serial] = destination, answer
+            self._called.add(destination)
             # The message is sent under the lock, so that the bytes of two messages do not mix. SO_SNDTIMEO
             # limits the time of sending.
             try:
@@ -232,7 +241,8 @@ class BusConnection:
         reason = "the bus closed it"
         try:
             while True:
-                self._handle_message(self._read_message())
+                if (message := self._read_message()) is not None:
+                    self._handle_message(message)
         except EOFError:
             pass
         except OSError as error:
@@ -244,26 +254,59 @@ class BusConnection:
         self._socket.close()
 
     def _read_message(self) -> Any:
+        """Read the next message; None if it does not count."""
         low_level = self._jeepney.low_level
         start = self._read_bytes(_START)
-        size = low_level.calc_msg_size(start)
-        if not _START <= size <= _MAX_MESSAGE:
-            raise ValueError(f"{size} bytes are too many")
-        return low_level.Message.from_buffer(start + self._read_bytes(size - _START))
+        order = low_level.endian_map[start[:1]]
+        body_size, _, fields_size = struct.unpack_from(f"{order.struct_code()}III", start, 4)
+        # The header is padded to a multiple of 8 bytes.
+        rest_size = -(-fields_size // 8) * 8
+        if rest_size + body_size > _MAX_MESSAGE:
+            raise ValueError(f"{rest_size + body_size} bytes are too many")
+        header = None
+        if rest_size <= _MAX_HEADER:
+            header, rest_size = self._parse_header(start + self._read_bytes(rest_size)), 0
+        if header is None:
+            for _ in self._read_pieces(rest_size + body_size):
+                pass
+            return None
+        if body_size > _MAX_BODY:
+            raise ValueError(f"{body_size} bytes are too many")
+        content, body = self._read_bytes(body_size), ()
+        if signature := header.fields.get(self._jeepney.HeaderFields.signature):
+            kind = low_level.parse_signature(list(f"({signature})"))
+            body, _ = kind.parse_data(content, 0, header.endianness)
+        return low_level.Message(header, body)
+
+    def _parse_header(self, content: bytes) -> Any:
+        """The header of a message; None if the message does not count.
+
+        dbus-broker passes on types of messages and fields of headers that it does not know itself.
+        """
+        try:
+            header, _ = self._jeepney.low_level.Header.from_buffer(content)
+            # A bus states the sender in each message. Only its own first answers perhaps lack the sender.
+            sender = header.fields.get(self._jeepney.HeaderFields.sender, BUS_NAME)
+            return header if sender in self._called else None
+        # jeepney raises several kinds of errors for a header that it cannot decode.
+        except Exception as error:
+            LOG.debug("A message of the bus is skipped: %s: %s", type(error).__name__, error)
+            return None
 
     def _read_bytes(self, size: int) -> bytes:
-        found = bytearray()
-        while len(found) < size:
-            piece = self._socket.recv(min(size - len(found), 1 << 16))
+        return b"".join(self._read_pieces(size))
+
+    def _read_pieces(self, size: int) -> Iterator[bytes]:
+        while size:
+            piece = self._socket.recv(min(size, 1 << 16))
             if not piece:
                 raise EOFError
-            found += piece
-        return bytes(found)
+            yield piece
+            size -= len(piece)
 
     def _handle_message(self, message: Any) -> None:
         jeepney = self._jeepney
         fields, names = message.header.fields, jeepney.HeaderFields
-        # A bus states the sender in each message. Only its own first answers perhaps lack the sender.
         sender = fields.get(names.sender, BUS_NAME)
         if message.header.message_type is jeepney.MessageType.signal:
             path, interface, member = (

@@ -60,6 +60,7 @@ def unit_of_path(path: str) -> str:
 class UnitState:
     """The state of a service.
 
+    :ivar invocation: the id of the present run, which systemd makes; empty if systemd names none.
     :ivar files: the unit file and its drop-ins, in the order in which systemd applies them.
     :ivar group: the path of the control group below the root of all groups; empty if the service has no
         group.
@@ -73,6 +74,7 @@ class UnitState:
     main_pid: int = 0
     group: str = ""
     values: Values | None = None
+    invocation: str = ""
 
     @property
     def may_run(self) -> bool:
@@ -101,7 +103,11 @@ def parse_unit(properties: Mapping[str, Any]) -> UnitState:
     if any(not os.path.isabs(path) or "\0" in path for path in paths):
         raise ValueError("FragmentPath or DropInPaths is not a list of paths")
     loaded = _text(properties, "LoadState") in ("loaded", "merged")
-    return UnitState(name, loaded, _text(properties, "ActiveState"), tuple(map(Path, paths)))
+    kind, invocation = properties.get("InvocationID", ("ay", b""))
+    if kind != "ay":
+        raise ValueError("InvocationID is not an id")
+    active = _text(properties, "ActiveState")
+    return UnitState(name, loaded, active, tuple(map(Path, paths)), invocation=invocation.hex())
 
 
 def parse_service(unit: UnitState, properties: Mapping[str, Any]) -> UnitState:
@@ -142,15 +148,11 @@ def find_running(unit: UnitState, groups: Path) -> RunningGroup | None:
         return None
     folder = groups / unit.group.strip("/")
     pids = group_members(groups, folder, unit.main_pid)
-    # systemd may name a main process outside of the group, which does not belong to the service. If the main
-    # process has ended, no other process takes its place, because systemd then ends all processes of the
-    # service.
-    if unit.main_pid in pids:
-        main = procfs.identify_process(unit.main_pid)
-    # A service that is starting and has only a process of ExecStartPre= is not a guest yet.
-    elif unit.active == "active":
+    # systemd may name a main process outside of the group, which does not belong to the service.
+    main = procfs.identify_process(unit.main_pid) if unit.main_pid in pids else None
+    # A service that is starting and has only a process of ExecStartPre= is not a guest yet. A service that is
+    # stopping may have other processes for some time after the end of its main process.
+    if main is None and unit.active != "activating":
         alive = (identity for pid in pids if (identity := procfs.identify_process(pid)) is not None)
         main = min(alive, key=lambda one: (one.start_time, one.pid), default=None)
-    else:
-        main = None
     return None if main is None else RunningGroup(main, folder)

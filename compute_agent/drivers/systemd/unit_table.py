@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestChange
 from compute_agent.drivers.foreign.declared import BadDeclarationError, DeclaredSettings, made_uuid
 from compute_agent.drivers.foreign.records import ValueRecord
@@ -123,6 +124,7 @@ class UnitTable(GuestTable):
             raise UnfitSubjectError(
                 f"container {inner} runs in it, and is a guest itself: remove one of the two"
             )
+        start = procfs.seconds_at_start(running.main.pid)
         guest = Guest(
             guest_uuid,
             self._driver,
@@ -134,5 +136,7 @@ class UnitTable(GuestTable):
             declared=dict(settings.declared),
             declared_by=SettingSource.UNIT,
             declared_problems=settings.problems,
+            run=(running.main.pid, start or 0.0) if unit.invocation else None,
         )
-        return SubjectFinding(GuestEntry(guest, running, settings.memory_mb), guest_uuid)
+        entry = GuestEntry(guest, running, settings.memory_mb, unit.invocation)
+        return SubjectFinding(entry, guest_uuid)

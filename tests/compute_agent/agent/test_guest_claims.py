@@ -10,7 +10,7 @@ from compute_agent.agent.release import ReleaseOptions, open_release
 from compute_agent.drivers import factory
 from compute_agent.loops import guest_claims, note_files
 from compute_agent.loops.note_files import CLAIMS_FILE
-from compute_agent.report.answers import ConcurrentUpdateError, UnavailableError
+from compute_agent.report.answers import ConcurrentUpdateError, PlacementError, UnavailableError
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.guest_claims import parse_notes
 from tests.compute_agent.agent.running import RunningAgent
@@ -21,6 +21,11 @@ from tests.compute_agent.agent.peer_kinds import Containers, Services
 
 pytestmark = pytest.mark.slow
 
+LOST_ANSWERS = (
+    UnavailableError("POST", "/ext/v1/claims", "no answer"),
+    PlacementError("POST", "/ext/v1/claims", "the process has ended", status=500),
+    PlacementError("POST", "/ext/v1/claims", "the answer is not JSON: ''", status=200),
+)
 UUID = "6b0c0f5e-54e5-4f2c-8f0e-1a9d5f4f9c11"
 PINNED = {"class": "LSR", "memory": "64"}
 
@@ -187,13 +192,33 @@ class TestRoom:
         kind.start(**PINNED)
         rig.wait_for(lambda: rig.agent.reports.report_now() and refusals(rig))
         assert held(rig, kind.uuid) == [{"VCPU": 1}]
-        (note,) = parse_notes((tmp_path / "state" / CLAIMS_FILE).read_bytes()).values()
-        assert (note.amounts, note.former) == ({"VCPU": 1}, {})
+
+        def noted():
+            (note,) = parse_notes((tmp_path / "state" / CLAIMS_FILE).read_bytes()).values()
+            return note.amounts, note.former
+
+        # During an attempt, the note has the wanted amounts, too.
+        rig.wait_for(lambda: noted() == ({"VCPU": 1}, {}))
         rig.client.set_allocations(replace(rig.client.get_allocations(UUID), resources={}))
         rig.wait_for(
             lambda: rig.agent.reports.report_now() and held(rig, kind.uuid) == [{"PCPU": 1, "MEMORY_MB": 64}]
         )
         assert refusals(rig) == []
+
+    def test_a_service_that_ran_before_the_agent_may_change_its_main_process(
+        self, start_agent, kind, monkeypatch, caplog
+    ):
+        if kind.option != "systemd":
+            pytest.skip("a container keeps its main process")
+        monkeypatch.setattr(guest_claims, "_FIRST_PAUSE", 0)
+        kind.start(vcpus="2", **{"class": "LSR"})
+        rig = start_agent("no_room = stop")
+        rig.wait_for(lambda: refusals(rig))
+        kind.peer.replace_main(kind.name)
+        rig.wait_for(lambda: shown(rig, kind.name).get("pid") in kind.pids())
+        for _ in range(3):
+            assert rig.agent.reports.report_now()
+        assert (kind.is_running(), "was stopped" in caplog.text) == (True, False)
 
     def test_a_guest_that_ran_before_the_agent_is_not_stopped(self, start_agent, kind):
         kind.start(vcpus="2", **{"class": "LSR"})
@@ -285,17 +310,47 @@ class TestFailures:
         live_placement.start()
         rig.wait_for(lambda: shown(rig, kind.name)["kind"] == "dedicated")
 
-    def test_a_claim_without_an_answer_is_found_again(self, rig, kind, monkeypatch):
+    @pytest.mark.parametrize("error", LOST_ANSWERS, ids=lambda error: str(error.status))
+    def test_a_claim_without_a_usable_answer_is_found_again(self, rig, kind, monkeypatch, error):
         claim_place = PlacementClient.claim_place
 
         def lose_answer(*arguments):
             claim_place(*arguments)
-            raise UnavailableError("POST", "/ext/v1/claims", "no answer")
+            raise error
 
         monkeypatch.setattr(PlacementClient, "claim_place", lose_answer)
         kind.start(**PINNED)
-        rig.wait_for(lambda: shown(rig, kind.name)["kind"] == "dedicated")
+        rig.wait_for(lambda: rig.agent.reports.report_now() and shown(rig, kind.name)["kind"] == "dedicated")
         monkeypatch.setattr(PlacementClient, "claim_place", claim_place)
+        kind.end()
+        rig.wait_for(lambda: rig.agent.reports.report_now() and not held(rig, kind.uuid))
+
+    @pytest.mark.parametrize("error", LOST_ANSWERS, ids=lambda error: str(error.status))
+    @pytest.mark.parametrize("is_changed", [False, True])
+    def test_a_change_without_a_usable_answer_is_found_again(
+        self, start_agent, kind, monkeypatch, error, is_changed
+    ):
+        monkeypatch.setattr(guest_claims, "_FIRST_PAUSE", 0)
+        rig = start_agent("claim_grace = 1")
+        kind.start()
+        rig.wait_for(lambda: held(rig, kind.uuid) == [{"VCPU": 1}])
+        kind.end()
+        rig.wait_for(lambda: rig.ask("guest.list") == [])
+        claim_place, lost = PlacementClient.claim_place, []
+
+        def lose_answer(*arguments):
+            monkeypatch.setattr(PlacementClient, "claim_place", claim_place)
+            if is_changed:
+                claim_place(*arguments)
+            lost.append(arguments)
+            raise error
+
+        monkeypatch.setattr(PlacementClient, "claim_place", lose_answer)
+        kind.start(**PINNED)
+        rig.wait_for(lambda: lost)
+        rig.wait_for(
+            lambda: rig.agent.reports.report_now() and held(rig, kind.uuid) == [{"PCPU": 1, "MEMORY_MB": 64}]
+        )
         kind.end()
         rig.wait_for(lambda: rig.agent.reports.report_now() and not held(rig, kind.uuid))
 

@@ -1,5 +1,6 @@
 """Tests of the time that reports spend on claims of guests that do not run."""
 
+import os
 import uuid
 from types import SimpleNamespace
 
@@ -7,6 +8,7 @@ import pytest
 
 from compute_agent.loops.guest_claims import ASK_SECONDS, GuestClaims
 from compute_agent.loops.note_files import ClaimStore
+from compute_agent.model.guest import Guest
 from compute_agent.report.guest_claims import ClaimNote
 from compute_agent.report.history import ConsumerOwner
 
@@ -78,3 +80,11 @@ def test_the_time_of_grace_counts_from_the_first_answer(claims, driver):
     (moment, guest_uuid), *_ = given_back
     assert guest_uuid == driver_uuid
     assert 30.0 <= moment <= 30.0 + 2 * 10 * driver.seconds
+
+
+@pytest.mark.parametrize(("start", "is_new"), [(4.0, False), (5.0, True)])
+def test_a_run_that_is_older_than_the_first_claims_has_not_just_started(claims, start, is_new):
+    """The main process of this run is younger than the run."""
+    claims._since = 5.0
+    guest = Guest(str(uuid.UUID(int=1)), "systemd", "db.service", os.getpid(), run=(1, start))
+    assert claims._has_just_started(guest) is is_new

@@ -1,6 +1,8 @@
 """Tests of evictions: the agent stops a guest, notices its end, and deletes its allocation on this host."""
 
 import threading
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
@@ -135,6 +137,18 @@ def test_a_guest_that_was_started_again_keeps_its_allocation(host, client, live_
 def test_a_command_that_leaves_the_guest_where_it_is_has_failed(host, tmp_path):
     host.reload("[qos]\nevict_grace = 0.2\nevict_command = true")
     with pytest.raises(EvictionFailedError, match="it still runs"):
+        evictions(host).stop_guest(GUEST)
+
+
+@pytest.mark.parametrize(("runs", "has_left"), [((1, 1), False), ((1, 2), True)])
+def test_another_main_process_of_the_same_run_is_no_end(host, monkeypatch, runs, has_left):
+    before, now = (
+        replace(host.driver.running[GUEST], pid=pid, run=(run, 0.0)) for pid, run in enumerate(runs, 1000)
+    )
+    monkeypatch.setattr(host.driver, "stop", lambda guest, timeout: host.driver.running.update({GUEST: now}))
+    host.driver.running[GUEST] = before
+    host.reload("[qos]\nevict_grace = 0.2")
+    with nullcontext() if has_left else pytest.raises(EvictionFailedError, match="it still runs"):
         evictions(host).stop_guest(GUEST)
 
 

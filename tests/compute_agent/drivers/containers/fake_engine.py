@@ -40,6 +40,14 @@ class FakeContainer:
     processes: list = field(default_factory=list)
     pod: str = ""
     is_infra: bool = False
+    status: str = "running"
+    slow_stop: bool = False
+    """Whether a stop takes as long as it may."""
+
+    @property
+    def state(self):
+        """The state of the container as Podman names it."""
+        return self.status if self.processes else "exited"
 
 
 class ContainerGroups(FakeCgroups):
@@ -143,6 +151,7 @@ class FakeEngine:
             for field_name, value in changes.items():
                 setattr(container, field_name, value)
             container.processes = [subprocess.Popen(["sleep", "600"]) for _ in range(processes)]
+            container.status = "running"
             folder = self.folder_of(container)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "memory.min").write_text("0\n")
@@ -193,6 +202,14 @@ class FakeEngine:
         shutil.rmtree(self.folder_of(container), ignore_errors=True)
         if event:
             self.emit(container, event)
+
+    def pause(self, name):
+        self.named(name).status = "paused"
+
+    def begin_stop(self, name):
+        """Begin to stop a container that does not end by itself."""
+        assert self.named(name).slow_stop
+        self.named(name).status = "stopping"
 
     def remove(self, name):
         """Remove a container that does not run; the next one of this name has another id."""
@@ -307,11 +324,14 @@ class FakeEngine:
         if path == "/version":
             return 200, self.version
         if path == "/containers/json":
-            labels = json.loads(query["filters"]).get("label", [])
+            filters = json.loads(query["filters"])
+            labels, states = filters.get("label", []), filters.get("status", ["running"])
+            if "stopping" in states:
+                return 500, {"message": "unknown container state: stopping: invalid argument"}
             return 200, [
                 {"Id": it.key, "Names": [f"/{it.name}"], "ImageID": it.image, "Labels": it.labels}
                 for it in self.containers.values()
-                if it.processes and it.labels.keys() >= set(labels)
+                if it.state in states and it.labels.keys() >= set(labels)
             ]
         is_own, path = path.startswith("/libpod/"), path.removeprefix("/libpod")
         _, kind, key, *rest = path.split("/")
@@ -332,8 +352,15 @@ class FakeEngine:
             case ["stop"]:
                 if not container.processes:
                     return 304, b""
+                if container.status == "paused":
+                    return 500, {"message": "can only stop created or running containers"}
                 if self.stops:
                     self.stop(container.name)
+                return 204, b""
+            case ["unpause"]:
+                if container.state != "paused":
+                    return 500, {"message": "is not paused, can't unpause"}
+                container.status = "running"
                 return 204, b""
             case ["kill"]:
                 self.stop(container.name)
@@ -345,11 +372,11 @@ class FakeEngine:
         members = [one for one in self.containers.values() if one.pod == key]
         match rest:
             case ["json"]:
-                rows = [{"Id": it.key, "State": "running" if it.processes else "exited"} for it in members]
+                rows = [{"Id": it.key, "State": it.state} for it in members]
                 return 200, {"Id": key, "Name": name, "Labels": labels, "Containers": rows}
             case ["stop"]:
-                # A pod of which a container has ended is not stopped.
-                if not all(one.processes for one in members):
+                # A pod of which a container has ended or is paused is not stopped.
+                if not all(one.state == "running" for one in members):
                     return 304, b""
                 if self.stops:
                     self.stop_pod(name)
@@ -366,7 +393,8 @@ class FakeEngine:
             "Name": f"/{container.name}",
             "Image": container.image,
             "State": {
-                "Running": bool(container.processes),
+                "Status": container.state,
+                "Running": container.state == "running",
                 "Pid": container.processes[0].pid if container.processes else 0,
             },
             "Config": {"Labels": container.labels},

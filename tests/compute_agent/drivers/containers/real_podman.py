@@ -99,6 +99,7 @@ class RealPodman:
         if self.groups != _UNIFIED[0]:
             script = 'mount --make-rprivate / && mount -t cgroup2 none /sys/fs/cgroup && exec "$@"'
             command = ["unshare", "--mount", "sh", "-c", script, "sh", *command]
+        self._stops = []
         self._log = (folder / "podman.log").open("wb")
         self._service = subprocess.Popen(
             command,
@@ -131,14 +132,18 @@ class RealPodman:
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
-    def start(self, name, labels=GUEST):
+    def start(self, name, labels=GUEST, slow_stop=False):
+        """Start a container.
+
+        :param slow_stop: whether a stop takes as long as it may: the first process ignores SIGTERM.
+        """
         return self.run(
             "run",
             "--detach",
             f"--name={name}",
             *(f"--label={key}={text}" for key, text in labels.items()),
             f"--cgroup-parent={self._parent}",
-            *("--network=none", *_LIMITS, *_SLEEP),
+            *("--network=none", *_LIMITS, *(["--stop-signal=TERM"] if slow_stop else []), *_SLEEP),
         )
 
     def start_pod(self, name, labels=GUEST):
@@ -166,6 +171,16 @@ class RealPodman:
     def stop(self, name):
         self.run("stop", "--time=1", name)
 
+    def pause(self, name):
+        self.run("pause", name)
+
+    def begin_stop(self, name):
+        """Begin to stop a container that does not end by itself."""
+        self._stops.append(
+            subprocess.Popen(["podman", f"--url=unix://{self.path}", "stop", "--time=90", name])
+        )
+        wait_for(lambda: self.run("inspect", "--format={{.State.Status}}", name) == "stopping")
+
     def restart(self, name):
         self.run("restart", "--time=1", name)
 
@@ -185,5 +200,7 @@ class RealPodman:
                 self.remove_all()
         self._service.terminate()
         self._service.wait(10)
+        for stop in self._stops:
+            stop.wait(10)
         self._log.close()
         GuestCgroup(self.groups / self._parent.lstrip("/")).remove()

@@ -44,6 +44,11 @@ def test_a_container_that_runs():
     assert parse_container(DOCUMENT) == ContainerState(KEY, "db", 7, IMAGE, {"a": "b"})
 
 
+@pytest.mark.parametrize(("status", "pid"), [("exited", 0), ("paused", 7), ("stopping", 7), ([], 0)])
+def test_a_container_of_podman_has_processes_until_its_stop_is_complete(status, pid):
+    assert parse_container({**DOCUMENT, "State": {"Running": False, "Pid": 7, "Status": status}}).pid == pid
+
+
 def test_a_container_that_does_not_run_has_no_process():
     assert parse_container({**DOCUMENT, "State": {"Running": False, "Pid": 7}}).pid == 0
 
@@ -150,8 +155,9 @@ def test_a_container_of_a_pod_and_its_pod():
     found = parse_container(own)
     assert (found.name, found.pod, found.is_infra) == ("db", KEY, True)
     rows = [{"Id": KEY, "State": "running"}, {"Id": "cd" * 32, "State": "exited"}]
+    rows += [{"Id": "ef" * 32, "State": "paused"}]
     assert parse_pod({"Id": KEY, "Name": "web", "Labels": {"a": "b"}, "Containers": rows}) == PodState(
-        "web", {"a": "b"}, (KEY,)
+        "web", {"a": "b"}, (KEY, "ef" * 32)
     )
 
 

@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import os
+import shutil
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -502,6 +503,68 @@ class TestSetting:
         assert engine.group_file(DB, "memory.max") == "max"
         assert records(tmp_path) == []
 
+    @pytest.mark.parametrize("state", ["paused", "stopping"])
+    def test_a_container_that_is_paused_or_stopping_keeps_its_values(
+        self, engine, rig, open_driver, tmp_path, state
+    ):
+        driver, guest = rig
+        apply_everything(driver, guest)
+        engine.named(DB).status = state
+        engine.emit(engine.named(DB), "rename")
+        engine.start("other")
+        wait_for(lambda: len(driver.guests()) == 2)
+        driver.close()
+        # Another agent starts meanwhile.
+        assert {one.name for one in open_driver(engine).guests()} == {DB, "other"}
+        assert engine.group_file(DB, "cpu.weight") == "300"
+        assert records(tmp_path)
+
+    def test_rates_are_given_back_also_after_one_of_the_devices_has_gone(
+        self, engine, rig, open_driver, monkeypatch, tmp_path
+    ):
+        driver, guest = rig
+        file, there = engine.folder_of(engine.named(DB)) / "io.max", {"8:16", "8:32"}
+        own = "rbps=1000 wbps=max riops=max wiops=max"
+        file.write_text("".join(f"{device} {own}\n" for device in sorted(there)))
+        monkeypatch.setattr(editor.HostFolders, "block_devices", there)
+        driver.apply_blockio(guest, BlockIo(rates=DeviceRates(300), devices=frozenset(there)))
+        assert engine.group_file(DB, "io.max").count("rbps=300") == 2
+        driver.close()
+        there.remove("8:16")
+        file.write_text(f"8:32 {own}\n".replace("1000", "300"))
+        write = GuestCgroup.write_io
+
+        def refuse(group, name, line):
+            if line.startswith("8:16"):
+                raise OSError(errno.ENODEV, "No such device")
+            write(group, name, line)
+
+        monkeypatch.setattr(GuestCgroup, "write_io", refuse)
+        engine.images[IMAGE] = GUEST
+        open_driver(engine)
+        assert engine.group_file(DB, "io.max") == f"8:32 {own}"
+        assert records(tmp_path) == []
+
+    def test_a_refused_value_of_a_group_that_goes_on_is_given_back_later(
+        self, engine, rig, open_driver, monkeypatch, tmp_path, caplog
+    ):
+        driver, guest = rig
+        driver.limit_memory(guest, MemoryLimits(1 << 30))
+        driver.close()
+        engine.images[IMAGE] = GUEST
+
+        def refuse(group, name, line):
+            raise OSError(errno.ENODEV, "No such device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(GuestCgroup, "write_io", refuse)
+            open_driver(engine).close()
+        assert "cannot be restored" in caplog.text
+        assert records(tmp_path)
+        open_driver(engine)
+        assert engine.group_file(DB, "memory.max") == "max"
+        assert records(tmp_path) == []
+
     def test_a_damaged_record_is_put_aside(self, engine, rig, open_driver, tmp_path, caplog):
         driver, guest = rig
         driver.apply_cpu_limits(guest, CpuLimits(300))
@@ -614,7 +677,8 @@ class TestPods:
         driver, guest = rig
         driver.limit_memory(guest, MemoryLimits(1 << 30))
 
-        def write(*arguments):
+        def write(group, *arguments):
+            shutil.rmtree(group.folder)
             raise OSError(errno.ENODEV, "No such device")
 
         monkeypatch.setattr(GuestCgroup, "_write", write)
@@ -729,6 +793,20 @@ class TestPods:
         assert list(driver.guests()) == [guest]
         assert driver.lost_guests() == {}
 
+    def test_a_paused_pod_stays_a_guest_and_can_be_stopped(self, engine, rig, tmp_path):
+        driver, guest = rig
+        driver.apply_cpu_settings(guest, PINNED)
+        names = [one.name for one in engine.containers.values()]
+        for name in names:
+            engine.pause(name)
+            engine.emit(engine.named(name), "rename")
+        engine.start(DB)
+        wait_for(lambda: len(driver.guests()) == 2)
+        assert guest in driver.guests()
+        assert records(tmp_path)
+        driver.stop(guest, 5)
+        assert [name for name in names if engine.is_running(name)] == []
+
     @pytest.mark.parametrize("has_ended", [False, True])
     def test_a_pod_is_stopped_also_if_one_of_its_containers_has_ended(self, engine, rig, has_ended):
         driver, guest = rig
@@ -835,6 +913,40 @@ class TestAway:
         wait_for(lambda: "not complete after 0.3 seconds" in driver.outage_reason)
         engine.hangs.clear()
         wait_for(lambda: not driver.outage_reason)
+
+    def test_a_first_list_that_is_too_long_is_an_outage_and_gives_nothing_back(
+        self, engine, open_driver, monkeypatch, tmp_path
+    ):
+        engine.start(DB)
+        first = open_driver(engine)
+        first.apply_cpu_settings(first.guests()[0], PINNED)
+        first.close()
+        engine.start("long", {"compute-agent.guest": "false", "a": "x" * 100_000})
+        monkeypatch.setattr(engine_module, "_MAX_ANSWER", 100_000)
+        driver = open_driver(engine)
+        assert "the answer is larger than 100000 bytes" in driver.outage_reason
+        assert driver.awaited_drivers == {"podman"}
+        assert records(tmp_path)
+        engine.stop("long")
+        wait_for(lambda: not driver.awaited_drivers)
+        assert driver.misplaced_threads(driver.guests()[0], PINNED) == {}
+
+    def test_a_container_without_an_answer_is_read_again_while_there_is_no_list(
+        self, engine, open_driver, monkeypatch
+    ):
+        engine.start("first")
+        driver = open_driver(engine, look_interval=0.1, seconds=0.3)
+        engine.stuck.add("/containers/json")
+        calls = len(engine.calls)
+        broken = engine.start(DB)
+        path = f"/libpod/containers/{broken.key}/json"
+        engine.answers[path] = 500, {"message": "broken"}
+        engine.emit(broken, "rename")
+        wait_for(lambda: engine.calls[calls:].count(f"GET {path}") > 1)
+        engine.answers.clear()
+        wait_for(lambda: {guest.name for guest in driver.guests()} == {"first", DB})
+        assert driver.outage_reason == ""
+        engine.stuck.clear()
 
     def test_an_engine_that_hangs_is_asked_only_once_about_guests_that_do_not_run(self, engine, open_driver):
         driver = open_driver(engine, seconds=0.3)

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from compute_agent.drivers import procfs
 from compute_agent.drivers.base import ChangeKind, CpuSettings
 from compute_agent.drivers.cgroup import GuestCgroup
+from compute_agent.drivers.containers import engine as engine_module
+from compute_agent.drivers.containers.table import ContainerTable
 from compute_agent.model.messages import DriverError
 from tests.compute_agent.drivers.containers.fake_engine import GUEST, IMAGE, FakeEngine
 from tests.compute_agent.drivers.containers.real_podman import IMAGE_LABELS, RealPodman, missing_reason
@@ -109,6 +112,21 @@ def test_containers_are_guests_by_their_names(engine, follow):
     assert driver.lost_guests() == {}
 
 
+def test_a_list_that_is_too_long_costs_no_guest(engine, follow, monkeypatch, caplog):
+    """The labels of an image may make the list as long as the image wants."""
+    engine.start(DB)
+    driver = follow(look_interval=0.1)
+    monkeypatch.setattr(engine_module, "_MAX_ANSWER", 100_000)
+    engine.start("long", {"compute-agent.guest": "false", "a": "x" * 60_000, "b": "x" * 60_000})
+    wait_for(lambda: "it cannot list containers" in caplog.text)
+    engine.start("web")
+    assert next_change(driver) == (ChangeKind.STARTED, "web")
+    engine.stop(DB)
+    assert next_change(driver) == (ChangeKind.STOPPED, DB)
+    assert [guest.name for guest in driver.guests()] == ["web"]
+    assert (driver.outage_reason, caplog.text.count("it cannot list containers")) == ("", 1)
+
+
 def test_a_guest_is_stopped_through_the_engine_and_not_started_again(engine, follow):
     engine.start(DB)
     driver = follow()
@@ -116,6 +134,51 @@ def test_a_guest_is_stopped_through_the_engine_and_not_started_again(engine, fol
     driver.stop(guest, 5)
     driver.stop(guest, 5)
     assert not engine.is_running(DB)
+    wait_for(lambda: driver.guests() == [])
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """The completed lists of all drivers."""
+    found, look_around = [], ContainerTable.look_around
+
+    def count_look(table, everything):
+        look_around(table, everything)
+        found.append(table)
+
+    monkeypatch.setattr(ContainerTable, "look_around", count_look)
+    return found
+
+
+def wait_for_look(looks):
+    """Wait for a whole list that begins from now on."""
+    before = len(looks)
+    wait_for(lambda: len(looks) >= before + 2)
+
+
+def test_a_paused_container_stays_a_guest_and_can_be_stopped(engine, follow, looks):
+    engine.start(DB)
+    driver = follow(look_interval=0.1)
+    (guest,) = driver.guests()
+    engine.pause(DB)
+    wait_for_look(looks)
+    assert driver.guests() == [guest]
+    driver.close()
+    later = follow()
+    assert later.guests() == [guest]
+    later.stop(guest, 5)
+    assert procfs.identify_process(guest.pid) is None
+
+
+def test_a_container_that_is_stopping_stays_a_guest_and_can_be_stopped_sooner(engine, follow, looks):
+    engine.start(DB, slow_stop=True)
+    driver = follow(look_interval=0.1)
+    (guest,) = driver.guests()
+    engine.begin_stop(DB)
+    wait_for_look(looks)
+    assert driver.guests() == [guest]
+    driver.stop(guest, 1)
+    assert procfs.identify_process(guest.pid) is None
     wait_for(lambda: driver.guests() == [])
 
 

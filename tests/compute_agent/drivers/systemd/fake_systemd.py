@@ -45,6 +45,9 @@ class FakeUnit:
     """The main process that systemd names; None: the first process."""
     group_path: str | None = None
     load: str = "loaded"
+    invocation: bytes = b""
+    slow_stop: bool = False
+    """Whether only the main process ends at the request to stop."""
 
     @property
     def group(self):
@@ -59,6 +62,7 @@ class FakeUnit:
                 "ActiveState": ("s", self.active),
                 "FragmentPath": ("s", paths[0] if paths else ""),
                 "DropInPaths": ("as", paths[1:]),
+                "InvocationID": ("ay", self.invocation),
             }
         main = self.processes[0].pid if self.processes else 0
         return {
@@ -153,7 +157,7 @@ class FakeSystemd:
                 (folder / file).write_text(text)
             self.list_processes(unit)
             self.realize(unit, unit.values)
-            unit.active = "active"
+            unit.active, unit.invocation = "active", os.urandom(16)
         self.changed(unit)
         return unit
 
@@ -170,6 +174,30 @@ class FakeSystemd:
                 process.wait()
             unit.processes, unit.active = [], active
             shutil.rmtree(self.folder_of(unit), ignore_errors=True)
+        self.changed(unit)
+
+    def begin_stop(self, name):
+        """The main process ends, and systemd waits for the other processes."""
+        self.end_main(name)
+        unit = self.units[name]
+        unit.main_pid, unit.active = 0, "deactivating"
+        self.changed(unit)
+
+    def end_main(self, name):
+        """The main process ends, without a signal of systemd."""
+        unit = self.units[name]
+        with self._lock:
+            main = unit.processes.pop(0)
+            self.list_processes(unit)
+        main.kill()
+        main.wait()
+
+    def replace_main(self, name):
+        """The service starts another main process, and the former one ends."""
+        unit = self.units[name]
+        with self._lock:
+            unit.processes.insert(1, subprocess.Popen(["sleep", "600"]))
+        self.end_main(name)
         self.changed(unit)
 
     def restart(self, name):
@@ -193,6 +221,12 @@ class FakeSystemd:
     def forge_signal(self, member, body, sender):
         """Another program sends a signal of systemd to all clients."""
         self._emit(MANAGER_PATH, MANAGER, member, "so", body, sender)
+
+    def send_bytes(self, data):
+        """Another program sends bytes to all clients."""
+        with self._lock:
+            for client in list(self._clients):
+                client.sendall(data)
 
     def folder_of(self, unit):
         return self.folders.groups / unit.group.strip("/")
@@ -297,7 +331,8 @@ class FakeSystemd:
             case "SetUnitProperties":
                 return None, (), self._set(*body)
             case "StopUnit":
-                return "o", ("/org/freedesktop/systemd1/job/1",), lambda: self.stop(body[0])
+                stop = self.begin_stop if self.units[body[0]].slow_stop else self.stop
+                return "o", ("/org/freedesktop/systemd1/job/1",), lambda: stop(body[0])
             case "KillUnit":
                 return None, (), lambda: self.stop(body[0], "failed")
         raise AssertionError(member)

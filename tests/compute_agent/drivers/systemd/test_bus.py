@@ -3,19 +3,33 @@
 import builtins
 import contextlib
 import queue
+import shutil
 import socket
 import struct
+import subprocess
 import threading
 import time
 from typing import Any
 
+import jeepney
 import pytest
+from jeepney.io.blocking import open_dbus_connection
+from jeepney.low_level import HeaderFields
 
 from compute_agent.drivers.foreign.driver import PeerHint
 from compute_agent.drivers.systemd.bus import BUS_NAME, BUS_PATH, BusConnection, BusError, load_jeepney
 from compute_agent.drivers.systemd.manager import MANAGER, MANAGER_PATH, UNIT, SystemdManager
 from compute_agent.drivers.systemd.unit_state import unit_path
 from compute_agent.model.messages import DriverError
+from tests.waits import wait_for
+
+
+def forge_message(text="x" * 20, path="/x"):
+    """The bytes of a signal of another program."""
+    address = jeepney.DBusAddress(path, bus_name="x.y", interface="x.y")
+    message = jeepney.new_signal(address, "Z", "s", (text,))
+    message.header.fields[HeaderFields.sender] = ":1.77"
+    return message.serialise(1)
 
 
 @pytest.fixture
@@ -139,6 +153,61 @@ def test_a_server_that_sends_one_byte_at_a_time_is_not_waited_for(raw_server):
     assert time.monotonic() - started < 9
 
 
+BUS_CONFIG = """\
+<busconfig>
+  <type>system</type>
+  <listen>unix:path={path}</listen>
+  <auth>EXTERNAL</auth>
+  <policy context="default">
+    <allow user="*"/>
+    <deny own="*"/>
+    <deny send_type="method_call"/>
+    <allow send_type="signal"/>
+    <allow receive_type="signal"/>
+    <allow receive_sender="org.freedesktop.DBus"/>
+    <allow send_destination="org.freedesktop.DBus"/>
+  </policy>
+</busconfig>
+"""
+"""The rules of a system bus for all users."""
+
+
+@pytest.fixture
+def real_bus(tmp_path):
+    program = shutil.which("dbus-daemon")
+    if program is None:
+        pytest.skip("needs dbus-daemon")
+    path = tmp_path / "real"
+    (tmp_path / "bus.conf").write_text(BUS_CONFIG.format(path=path))
+    process = subprocess.Popen([program, "--nofork", "--nosyslog", f"--config-file={tmp_path}/bus.conf"])
+    wait_for(path.exists)
+    yield path
+    process.terminate()
+    process.wait(10)
+
+
+def test_signals_of_other_programs_do_not_end_a_connection(real_bus):
+    signals, ended = [], []
+    connection = BusConnection(real_bus, signals.append, lambda: ended.append(True))
+    other = open_dbus_connection(f"unix:path={real_bus}")
+    (names,) = connection.call_method(BUS_NAME, BUS_PATH, BUS_NAME, "ListNames")
+    (name,) = {one for one in names if one.startswith(":")} - {other.unique_name}
+    for size in (8, 1 << 20, 17 << 20):
+        address = jeepney.DBusAddress("/x", bus_name="x.y", interface="x.y")
+        message = jeepney.new_signal(address, "Z", "ay", (bytes(size),))
+        message.header.fields[HeaderFields.destination] = name
+        other.send(message)
+    # The bus answers after it has passed on the signals.
+    bus = jeepney.DBusAddress(BUS_PATH, bus_name=BUS_NAME, interface=BUS_NAME)
+    other.send_and_get_reply(jeepney.new_method_call(bus, "GetId"), timeout=60)
+    assert connection.call_method(BUS_NAME, BUS_PATH, BUS_NAME, "GetId")
+    # The bus itself sends signals, too.
+    assert {signal.sender for signal in signals} <= {BUS_NAME}
+    assert not ended
+    connection.close()
+    other.close()
+
+
 def test_there_is_no_bus(tmp_path):
     with pytest.raises(DriverError, match=r"does not answer: .*No such file"):
         BusConnection(tmp_path / "none", print, lambda: None)
@@ -181,6 +250,23 @@ class TestSignals:
         systemd.forge_signal("UnitNew", ("forged.service", "/x"), ":1.77")
         systemd.forge_signal("UnitNew", ("a.socket", "/x"), systemd.owner)
         systemd.forge_signal("UnitNew", ("../x.service", "/x"), systemd.owner)
+        systemd.define("last.service")
+        assert hints.get(timeout=10) == PeerHint("last.service", True)
+
+    @pytest.mark.parametrize(
+        "message",
+        [
+            pytest.param(forge_message("x" * (17 << 20)), id="long"),
+            pytest.param(forge_message()[:-8] + b"\xff" * 8, id="undecodable"),
+            pytest.param(forge_message(path="/" + "x" * 100_000), id="long header"),
+            pytest.param(b"l\x09" + forge_message()[2:], id="unknown type"),
+            pytest.param(
+                struct.pack("<cBBBIII8s", b"l", 4, 0, 1, 0, 1, 5, b"\x4d\x01y\x00\x05"), id="unknown field"
+            ),
+        ],
+    )
+    def test_a_hostile_message_of_another_program_does_not_end_the_connection(self, systemd, hints, message):
+        systemd.send_bytes(message)
         systemd.define("last.service")
         assert hints.get(timeout=10) == PeerHint("last.service", True)
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 
+from compute_agent.drivers import procfs
 from compute_agent.drivers.base import (
     UNLIMITED,
     ChangeKind,
@@ -33,6 +34,7 @@ ONE = frozenset({min(ALL)})
 PINNED, FREE = CpuSettings((ONE,), ONE), CpuSettings((ALL,), ALL)
 UUID = "6b0c0f5e-54e5-4f2c-8f0e-1a9d5f4f9c11"
 DB = "db.service"
+WITH_UUID = f"[X-ComputeAgent]\nUuid={UUID}\n"
 
 pytestmark = pytest.mark.skipif(len(ALL) < 2, reason="needs two CPUs to tell apart")
 
@@ -48,6 +50,13 @@ def records(tmp_path):
         with suppress(FileNotFoundError):  # the driver deletes it meanwhile
             found.append(json.loads(path.read_text()))
     return found
+
+
+def move_uuid(systemd, first, second):
+    """An operator gives the uuid of a service to another one."""
+    first.files[0].write_text("[Service]\n")
+    second.files[0].write_text(WITH_UUID)
+    systemd.reload()
 
 
 def compare_all(driver, guest):
@@ -130,13 +139,44 @@ class TestFinding:
         systemd.start(DB)
         assert open_driver().guests()[0].pid == unit.processes[0].pid
 
-    def test_a_main_process_that_has_ended_has_no_successor(self, systemd, open_driver):
-        unit = systemd.start(DB, processes=2)
+    def test_another_main_process_after_the_former_one_changes_the_guest(self, systemd, open_driver):
+        systemd.start(DB)
         driver = open_driver()
-        unit.processes[0].kill()
-        unit.processes[0].wait()
-        systemd.changed(unit)
+        (before,) = driver.guests()
+        systemd.replace_main(DB)
+        assert next_change(driver) == (ChangeKind.CHANGED, DB)
+        (now,) = driver.guests()
+        assert now.pid == systemd.units[DB].processes[0].pid != before.pid
+        assert now.run == before.run == (before.pid, before.run[1])
+        assert now.is_same_run(before)
+        systemd.restart(DB)
         assert next_change(driver) == (ChangeKind.STOPPED, DB)
+        assert next_change(driver) == (ChangeKind.STARTED, DB)
+        assert not driver.guests()[0].is_same_run(before)
+
+    def test_a_service_that_is_stopping_stays_a_guest_until_all_its_processes_end(
+        self, systemd, open_driver, tmp_path
+    ):
+        unit = systemd.start(DB, processes=3)
+        driver = open_driver()
+        driver.apply_cpu_settings(driver.guests()[0], PINNED)
+        systemd.begin_stop(DB)
+        assert next_change(driver) == (ChangeKind.CHANGED, DB)
+        (guest,) = driver.guests()
+        assert driver.process_ids(guest) == [process.pid for process in unit.processes]
+        assert driver.misplaced_threads(guest, PINNED) == {}
+        assert records(tmp_path)
+        systemd.stop(DB)
+        assert next_change(driver) == (ChangeKind.STOPPED, DB)
+        assert driver.guests() == []
+
+    def test_an_end_of_the_main_process_without_a_signal_ends_no_guest(self, systemd, open_driver):
+        systemd.start(DB, processes=2)
+        driver = open_driver()
+        guests = driver.guests()
+        systemd.end_main(DB)
+        assert driver.guests() == guests
+        systemd.end_main(DB)
         assert driver.guests() == []
 
     def test_a_service_without_a_main_process_has_its_oldest_one(self, systemd, open_driver):
@@ -275,6 +315,50 @@ class TestSetting:
         systemd.reload()
         wait_for(lambda: not records(tmp_path))
         assert systemd.units[DB].values == UNIT_DEFAULTS
+
+    @pytest.fixture
+    def pair(self, systemd, open_driver):
+        """A service with a uuid and values of the agent, and a service that is no guest."""
+        first, second = systemd.start("a.service", WITH_UUID), systemd.start("b.service", None)
+        driver = open_driver()
+        driver.apply_cpu_settings(driver.guests()[0], PINNED)
+        return driver, first, second
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda driver, guest: driver.apply_cpu_settings(guest, PINNED),
+            lambda driver, guest: driver.limit_memory(guest, MemoryLimits(oom_score_adj=500)),
+        ],
+        ids=["cpus", "score"],
+    )
+    def test_a_uuid_that_moves_to_another_service_leaves_no_values_behind(
+        self, systemd, pair, tmp_path, change
+    ):
+        driver, first, second = pair
+        # The worker may change the new guest while the thread still reads other services.
+        driver.watch_guests(
+            lambda it: change(driver, it.guest) if it.kind is ChangeKind.STARTED else driver.changes.put(it)
+        )
+        move_uuid(systemd, first, second)
+        wait_for(lambda: [record["name"] for record in records(tmp_path)] == ["b.service"])
+        assert first.values == UNIT_DEFAULTS
+        assert systemd.drop_ins("a.service") == []
+
+    def test_a_moved_uuid_waits_until_the_former_service_has_its_values(self, systemd, pair, tmp_path):
+        driver, first, second = pair
+        systemd.refusals["AllowedCPUs"] = ("org.freedesktop.DBus.Error.AccessDenied", "no")
+        move_uuid(systemd, first, second)
+        wait_for(lambda: [one.name for one in driver.guests()] == ["b.service"])
+        (guest,) = driver.guests()
+        with pytest.raises(DriverError, match=r"former limits of a\.service, which had its uuid"):
+            driver.apply_cpu_limits(guest, CpuLimits(300))
+        assert second.values == UNIT_DEFAULTS
+        assert [record["name"] for record in records(tmp_path)] == ["a.service"]
+        systemd.refusals.clear()
+        assert driver.apply_cpu_limits(guest, CpuLimits(300))
+        assert first.values == UNIT_DEFAULTS
+        assert [record["name"] for record in records(tmp_path)] == ["b.service"]
 
     def test_a_service_that_was_removed_leaves_no_record(self, systemd, rig, tmp_path):
         driver, guest = rig
@@ -440,6 +524,35 @@ class TestSetting:
         assert [call for call in systemd.calls if call.startswith(("Start", "Restart", "Stop"))] == [
             "StopUnit"
         ]
+
+    @pytest.mark.parametrize("is_stopping", [False, True])
+    def test_processes_that_outlive_the_main_process_are_killed_by_systemd(self, systemd, rig, is_stopping):
+        driver, guest = rig
+        unit = systemd.units[DB]
+        unit.slow_stop = True
+        (_, other) = unit.processes
+        if is_stopping:
+            systemd.begin_stop(DB)
+            systemd.begin_stop = lambda name: None
+        driver.stop(guest, 0.1)
+        assert procfs.identify_process(other.pid) is None
+        assert "KillUnit" in systemd.calls
+
+    def test_processes_that_systemd_leaves_alone_are_not_killed(self, systemd, rig):
+        """systemd does so with KillMode=process."""
+        driver, guest = rig
+        unit = systemd.units[DB]
+        unit.slow_stop = True
+
+        def leave_processes(name):
+            systemd.end_main(name)
+            unit.active = "inactive"
+            systemd.changed(unit)
+
+        systemd.begin_stop = leave_processes
+        driver.stop(guest, 60)
+        assert "KillUnit" not in systemd.calls
+        assert driver.guests() == []
 
     def test_a_service_that_does_not_stop_is_killed_through_systemd(self, systemd, rig):
         driver, guest = rig

@@ -21,6 +21,7 @@ UNIT = {
     "ActiveState": ("s", "active"),
     "FragmentPath": ("s", "/usr/lib/systemd/system/db@.service"),
     "DropInPaths": ("as", ["/etc/systemd/system/db@.service.d/a.conf"]),
+    "InvocationID": ("ay", b"\1\2"),
 }
 SERVICE = {
     "MainPID": ("u", 7),
@@ -55,7 +56,7 @@ def test_a_service_is_parsed():
         Path("/usr/lib/systemd/system/db@.service"),
         Path("/etc/systemd/system/db@.service.d/a.conf"),
     )
-    assert (found.main_pid, found.values) == (7, {"CPUWeight": 50})
+    assert (found.main_pid, found.values, found.invocation) == (7, {"CPUWeight": 50}, "0102")
 
 
 @pytest.mark.parametrize(
@@ -83,6 +84,7 @@ def test_a_service_between_two_runs_has_not_ended(active, load, runs, ended):
         {"DropInPaths": ("s", "x")},
         {"DropInPaths": ("as", ["/x"] * 1001)},
         {"DropInPaths": ("as", ["/x\0y"])},
+        {"InvocationID": ("s", "x")},
     ],
 )
 def test_an_unexpected_answer_about_a_unit_is_refused(change):
