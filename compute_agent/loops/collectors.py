@@ -302,7 +302,7 @@ class CollectorLoops:
             LOG.info,
             EventKind.OFFER,
             None,
-            "%s offers %d of %d %s, before: %d",
+            "The provider %s offers %d of %d %s (before: %d)",
             node.name,
             found.offer.published,
             _largest_offer(node, resource_class),

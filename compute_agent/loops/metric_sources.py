@@ -83,7 +83,8 @@ class _SourceRunner:
             latest = _SourceReading(self._clock(), trouble=printable_text(str(error)))
             if not was_away:
                 LOG.warning(
-                    "[%s%s] has no value, so its watermarks neither set nor lift limits: %s",
+                    "The metric of section [%s%s] has no value, so its watermarks neither set nor lift"
+                    " limits: %s",
                     METRIC_SOURCE,
                     self.source.name,
                     latest.trouble,

@@ -378,7 +378,7 @@ class TestPlacementAway:
         host.placement.lists_timed_claims = lambda: True
         for _ in range(3):
             host.report()
-        assert caplog.text.count("the last known ends apply") == 1
+        assert caplog.text.count("invalid times for the claims") == 1
         host.go_on(3539)
         assert host.evictor.begun == [WEB]
 
@@ -630,7 +630,7 @@ class TestOlderDatabase:
         host.claim(1000, generation=1)
         for _ in range(2):
             host.report()
-        assert caplog.text.count("may have an older copy of its database") == 1
+        assert caplog.text.count("has an older copy of its database") == 1
         host.go_on(1100)
         assert host.evictor.begun == []
         host.release()
