@@ -89,7 +89,7 @@ ENDS_THREAD: Final = ThreadSpec(
 READ_THREAD: Final = ThreadSpec(
     "claim ends read",
     ONCE,
-    "reads the claims that end once more before an eviction",
+    "reads the claims with an end time again before an eviction",
     "that of the notes of ends; never during a request",
     "Placement, for at most 4 seconds",
 )

@@ -376,8 +376,8 @@ def test_a_mask_replaces_a_list_without_its_own_cpu(tmp_path: Path, caplog: pyte
     assert [core.cpus for core in topology.cores] == [{0, 2}, {1, 3}]
     assert [package.cpus for package in topology.packages] == [{0, 2}, {1, 3}]
     assert [message for message in caplog.messages if "that they belong to" in message] == [
-        f"6 files of {tmp_path / CPU}, such as {CPU}/cpu0/topology/package_cpus_list, do not list the CPU that"
-        " they belong to; the agent uses other files instead"
+        f"6 files of {tmp_path / CPU}, such as {CPU}/cpu0/topology/package_cpus_list, do not list the CPU"
+        " that they belong to; the agent uses other files instead"
     ]
 
 

@@ -378,7 +378,7 @@ class TestPlacementAway:
         host.placement.lists_timed_claims = lambda: True
         for _ in range(3):
             host.report()
-        assert caplog.text.count("invalid times for the claims") == 1
+        assert caplog.text.count("the last known ends apply") == 1
         host.go_on(3539)
         assert host.evictor.begun == [WEB]
 

@@ -139,7 +139,7 @@ def test_value_of_a_source_that_hangs_ends(host):
     host.now = 41.1
     assert host.sources.read_value("heat") is None
     assert host.sources.failure_texts == (
-        "The metric of section [metric:heat] has no value, so its watermarks neither set nor lift limits: it does not answer",
+        "[metric:heat] has no value, so its watermarks neither set nor lift limits: it does not answer",
     )
 
 

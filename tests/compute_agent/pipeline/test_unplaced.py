@@ -65,8 +65,8 @@ class TestWithSharedCpus:
         assert rig.metric("refused_guests") == 1
         starts(rig, "another", (0, 1, 0))
         assert (
-            "Guest another does not get the CPUs that it needs: h_0 has 0 free dedicated CPUs (none), but 1 are needed; it runs on"
-            " CPUs that no guest holds, 3,7"
+            "Guest another does not get the CPUs that it needs: h_0 has 0 free dedicated CPUs (none), but 1"
+            " are needed; it runs on CPUs that no guest holds, 3,7"
         ) in caplog.text
 
     def test_an_over_allocated_guest_gets_its_cpus_when_another_one_leaves(self, rig):
