@@ -142,7 +142,10 @@ class ManualThrottling(AgentLoop):
                 LOG.info("Guest %s was started again, so the agent does not continue its eviction", guest)
                 self._forget_eviction(uuid)
             elif guest is not None and guest.settings.preserve:
-                LOG.info("Guest %s is preserved, so the agent does not continue its eviction", guest)
+                LOG.info(
+                    "Guest %s has the setting preserve now, so the agent does not continue its eviction",
+                    guest,
+                )
                 self._forget_eviction(uuid)
             else:
                 LOG.info("The agent continues the eviction of guest %s after the restart", note)
@@ -163,10 +166,10 @@ class ManualThrottling(AgentLoop):
         except DriverError as error:
             raise RequestError(str(error)) from error
         if cores is None:
-            message = "Guest %s is not limited by hand any more"
+            message = "Guest %s no longer has the CPU limit that an operator set"
             self._recorder.record_done(LOG.info, EventKind.THROTTLE_UP, guest, message, reason=OWNER)
             return
-        message = "Guest %s is limited to %g cores"
+        message = "Guest %s is limited to %g CPUs by an operator"
         self._recorder.record_done(LOG.info, EventKind.THROTTLE_DOWN, guest, message, cores, reason=OWNER)
 
     def evict_guest(self, guest: Guest) -> None:
@@ -202,7 +205,11 @@ class ManualThrottling(AgentLoop):
             self._store.keep_notes(notes)
         except OSError as error:
             # The disk is perhaps full because of this guest, so the eviction continues without the note.
-            LOG.warning("The notes of evictions cannot be written, and would not survive a crash: %s", error)
+            LOG.warning(
+                "The notes of evictions cannot be written, so the agent would forget the evictions in a"
+                " crash: %s",
+                error,
+            )
 
     def _see_off(self, guest: EvictionNote) -> None:
         try:

@@ -458,7 +458,7 @@ def count_refusals(registry: CollectorRegistry, controllers: ControllersInForce)
     """Register the gauges of parked CPUs, and of settings that are not in effect."""
     Gauge(
         "compute_agent_cpu_class_refusals",
-        "Settings of classes of CPUs that are not in force; `compute-agent status` says why.",
+        "Settings of CPU classes that are not in force; `compute-agent status` says why.",
         registry=registry,
     ).set_function(lambda: len(cpu_class_status(controllers.controllers).refusals))
     Gauge(

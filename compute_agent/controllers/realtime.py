@@ -224,8 +224,8 @@ class RealtimeController(KernelController):
         for tid in done.keys() - present:
             if done[tid] != USUAL and self._schedules.read(tid) == done[tid]:
                 LOG.warning(
-                    "Thread %d of guest %s has ended, and another thread with this id loses the priority of"
-                    " the guest",
+                    "Thread %d of guest %s has ended. Another thread has this id now, so the agent takes the"
+                    " realtime priority of the guest from this thread",
                     tid,
                     guest,
                 )

@@ -485,7 +485,7 @@ class ResctrlController(KernelController):
                 LOG.info,
                 EventKind.CACHE,
                 None,
-                "Guests of class %s share %s",
+                "Guests of class %s share these parts of caches and bandwidth: %s",
                 shown,
                 values,
                 reason="" if error is None else str(error),

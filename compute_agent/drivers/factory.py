@@ -123,9 +123,19 @@ class DriverLock:
                 self._take_lock(self.mark)
             except UnsafeFileError as error:
                 # Another user could replace the file and lock the agent out.
-                LOG.warning("The agent continues without a lock in %s: %s", self.mark.parent, error)
+                LOG.warning(
+                    "The agent cannot take its second lock against other agents in %s, and continues without"
+                    " it: %s",
+                    self.mark.parent,
+                    error,
+                )
             except OSError as error:
-                LOG.debug("The agent continues without a lock in %s: %s", self.mark.parent, error)
+                LOG.debug(
+                    "The agent cannot take its second lock against other agents in %s, and continues without"
+                    " it: %s",
+                    self.mark.parent,
+                    error,
+                )
 
     def release(self) -> None:
         """Release the locks, but keep their files: without a file, two agents could lock two new files."""

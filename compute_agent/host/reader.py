@@ -112,7 +112,8 @@ def read_topology(root: Path) -> HostTopology:
     found_caches = read_caches(files, cores)
     if odd := files.contradictions:
         LOG.warning(
-            "%d files of %s do not list their own CPU, such as %s: other files are used instead",
+            "%d files of %s, such as %s, do not list the CPU that they belong to; the agent uses other files"
+            " instead",
             len(odd),
             files.root / cpus.CPU_FOLDER,
             odd[0],

@@ -97,7 +97,11 @@ def keep_owner(folder: Path, host: HostIdentity) -> None:
     try:
         write_durably(folder / HOST_FILE, kept_json.dump(VERSION, {"host": asdict(wanted)}))
     except OSError as error:  # such as a full disk, on which the agent has to start nevertheless
-        LOG.warning("The host cannot be saved in the state folder: %s; the next start tries again", error)
+        LOG.warning(
+            "The agent cannot record that the state folder belongs to this host: %s; the next start tries"
+            " again",
+            error,
+        )
 
 
 def _read_identity(document: Any) -> HostIdentity:

@@ -211,8 +211,8 @@ class HostIsolator:
                 failures[key] = str(error)
                 continue
             LOG.info(
-                "irqbalance now keeps interrupts off CPUs: %s",
-                cpuset.format(cpus) or "those of its environment",
+                "irqbalance now keeps interrupts off these CPUs: %s",
+                cpuset.format(cpus) or "those that its environment names",
             )
             if not cpus:
                 kept[key] = replace(kept[key], written=cpus)
@@ -401,7 +401,7 @@ class HostIsolator:
                 cpuset.format(plan.changed[0].cpus),
             )
             for sentence in writer_warnings(self._reader.root):
-                LOG.warning("The isolation of quiet CPUs may be undone again: %s", sentence)
+                LOG.warning("Another program can undo the isolation of quiet CPUs again: %s", sentence)
 
     def _show_status(self, status: IsolationStatus) -> None:
         if status.quiet != self.status.quiet:

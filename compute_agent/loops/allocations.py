@@ -273,9 +273,8 @@ class ClaimWatch:
             LOG.warning,
             EventKind.CLAIM,
             view.guest,
-            "Guest %s loses its allocation in %.0f s, because its claim expires: confirm it (PUT"
-            " /ext/v1/claims),"
-            " or have the agent do so by [guests] confirm_claims",
+            "Guest %s loses its allocation in %.0f s, because its claim expires: confirm the claim (PUT"
+            " /ext/v1/claims), or have the agent confirm claims by [guests] confirm_claims",
             claim.seconds,
         )
 

@@ -89,7 +89,7 @@ ENDS_THREAD: Final = ThreadSpec(
 READ_THREAD: Final = ThreadSpec(
     "claim ends read",
     ONCE,
-    "reads the claims that end once more before an eviction",
+    "reads the claims with an end time again before an eviction",
     "that of the notes of ends; never during a request",
     "Placement, for at most 4 seconds",
 )
@@ -339,7 +339,8 @@ class ClaimEnds(AgentLoop):
         """Log claims that cannot be read, but not the same claims twice."""
         if unread and unread != self._unread:
             LOG.warning(
-                "Placement has sent claims of %d guests with invalid times; the last known ends apply: %s",
+                "Placement has sent invalid times for the claims of %d guests, so the agent keeps the last"
+                " known ends of these claims: %s",
                 len(unread),
                 named_few([f"{uuid}: {text}" for uuid, text in unread.items()], _MAX_NAMES),
             )
@@ -357,9 +358,9 @@ class ClaimEnds(AgentLoop):
         end = time_text(note.claim.ends_at)
         if note.doubted is not None and (before is None or before.doubted is None):
             LOG.warning(
-                "The claim of guest %s is stricter than before, and Placement may have an older copy of its"
-                " database. The agent keeps the end at %s (on_end: %s). To change it, claim again, also with"
-                " the same end",
+                "The claim of guest %s in Placement is stricter than before, perhaps because Placement has an"
+                " older copy of its database. The agent keeps the former end, %s (on_end: %s). If the"
+                " stricter claim is right, claim again for the guest, even with the same end",
                 note,
                 end,
                 note.claim.on_end,
@@ -433,7 +434,7 @@ class ClaimEnds(AgentLoop):
                     EventKind.CLAIM,
                     running[uuid].guest,
                     "Guest %s was evicted at the end of its claim, and was started again. The agent evicts it"
-                    " again after a pause: claim again for it, or end what starts it",
+                    " again after a pause: claim again for the guest, or stop the program that starts it",
                 )
 
     def next_pause(self) -> float:
@@ -483,7 +484,9 @@ class ClaimEnds(AgentLoop):
         except (FutureTimeoutError, PlacementError) as error:
             reason = str(error) or "no answer in time"
             LOG.info(
-                "The claims cannot be read again before an eviction, so the last known ends apply: %s", reason
+                "The agent cannot read the claims again before an eviction, so it keeps to their last known"
+                " ends: %s",
+                reason,
             )
 
     def _stop_guest(self, uuid: str) -> None:
@@ -526,8 +529,8 @@ class ClaimEnds(AgentLoop):
                     LOG.warning,
                     EventKind.CLAIM,
                     guest,
-                    "The claim of guest %s ends at %s, and the guest %s. To keep it, claim again with a later"
-                    " end",
+                    "The claim of guest %s ends at %s, and the guest %s. To keep the guest, claim again with"
+                    " a later end",
                     end,
                     fate,
                 )

@@ -178,7 +178,7 @@ class CollectorLoops:
         self._troubles: Mapping[str, str] = {}
         self._failing = Gauge(
             "compute_agent_collector_failing",
-            "Whether the last answer of a collector of capacity was not usable (1).",
+            "1 if the last answer of this collector of capacity was not usable, else 0.",
             ["collector"],
             registry=registry,
         )
@@ -302,7 +302,7 @@ class CollectorLoops:
             LOG.info,
             EventKind.OFFER,
             None,
-            "%s offers %d of %d %s, before: %d",
+            "The provider %s offers %d of %d %s (before: %d)",
             node.name,
             found.offer.published,
             _largest_offer(node, resource_class),

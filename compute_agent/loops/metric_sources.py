@@ -83,7 +83,8 @@ class _SourceRunner:
             latest = _SourceReading(self._clock(), trouble=printable_text(str(error)))
             if not was_away:
                 LOG.warning(
-                    "[%s%s] has no value, so its watermarks neither set nor lift limits: %s",
+                    "The metric of section [%s%s] has no value, so its watermarks neither set nor lift"
+                    " limits: %s",
                     METRIC_SOURCE,
                     self.source.name,
                     latest.trouble,
@@ -149,7 +150,7 @@ class MetricSources(Collector):
         """Collect the gauge that shows which sources have no value."""
         failing = GaugeMetricFamily(
             "compute_agent_metric_source_failing",
-            "Whether a source of a metric has no value (1).",
+            "1 if the source of this metric has no value, else 0.",
             labels=("metric",),
         )
         for name, runner in self.runners.items():

@@ -403,7 +403,8 @@ class InterferenceLoop:
         for name in sorted(missing - self._missing_signals):
             unmet = self._reader.cycles.missing_reason if name == "cpi" else ""
             LOG.warning(
-                "No guest has the signal %s, so the agent limits no guest by this signal, which needs %s%s",
+                "The signal %s cannot be measured for any guest, so the agent limits no guest by it. The"
+                " signal needs %s%s",
                 name,
                 signals[name].needs,
                 unmet and f"; {unmet}",

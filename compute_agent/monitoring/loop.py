@@ -96,12 +96,12 @@ class MonitoringCollector(Collector):
         yield host_moved
         yield GaugeMetricFamily(
             "compute_agent_unmonitored_guests",
-            "Guests without monitoring, for want of RMIDs or bandwidth counters.",
+            "Guests that are not monitored, because RMIDs or bandwidth counters are too few.",
             value=len(monitor.unmonitored_guests) if monitor else 0,
         )
         yield CounterMetricFamily(
             "compute_agent_monitoring_exhaustions",
-            "Times at which RMIDs or bandwidth counters became too few for all guests.",
+            "How often RMIDs or bandwidth counters became too few for all guests.",
             value=monitor.exhaustion_count if monitor else 0,
         )
         yield CounterMetricFamily(

@@ -264,7 +264,11 @@ class SampleStore:
             os.replace(f"{self.path}-wal", f"{aside}-wal")
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self.path}-shm")
-        LOG.warning("A new file of samples is started; the old one is now %s: %s", aside, error)
+        LOG.warning(
+            "The file of samples cannot be used. The agent has renamed it to %s, and starts a new file: %s",
+            aside,
+            error,
+        )
         return True
 
 

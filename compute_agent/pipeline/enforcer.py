@@ -349,7 +349,11 @@ class GuestEnforcer:
             entry.not_compared.pop(controller.name, None)
             if difference is not None:
                 self._recorder.record_done(
-                    LOG.warning, EventKind.REPAIR, entry.guest, "Guest %s drifted: %s", difference
+                    LOG.warning,
+                    EventKind.REPAIR,
+                    entry.guest,
+                    "Guest %s drifted from its settings: %s",
+                    difference,
                 )
                 self._metrics.drift.labels(controller.name).inc()
                 entry.pending.add(controller.name)

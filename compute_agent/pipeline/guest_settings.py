@@ -113,7 +113,7 @@ class ManualSettings:
         try:
             self._replace({guest: texts for guest, texts in self._texts.items() if guest != uuid})
         except OSError as error:
-            LOG.warning("The settings of guest %s, which has gone, cannot be removed yet: %s", uuid, error)
+            LOG.warning("Guest %s has gone, but its stored settings cannot be removed yet: %s", uuid, error)
             return
         self._absent.pop(uuid, None)
 
@@ -150,7 +150,8 @@ def _load_texts(path: Path) -> _Texts:
         _parse_texts,
         {},
         lambda aside, error: LOG.error(
-            "The settings made by hand are lost, because %s cannot be read; the file is %s now: %s",
+            "The settings that operators made by hand are lost, because %s cannot be read. The agent has"
+            " renamed the file to %s: %s",
             path,
             aside,
             error,
@@ -273,7 +274,11 @@ class GuestClassifier:
         for problem in guest.setting_problems:
             if problem not in reported:
                 self._recorder.record_done(
-                    LOG.warning, EventKind.REFUSE, guest, "Settings of guest %s: %s", problem
+                    LOG.warning,
+                    EventKind.REFUSE,
+                    guest,
+                    "The settings of guest %s have a problem: %s",
+                    problem,
                 )
         if guest.setting_problems:
             self._reported[guest.uuid] = set(guest.setting_problems)

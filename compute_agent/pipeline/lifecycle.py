@@ -207,7 +207,11 @@ class GuestLifecycle:
             return
         for uuid in gone:
             if uuid not in defined:
-                LOG.info("Guest %s has gone: its settings by hand and by the fleet are removed", uuid)
+                LOG.info(
+                    "Guest %s has gone, so the agent removes the settings that operators or the fleet made"
+                    " for it",
+                    uuid,
+                )
                 self._classifier.forget_guest(uuid)
 
     def forget_ended(self, guest: Guest, ending: str = "") -> None:
@@ -232,7 +236,9 @@ class GuestLifecycle:
         # An allocation held by a migration is in ``unclaimed`` already, under the migration's consumer.
         if entry.allocation and entry.migration is None:
             self._cache.unclaimed[guest.uuid] = UnclaimedHolding(entry.allocation, time.monotonic())
-        self._recorder.record_done(LOG.info, EventKind.LEAVE, guest, "Guest %s left", reason=ending)
+        self._recorder.record_done(
+            LOG.info, EventKind.LEAVE, guest, "Guest %s has left this host", reason=ending
+        )
 
     def take_over(self) -> bool:
         """Fill the cache with the running guests, unless an earlier call has filled it.
@@ -261,8 +267,8 @@ class GuestLifecycle:
         self._awaited, self._saved = awaited, waiting if awaited else None
         if awaited:
             LOG.warning(
-                "Guests of driver %s cannot be listed yet. Until they can be, %d guests of the state file"
-                " keep their CPUs: %s",
+                "Guests of driver %s cannot be listed yet. Until they can be listed, %d guests of the state"
+                " file keep their CPUs. The reason is: %s",
                 " and ".join(sorted(awaited)),
                 len(waiting),
                 self._driver.outage_reason or "the driver has not looked for them yet",
@@ -361,7 +367,7 @@ class GuestLifecycle:
         limits = dict(self._limits.get(guest.uuid, {}))
         entry = CachedGuest(guest, held, assignment, limits=limits, owner=owner)
         self._cache.add(entry)
-        message = "Guest %s was not known; the kernel has it%s"
+        message = "Guest %s was not known to the agent before; it runs%s"
         self._recorder.record_done(LOG.info, EventKind.FIND, guest, message, place_words(entry))
         self._placer.take_up(entry)
 
@@ -401,7 +407,11 @@ class GuestLifecycle:
             LOG.error("Guest %s has no CPUs and cannot be stopped: %s", guest, error)
             return
         self._recorder.record_done(
-            LOG.error, EventKind.STOP, guest, "Guest %s was stopped, as it has no place: %s", reason
+            LOG.error,
+            EventKind.STOP,
+            guest,
+            "Guest %s was stopped, because it does not get the CPUs that it needs: %s",
+            reason,
         )
         self._metrics.guests_stopped.inc()
         self.forget_ended(guest)

@@ -22,7 +22,7 @@ class AgentMetrics:
         self.guests = Gauge("compute_agent_guests", "Guests known to the agent.", registry=self.registry)
         self.unallocated_guests = Gauge(
             "compute_agent_unallocated_guests",
-            "Guests without an allocation of this host.",
+            "Guests without an allocation on this host.",
             registry=self.registry,
         )
         self.refused_guests = Gauge(

@@ -130,7 +130,7 @@ class GuestPlacer:
         if was_refused and not entry.refusal:
             self._tell_place(entry, "Guest %s has CPUs now: it runs%s")
         elif entry.assignment != before and not entry.refusal:
-            self._tell_place(entry, "Guest %s%s")
+            self._tell_place(entry, "Guest %s runs%s")
 
     def _place_as(self, entry: CachedGuest, decision: CpuAssignment | PlacementRefusal | None) -> None:
         if isinstance(decision, PlacementRefusal):
@@ -347,7 +347,7 @@ class GuestPlacer:
                 LOG.warning,
                 EventKind.REFUSE,
                 entry.guest,
-                "Guest %s has no place: %s; it runs%s",
+                "Guest %s does not get the CPUs that it needs: %s; it runs%s",
                 reason,
                 place_words(entry),
             )
@@ -358,7 +358,11 @@ class GuestPlacer:
         before, entry.refusal = entry.refusal, reason
         if before != reason:
             self._recorder.record_done(
-                LOG.warning, EventKind.REFUSE, entry.guest, "Guest %s has no place: %s", reason
+                LOG.warning,
+                EventKind.REFUSE,
+                entry.guest,
+                "Guest %s does not get the CPUs that it needs: %s",
+                reason,
             )
 
     def _supply_and_request(self, entry: CachedGuest) -> tuple[CpuSupply, GuestRequest]:
@@ -390,7 +394,10 @@ class GuestPlacer:
             self._balanced = present
             return
         self._cache.assign_cpus(entry, move.assignment)
-        told, reason = "Guest %s is moved, gaining %.1f: it runs%s", self.place_reason(entry.allocation)
+        told, reason = (
+            "Guest %s is moved to better CPUs (gain %.1f): it now runs%s",
+            self.place_reason(entry.allocation),
+        )
         self._recorder.record_done(
             LOG.info, EventKind.MOVE, entry.guest, told, move.gain, place_words(entry), reason=reason
         )

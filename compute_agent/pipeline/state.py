@@ -293,7 +293,7 @@ def _load(path: Path) -> AgentState:
         parse,
         AgentState(),
         lambda aside, error: LOG.warning(
-            "The state file %s cannot be used; the agent starts without it, and it is %s now: %s",
+            "The state file %s cannot be used. The agent starts without it, and has renamed it to %s: %s",
             path,
             aside,
             error,

@@ -536,7 +536,7 @@ class GuestPipeline:
             if allocation != entry.allocation:
                 held_now = self.host_state.in_words(allocation)
                 self._recorder.record_done(
-                    LOG.info, EventKind.HOLD, entry.guest, "Guest %s holds %s now", held_now
+                    LOG.info, EventKind.HOLD, entry.guest, "The allocation of guest %s is now: %s", held_now
                 )
                 entry.allocation = allocation
                 self._lifecycle.classify_again(entry)
@@ -607,7 +607,7 @@ class GuestPipeline:
         if place is not None and not event.dry_run:
             self._cache.assign_cpus(entry, place)
             told, reason = (
-                "Guest %s is moved, as asked: it runs%s",
+                "Guest %s is moved, as an operator asked: it now runs%s",
                 self._placer.place_reason(entry.allocation),
             )
             self._recorder.record_done(

@@ -397,7 +397,11 @@ class HostReporter:
             self._client.create_trait(mark)
             self.reader.forget_names()
         if DISABLED in new - self.reader.known_names().traits:
-            LOG.error("Placement does not know the trait %s: new guests cannot be kept away", DISABLED)
+            LOG.error(
+                "Placement does not know the trait %s, so the agent cannot keep new guests away from this"
+                " host",
+                DISABLED,
+            )
             wanted -= {DISABLED}
             if wanted == root.traits:
                 return False
@@ -418,8 +422,8 @@ class HostReporter:
         taken = {uuid for uuid in self._owned if uuid in reported and is_novas_device(reported[uuid])}
         if taken:
             LOG.warning(
-                "nova-compute has taken over the providers of PCI devices, so they are no longer the"
-                " agent's: %s",
+                "nova-compute has taken over providers of PCI devices, so the agent no longer manages these"
+                " providers: %s",
                 ", ".join(sorted(full_name(reported[uuid].name, uuid) for uuid in taken)),
             )
             self._keep_owned({uuid: own for uuid, own in self._owned.items() if uuid not in taken})
@@ -521,7 +525,8 @@ class HostReporter:
         dropped = unknown_traits(tree, self.reader.known_names())
         if dropped - self._dropped:
             LOG.warning(
-                "Placement does not know these traits, they are left out: %s", " ".join(sorted(dropped))
+                "Placement does not know these traits, so the agent does not report them: %s",
+                " ".join(sorted(dropped)),
             )
         self._dropped = dropped
 
@@ -532,7 +537,7 @@ class HostReporter:
         found = tuple(adjustment_sentences(tree, reported, owned))
         for sentence in found:
             if sentence not in self.adjustments:
-                LOG.warning("A value was set through the API of Placement: %s", sentence)
+                LOG.warning("Another client has set a value in Placement: %s", sentence)
         self.adjustments = found
 
     def _keep_owned(self, owned: Ownership) -> None:

@@ -104,7 +104,8 @@ class LimitArbiter:
                     refused[event] = str(error)
                     if self._refused.get(event) != str(error):
                         LOG.warning(
-                            "Guest %s does not get its limit again, and the agent tries again: %s",
+                            "A limit of guest %s is not in force any more, and cannot be set yet; the agent"
+                            " tries again: %s",
                             guests[event.uuid],
                             error,
                         )

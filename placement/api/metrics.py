@@ -98,7 +98,7 @@ class ServiceMetrics:
         self._seconds = Histogram(
             # the name is a literal, because the reference of metrics is made from this source
             "placement_request_seconds",
-            "Time until the answer, in seconds.",
+            "Time from a request until its answer, in seconds.",
             ["operation"],
             buckets=_BUCKETS,
             registry=self._registry,

@@ -176,8 +176,8 @@ class ChangeProbe:
                 # is tried without it; the other values are sufficient
                 answer = self._asked_for(least)
                 LOG.warning(
-                    "the database server does not show its identity, so the service detects another server"
-                    " only by the change counters: %s",
+                    "the service cannot read the identity of the database server, so it detects a change to"
+                    " another server only by the change counters: %s",
                     error,
                 )
                 return answer

@@ -140,7 +140,7 @@ def _load(conf: cfg.ConfigOpts) -> policy.Enforcer:
     rules.use_conf = False
     for old_name, name in _old_names(rules):
         LOG.warning(
-            "Rule %s gets its value from its former name %s in the policy files: rename the rule there.",
+            "The policy files set the rule %s under its former name %s: rename the rule there.",
             name,
             old_name,
         )

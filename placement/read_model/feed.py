@@ -407,7 +407,7 @@ class ReadModel:
             )
         else:
             # the file may be newer than the model of the parent process
-            LOG.info("The model of the parent process is not used: %s", anew.reason)
+            LOG.info("The read model of the parent process is not used: %s", anew.reason)
 
     def _load_file(self, file: ModelFile) -> None:
         """Start with the model in the file; a comparison with the database follows."""

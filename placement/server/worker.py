@@ -291,7 +291,10 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             self._loop.register(connection.fd, 0)
         except OSError as error:  # the kernel has no memory to watch the connection
             self.log.warning(
-                "Closing the connection of %s, which the kernel cannot watch: %s", connection.client, error
+                "Closing the connection of the client %s, because the kernel cannot watch this connection:"
+                " %s",
+                connection.client,
+                error,
             )
             self._close(connection)
             return
@@ -334,8 +337,8 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             if connection.deadline < now and fd not in self._busy:
                 if connection.unsent_bytes:
                     self.log.warning(
-                        "Closing the connection of %s, which read too little of its answer in time: "
-                        "%d bytes are unsent.",
+                        "Closing the connection of the client %s, which reads its answer too slowly: %d bytes"
+                        " are unsent.",
                         connection.client,
                         connection.unsent_bytes,
                     )

@@ -318,7 +318,10 @@ def _lock_holds(
         if not may_lack_holds:
             raise refusal
         # each request first releases expired allocations, so a refusal here would stop the service
-        LOG.error("%s Until then, other consumers may get the room of windows.", refusal.detail)
+        LOG.error(
+            "%s Until then, other consumers can get the resources of the windows at this provider.",
+            refusal.detail,
+        )
         locked = LockedConsumers(
             {uuid: row for uuid, row in locked.consumers.items() if uuid not in others},
             [each for each in locked.holdings if each.consumer not in others],

@@ -290,7 +290,10 @@ class ProcessDriver(UndividedThreads):
             group.remove_empty()
         except OSError as error:
             LOG.error(
-                "Processes of %s are left in the group of guest %s: %s", source.folder, guest_uuid, error
+                "After a failed adoption, processes of the cgroup %s are left in the cgroup of guest %s: %s",
+                source.folder,
+                guest_uuid,
+                error,
             )
 
     def _undo_create(self, record: ProcessRecord, child: subprocess.Popen[bytes]) -> None:

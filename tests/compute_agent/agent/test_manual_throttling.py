@@ -185,7 +185,7 @@ class TestRestarts:
         host.may_leave.set()
         host.acting.evict_guest(build_guest(WEB))
         wait_for(lambda: host.left == [WEB])
-        assert "would not survive a crash" in caplog.text
+        assert "would forget the evictions in a crash" in caplog.text
 
     def test_damaged_notes_are_renamed(self, host, caplog):
         (host.folder / EVICTIONS_FILE).write_bytes(b"{")

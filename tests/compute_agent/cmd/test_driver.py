@@ -160,7 +160,7 @@ def test_domains_and_processes_are_managed_together_and_processes_without_libvir
         assert "Guests of driver process are managed" in status["driver_status"]
         assert status["driver_status"].endswith("start the service of driver libvirt again")
         assert (
-            "Guests of driver libvirt cannot be listed yet. Until they can be, 1 guests of the state file"
+            "Guests of driver libvirt cannot be listed yet. Until they can be listed, 1 guests of the state"
             in agent.log()
         )
         assert up() == [

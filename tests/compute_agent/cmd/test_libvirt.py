@@ -163,7 +163,7 @@ def test_a_guest_without_a_place_is_stopped_at_its_start_if_so_configured(config
     domain = libvirtd.run(uid, vcpus=1, persistent=True)
     agent.wait_for(lambda: not domain.isActive())
     agent.wait_for(lambda: agent.ask("guest", "list") == [])
-    assert "was stopped, as it has no place: the host has no shared CPUs" in agent.log()
+    assert "it does not get the CPUs that it needs: the host has no shared CPUs" in agent.log()
 
 
 def test_a_guest_that_starts_without_placement_is_kept_off_dedicated_cpus_until_it_answers(
@@ -219,7 +219,7 @@ def test_the_definition_is_looked_at_while_the_agent_runs(agent, domain, libvirt
     domain.pinVcpuFlags(0, (True, True), config)
     agent.wait_for(lambda: domain.vcpuPinInfo(config) == [(True, False)])
     agent.wait_for(lambda: drifts() > before)
-    assert "drifted: the definition has 1 other pins, such as for guest CPU 0" in agent.log()
+    assert "its settings: the definition has 1 other pins, such as for guest CPU 0" in agent.log()
     if not libvirtd.has_cgroups:
         return
 

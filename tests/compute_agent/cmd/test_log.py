@@ -11,10 +11,10 @@ def test_guests_and_providers_are_named_beside_their_uuids(agent, claim, client,
     assert f"Guest web-1 ({uid}) (pid " in agent.log()
     release_resources(client, uid)
     agent.reload()
-    agent.wait_for(lambda: f"Guest web-1 ({uid}) holds nothing now" in agent.log())
+    agent.wait_for(lambda: f"The allocation of guest web-1 ({uid}) is now: nothing" in agent.log())
     claim(uid, VCPU=1)
     agent.reload()
-    held = f"Guest web-1 ({uid}) holds 1 VCPU of testhost_NUMA_0 ({numa_node}) now"
+    held = f"The allocation of guest web-1 ({uid}) is now: 1 VCPU of testhost_NUMA_0 ({numa_node})"
     agent.wait_for(lambda: held in agent.log())
     agent.ask("guest", "stop", uid)
     agent.wait_for(lambda: f"Guest web-1 ({uid}) ended: signal 15 (SIGTERM)" in agent.log())

@@ -66,7 +66,7 @@ def test_a_guest_that_loses_its_allocation_gives_way_where_nothing_is_shared(age
     assert agent.status()["refused_guests"] == [uid]
     assert agent.status()["reasons"] == {uid: NO_PLACE}
     assert metric("compute_agent_refused_guests") == 1
-    assert f"has no place: {NO_PLACE}; it runs on CPUs that no guest holds, 0-1" in agent.log()
+    assert f"the CPUs that it needs: {NO_PLACE}; it runs on CPUs that no guest holds, 0-1" in agent.log()
 
     other = f"{uid[:-4]}0000"
     claim(other, PCPU=1)

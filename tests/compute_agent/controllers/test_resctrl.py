@@ -99,8 +99,8 @@ def test_changed_caches_of_classes_are_events_of_the_host(rig):
     rig.work()
     assert {(event.kind, event.outcome, event.guest) for event in rig.events} == {("cache", "done", "")}
     assert {event.text for event in rig.events} == {
-        "Guests of class LS, LSR share L3:1=fff0",
-        "Guests of class BE share L3:1=f0",
+        "Guests of class LS, LSR share these parts of caches and bandwidth: L3:1=fff0",
+        "Guests of class BE share these parts of caches and bandwidth: L3:1=f0",
     }
     rig.events.clear()
     rig.work()

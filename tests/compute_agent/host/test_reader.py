@@ -375,9 +375,9 @@ def test_a_mask_replaces_a_list_without_its_own_cpu(tmp_path: Path, caplog: pyte
     assert [(cache.id, cache.cpus) for cache in topology.l3_domains] == [(0, {0, 2}), (1, {1, 3})]
     assert [core.cpus for core in topology.cores] == [{0, 2}, {1, 3}]
     assert [package.cpus for package in topology.packages] == [{0, 2}, {1, 3}]
-    assert [message for message in caplog.messages if "do not list their own CPU" in message] == [
-        f"6 files of {tmp_path / CPU} do not list their own CPU, such as"
-        f" {CPU}/cpu0/topology/package_cpus_list: other files are used instead"
+    assert [message for message in caplog.messages if "that they belong to" in message] == [
+        f"6 files of {tmp_path / CPU}, such as {CPU}/cpu0/topology/package_cpus_list, do not list the CPU"
+        " that they belong to; the agent uses other files instead"
     ]
 
 

@@ -630,7 +630,7 @@ class TestOlderDatabase:
         host.claim(1000, generation=1)
         for _ in range(2):
             host.report()
-        assert caplog.text.count("may have an older copy of its database") == 1
+        assert caplog.text.count("has an older copy of its database") == 1
         host.go_on(1100)
         assert host.evictor.begun == []
         host.release()

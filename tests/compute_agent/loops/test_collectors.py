@@ -115,7 +115,7 @@ def test_unreported_amounts_are_withheld_and_reported_ones_offered_after_a_quart
     rig.minutes(25)
     assert rig.withheld() == {("_NUMA_0", LICENCE): 50, ("_NUMA_1", LICENCE): 50}
     (event,) = rig.events
-    assert event.text == "host_NUMA_0 offers 40 of 90 CUSTOM_LICENCE, before: 0"
+    assert event.text == "The provider host_NUMA_0 offers 40 of 90 CUSTOM_LICENCE (before: 0)"
     assert event.reason == "one reports 60.5, with a margin of 20"
     assert [row["amount"] for row in rig.loop.list_rows(TREE)] == [40.5, 40, 0.0, 0]
 

@@ -11,7 +11,7 @@ from compute_agent.loops import events
 from compute_agent.loops.events import EVENTS_THREAD, EventLog
 from tests.compute_agent.builders import has_thread
 
-PLACED = AgentEvent(1.0, EventKind.PLACE, "Guest a on shared CPUs 3")
+PLACED = AgentEvent(1.0, EventKind.PLACE, "Guest a runs on shared CPUs 3")
 
 
 class StoredEventLog:

@@ -121,7 +121,7 @@ def test_source_that_is_away_leaves_everything_as_it_is(host, caplog):
     # While the source has no value, limits neither change nor end, and the log has one line.
     assert (host.limits(), host.switches) == (limited, [False, True])
     assert [one.getMessage() for one in caplog.records if "[metric:heat]" in one.getMessage()] == [
-        "[metric:heat] has no value, so its watermarks neither set nor lift limits:"
+        "The metric of section [metric:heat] has no value, so its watermarks neither set nor lift limits:"
         " cat: 'broken' is no number"
     ]
     (text,) = host.sources.failure_texts

@@ -129,7 +129,7 @@ def broken(rig, cause):
 def test_a_broken_promise_lowers_the_offer_for_a_day(learnt):
     learnt.minutes(1, a=4.0)  # with the system 4.5, and 6 were promised
     event = next(each for each in learnt.events if each.kind == "break")
-    assert event.text == "host_NUMA_0_RECLAIMED could not keep its promise of 6 CPUs"
+    assert event.text == "The provider host_NUMA_0_RECLAIMED could not keep its promise of 6 CPUs"
     assert event.reason.startswith("owners used 4.5 of 8 CPUs; 2.5 CPUs less for a day")
     assert broken(learnt, "use") == 1
     learnt.minutes(30, a=1.0)
@@ -183,7 +183,7 @@ def test_stolen_time_is_withheld_reported_and_outlives_the_agent(rig):
     assert withheld(rig) == {"VCPU": 3}
     assert rig.wakes == 1
     assert [(each.kind, each.outcome) for each in rig.events] == [("stolen", "done")]
-    assert rig.events[0].text == "host_NUMA_0 withholds 3 of 8 CPUs, before: 0"
+    assert rig.events[0].text == "The provider host_NUMA_0 withholds 3 of 8 CPUs (before: 0)"
     assert (
         rig.terms().items()
         >= {

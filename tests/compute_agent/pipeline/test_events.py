@@ -40,11 +40,11 @@ def test_refusals_and_new_placements_after_changed_allocations_are_events(rig):
     assert [one[:2] for one in rig.told()] == [("start", "a"), ("refuse", "b")]
     rig.handle(AllocationsRead({"a": {"node1": {"PCPU": 2}}}, 2.0))
     assert rig.told() == [
-        ("hold", "a", "Guest a holds 2 PCPU of h_1 (node1) now"),
-        ("place", "a", "Guest a on dedicated CPUs 5-6"),
+        ("hold", "a", "The allocation of guest a is now: 2 PCPU of h_1 (node1)"),
+        ("place", "a", "Guest a runs on dedicated CPUs 5-6"),
     ]
     rig.handle(GuestStopped(guest))
-    assert rig.told() == [("leave", "a", "Guest a left")]
+    assert rig.told() == [("leave", "a", "Guest a has left this host")]
 
 
 def test_a_repair_of_a_foreign_change_is_an_event(rig):

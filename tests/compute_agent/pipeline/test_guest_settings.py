@@ -228,7 +228,7 @@ def test_a_file_that_cannot_be_used_is_put_aside_with_an_error(tmp_path, caplog,
     path.write_text(content)
     path.chmod(0o600)
     assert ManualSettings(path).guests == frozenset()
-    assert "The settings made by hand are lost" in caplog.text
+    assert "The settings that operators made by hand are lost" in caplog.text
     assert not path.exists()
     assert len(list(tmp_path.iterdir())) == 1
 

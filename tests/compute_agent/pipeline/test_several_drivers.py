@@ -150,7 +150,7 @@ class TestAnAgentThatStartsMeanwhile:
         with pytest.raises(GuestRefusedError, match="0 free dedicated CPUs"):
             host.run("q", (0, 1, 0))
         assert (
-            "Guests of driver domains cannot be listed yet. Until they can be, 1 guests of the state file"
+            "Guests of driver domains cannot be listed yet. Until they can be listed, 1 guests of the state"
             in caplog.text
         )
         assert "libvirtd is away. Guests of driver processes are managed" in caplog.text

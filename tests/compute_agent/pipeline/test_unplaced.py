@@ -65,8 +65,8 @@ class TestWithSharedCpus:
         assert rig.metric("refused_guests") == 1
         starts(rig, "another", (0, 1, 0))
         assert (
-            "Guest another has no place: h_0 has 0 free dedicated CPUs (none), but 1 are needed; it runs on"
-            " CPUs that no guest holds, 3,7"
+            "Guest another does not get the CPUs that it needs: h_0 has 0 free dedicated CPUs (none), but 1"
+            " are needed; it runs on CPUs that no guest holds, 3,7"
         ) in caplog.text
 
     def test_an_over_allocated_guest_gets_its_cpus_when_another_one_leaves(self, rig):
@@ -188,7 +188,7 @@ class TestRefusedToRun:
         assert rig.driver.running.keys() == {"paid"}
         assert [view.guest.uuid for view in rig.pipeline.guest_views()] == ["paid"]
         assert rig.metric("unplaced_guests_stopped_total") == 1
-        assert "Guest more was stopped, as it has no place: " in caplog.text
+        assert "Guest more was stopped, because it does not get the CPUs that it needs: " in caplog.text
 
     def test_a_running_guest_without_a_place_is_not_stopped(self, rig):
         rig.handle(AllocationsRead({"paid": {}}, 2.0))

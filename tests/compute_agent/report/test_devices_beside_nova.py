@@ -102,7 +102,7 @@ def test_a_device_that_nova_begins_to_report_is_left_to_it(host, caplog):
     host.nova.devices = {SECOND: "CUSTOM_GPU"}
     with caplog.at_level(logging.WARNING):
         assert len(host.report()) == 1
-    assert "nova-compute has taken over the providers of PCI devices" in caplog.text
+    assert "nova-compute has taken over providers of PCI devices" in caplog.text
     assert host.owners() == {FIRST: "agent", SECOND: "nova", THIRD: "agent"}
     # Without the device the agent must not delete Nova's provider.
     assert host.report(GPUS[:1]) == ()

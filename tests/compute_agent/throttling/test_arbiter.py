@@ -51,4 +51,4 @@ def test_drifted_limits_are_set_again(host, arbiter, caplog):
     for _ in range(3):
         arbiter.replace_limits("a", {"guest": {QUOTA: 2.0}})
         arbiter.repair_limits(host.pipeline.guest_views())
-    assert caplog.text.count("does not get its limit again") == 1
+    assert caplog.text.count("cannot be set yet; the agent tries again") == 1

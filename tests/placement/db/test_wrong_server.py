@@ -110,7 +110,7 @@ def test_a_server_without_an_identity_is_asked_for_the_rest(
         after = database.position()
         assert after.total > before.total
         assert after.history == before.history
-        told = [record for record in caplog.records if "does not show its identity" in record.message]
+        told = [record for record in caplog.records if "cannot read the identity of" in record.message]
         assert len(told) == 1
         database.close()
 

@@ -237,7 +237,7 @@ def test_a_rule_under_its_former_name_counts_and_the_log_says_so(conf, tmp_path,
     enforcer = PolicyEnforcer(conf)
     assert allowed(enforcer, name, roles=["auditor"])
     assert not allowed(enforcer, name, roles=["admin"])
-    assert f"Rule {name} gets its value from its former name {old_name} in the policy files" in caplog.text
+    assert f"The policy files set the rule {name} under its former name {old_name}" in caplog.text
 
 
 def test_a_rule_under_both_names_goes_by_its_own(conf, tmp_path, caplog):
