@@ -299,7 +299,7 @@ def test_a_worker_reads_a_newer_file_if_the_model_of_its_parent_is_of_no_use(
         whole_readings.clear()
         model = start()
     assert not whole_readings
-    assert "The model of the parent process is not used: the database has a new epoch" in caplog.text
+    assert "The read model of the parent process is not used: the database has a new epoch" in caplog.text
     assert Path(file.path).exists()
     assert (agrees(model, database_url), model.reread) == (True, 0)
 
