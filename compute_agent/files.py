@@ -174,8 +174,8 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
 def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Replace the content of ``path`` durably: temporary file, fsync, rename, fsync of the folder.
 
-    :raises OSError: for example, the disk is full. The old file is then unchanged, and no temporary file
-        remains.
+    :raises OSError: for example, the disk is full. No temporary file remains. The old file is unchanged,
+        unless only the last fsync, that of the folder, has failed.
     """
     # The temporary file is in the same folder, because a rename is atomic only within one file system.
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -158,7 +158,7 @@ def refuse_if_released(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseOptions:
-    """The settings to undo in addition to limits, cache ways and the traits that keep new guests away.
+    """The settings that a release undoes only on request; it always undoes all other settings of the agent.
 
     :ivar pins: whether CPU pins, memory binding, memory limits and weights of guests are undone.
     :ivar provider: whether the providers of this host are deleted from Placement.

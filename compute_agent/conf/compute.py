@@ -174,7 +174,8 @@ COMPUTE_OPTS: Final = [
         "report_positions",
         default=False,
         help="Whether the agent reports the CPUs and cache ways of guests, and the thresholds of watermarks,"
-        " to Placement. The reports are attributes of the agent's first provider, and the console draws them."
+        " to Placement. The reports are attributes of the agent's first provider (mostly the root provider)."
+        " The console draws them."
         " Each start or end of a guest then causes one more write to Placement. The attributes do not change"
         " which hosts Placement chooses.",
     ),

@@ -260,7 +260,7 @@ class GuestPlacer:
                     stray_warning(guest.uuid, stray, guest.name),
                 )
             elif entry.stray and not stray:
-                LOG.info("Guest %s no longer holds CPUs outside the current CPU sets", guest)
+                LOG.info("The CPUs of guest %s no longer count as outside of the current CPU sets", guest)
             entry.stray = stray
 
     def _cpus_in_reach(self, entry: CachedGuest) -> CpuSet | None:

@@ -185,8 +185,8 @@ def remember_written(
 ) -> Written:
     """The written values to remember after Placement has shown the inventories ``shown``.
 
-    If Placement shows the agent's value of a field, only this value is remembered. Otherwise all remembered
-    values of the field stay, because an earlier request without an answer can still take effect.
+    If Placement shows the value of ``settled`` for a field, only this value is remembered. Otherwise all
+    remembered values of the field stay, because an earlier request without an answer can still take effect.
 
     :param claimed: the values remembered so far.
     """

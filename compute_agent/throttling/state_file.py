@@ -271,11 +271,11 @@ def _load_state(path: Path, now: float) -> ThrottlingState:
         lambda content: parse_state(content, now),
         ThrottlingState(),
         lambda aside, error: LOG.warning(
-            "The state of throttling in %s cannot be used and starts empty; the agent has renamed the file"
-            " to %s: %s",
+            "The state of throttling in %s cannot be used and starts empty: %s; the agent has renamed the"
+            " file to %s",
             path,
-            aside,
             error,
+            aside,
         ),
     )
 

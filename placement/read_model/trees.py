@@ -61,7 +61,8 @@ def arrange_tree(
 ) -> TreeLayout:
     """Return the layout of a tree for these classes; with ``whole``, it contains all providers.
 
-    :param lineages: for each position, the positions of its ancestors, as in :attr:`TreeFrame.lineages`.
+    :param lineages: for each position, this position and those of the ancestors, the root last, as in
+        :attr:`TreeFrame.lineages`.
     :param having: for each resource class, the positions and slots that have it, as in
         :attr:`TreeFrame.having`.
     """

@@ -66,9 +66,10 @@ class ProviderNodeView:
 class HostPage:
     """A provider with all providers below it.
 
-    ``above`` has the ancestors of the provider, the root first. ``amounts`` has the sums for each resource
-    class. ``sharing`` has the providers outside the tree that share resources with the host. For a very large
-    tree, ``node`` has only the providers of the shown ``part`` and their ancestors.
+    ``above`` has the ancestors of the provider, the root first. ``amounts`` has, for each resource class, the
+    capacity and the usage of the provider and all providers below it, added up. ``sharing`` has the providers
+    outside the tree that share resources with the host. For a very large tree, ``node`` has only the
+    providers of the shown ``part`` and their ancestors.
     """
 
     node: ProviderNodeView

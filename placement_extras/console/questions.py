@@ -122,7 +122,7 @@ def condition_words(clause: Mapping[str, Any]) -> str:
 def selective_steps(steps: Iterable[Mapping[str, Any]], hosts: int) -> list[tuple[str, int]]:
     """Return the conditions that exclude hosts, each with the number of hosts that are left after it.
 
-    The list ends with the condition that leaves no host.
+    If a condition leaves no host, the list ends with this condition.
 
     :param hosts: the number of hosts before the first condition.
     """

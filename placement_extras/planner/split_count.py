@@ -245,7 +245,7 @@ class _CoupledCount:
     asked: Mapping[str, int]
 
     def fit_bounds(self, among: Collection[int] | None = None, without: int | None = None) -> FitBounds:
-        """Return how many guests fit on some of the hosts.
+        """Return bounds for the number of guests that fit on these hosts.
 
         :param among: the roots of these hosts; None for all hosts.
         :param without: the root of a host that has failed, or None.

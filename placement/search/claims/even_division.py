@@ -74,7 +74,7 @@ def even_divisions(
 def exact_division(amount: int, zones: Sequence[Sequence[ZoneRoom]], budget: SearchBudget) -> Division | None:
     """Return the most even division over all given zones (least sum of squares); its parts can differ widely.
 
-    :returns: The result is None if the zones together cannot give that amount.
+    :returns: None if the amount is no sum of one part of each zone, for example because of step sizes.
     """
     values = []
     for rooms in zones:

@@ -331,7 +331,7 @@ class TestSetsThatMovedUnderAGuest:
         with caplog.at_level("INFO"):
             rig.handle(HostStateChanged(HOST_STATE))
         assert find_view(rig.pipeline, "a").stray == ""
-        assert "Guest a no longer holds CPUs outside the current CPU sets" in caplog.text
+        assert "The CPUs of guest a no longer count as outside of the current CPU sets" in caplog.text
 
     def test_a_guest_with_all_cpus_offline_runs_on_those_that_no_guest_holds(self, rig):
         rig.run("b", (1, 1, 0))
