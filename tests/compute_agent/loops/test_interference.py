@@ -264,7 +264,7 @@ def test_missing_hardware_counters_are_logged_with_a_remedy(host, caplog):
     host.boot()
     host.seconds(60)
     (told,) = [line for line in caplog.messages if "cpi" in line]
-    assert told.endswith("which needs hardware counters, and CAP_PERFMON; this host has none")
+    assert told.endswith("The signal needs hardware counters, and CAP_PERFMON; this host has none")
 
 
 class Caches:

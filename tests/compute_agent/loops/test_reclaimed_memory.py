@@ -91,7 +91,7 @@ def test_unused_memory_is_offered_and_reported(rig):
     assert 5900 / 1.1 <= most - rig.inventory().reserved <= 5900
     assert rig.inventory(RECLAIMED_VCPU).reserved == 8  # of which nothing was learnt
     (event,) = [one for one in rig.events if one.kind == "offer"][-1:]
-    assert "of 8000 MiB, before" in event.text
+    assert "of 8000 MiB (before: " in event.text
     assert rig.terms()["others may use"] == pytest.approx(2100, abs=1)
     assert {row["unit"] for row in rig.loop.list_rows()} == {"CPUs", "MiB"}
 

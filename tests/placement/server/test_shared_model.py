@@ -37,6 +37,8 @@ def database() -> Iterator[str]:
 def serving(url: str, folder: Path, file: Path) -> Iterator[RunningService]:
     options = f"[placement]\nmodel_file = {file}"
     with service(url, folder, WORKERS, database_options=options) as running:
+        # the first worker can answer before the last one has started
+        wait_for(lambda: len(running.workers()) == WORKERS, "all workers have started")
         yield running
 
 
