@@ -86,10 +86,9 @@ class LineFormatter(ContextFormatter):
         if context:
             of_caller = context.get_logging_values()
             values.update(of_caller)
+            values["user_identity"] = self._identity_format % _DashedValues(of_caller)
         for name in _EMPTY_VALUES:
             values.setdefault(name, "")
-        if context:
-            values["user_identity"] = self._identity_format % _DashedValues(of_caller)
         values["message"] = record.getMessage()
         values["asctime"] = self._time_of(record)
         line: str = (self._request_format if values.get("request_id") else self._default_format) % values

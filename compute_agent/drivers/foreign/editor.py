@@ -272,16 +272,15 @@ class ValueEditor(abc.ABC):
 
         :raises DriverError: these values cannot be restored.
         """
-        record = self.record_of(guest)
-        for other in self._records.all_records():
-            if other.guest_uuid == guest.uuid and other is not record:
-                try:
-                    self._settle_record(other)
-                except DriverError as error:
-                    raise DriverError(
-                        f"guest {guest} cannot be changed until the former limits of {other.name}, which had"
-                        f" its uuid, are restored: {error}"
-                    ) from error
+        record, former = self.record_of(guest), self._records.find_record(guest.uuid)
+        if former is not None and former is not record:
+            try:
+                self._settle_record(former)
+            except DriverError as error:
+                raise DriverError(
+                    f"guest {guest} cannot be changed until the former limits of {former.name}, which had"
+                    f" its uuid, are restored: {error}"
+                ) from error
         return record
 
     def _settle_record(self, record: ValueRecord) -> None:

@@ -82,11 +82,15 @@ class ValueRecords:
 
     def record_of(self, guest_uuid: str, name: str, run: str = "") -> ValueRecord:
         """The record of a guest in this run; an empty record if the agent has changed nothing."""
-        found = self._records.get(guest_uuid)
+        found = self.find_record(guest_uuid)
         # A container can get another name during its run, so the name counts only if there is no run.
         if found is None or found.run != run or (not run and found.name != name):
             return ValueRecord(guest_uuid, name, run)
         return found
+
+    def find_record(self, guest_uuid: str) -> ValueRecord | None:
+        """The record of a uuid, perhaps of another subject or run; None if the agent has changed nothing."""
+        return self._records.get(guest_uuid)
 
     def uuid_of_run(self, run: str) -> str:
         """The uuid of the guest that the agent has changed in this run; empty if there is no such guest."""

@@ -49,7 +49,6 @@ from placement.search.claims.joint_windows import place_jointly
 from placement.search.claims.longest_stay import StaySpan, place_longest, prolong_stay
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal, reservation_refusal
-from placement.search.claims.timetable import TimedView
 from placement.search.claims.window_moves import MovedPlaces, place_by_moves
 from placement.search.claims.window_preemptions import place_preempting
 from placement.store import allocations, claim_commit, consumers, due_changes, expiries, reservations
@@ -97,10 +96,6 @@ class ClaimService:
         # attempt does not count as a retry
         for attempt in range(0 if at_once else 1, self._context.retries + 2):
             placed = self._place_at_once(wanted, end - thread_time()) if at_once else None
-            if at_once and placed is None:
-                # the generation is checked before the next search, because a wrong generation explains a
-                # refusal better than the search does
-                self._check_generations(wanted)
             at_once = False
             moved: MovedPlaces | None = None
             if placed is None:
@@ -223,35 +218,34 @@ class ClaimService:
 
     def _place_at_once(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:
         """Return choices from a recent snapshot; if None, the current state may still have some."""
-        # reading a recent view mostly sends no query; if it is outdated, the transaction refuses the choice
-        try:
-            if wanted[0].window is not None:
-                with self._context.timetable.recent_view(RECENT) as timed:
-                    return None if timed is None else self._place_timed(timed, wanted, seconds / 4) or None
-            with self._context.model.recent_view(RECENT) as view:
-                check_claim_names(view, wanted)
-                # the members of groups are an empty dict, because _take_any_place() excludes claims of
-                # groups
-                placed = self._place_in(view, view.snapshot, {}, wanted, seconds)
-        except InvalidRequest:
-            # a name that the recent snapshot lacks may exist in the current state
-            return None
-        return None if isinstance(placed, UnplacedClaim) else placed
+        if wanted[0].window is not None:
+            # a search with the current amounts can follow, and needs most of the time
+            return self._place_timed(wanted, seconds / 4)
+        # reading a recent view mostly sends no query; if it is outdated, the transaction refuses the choice.
+        # A name that the recent snapshot lacks may exist in the current state
+        with suppress(InvalidRequest), self._context.model.recent_view(RECENT) as view:
+            check_claim_names(view, wanted)
+            # the members of groups are an empty dict, because _take_any_place() excludes claims of groups
+            placed = self._place_in(view, view.snapshot, {}, wanted, seconds)
+            if not isinstance(placed, UnplacedClaim):
+                return placed
+        # the generation is checked before the next search, because a wrong generation explains a refusal
+        # better than the search does
+        self._check_generations(wanted)
+        return None
 
-    def _place_timed(
-        self, timed: TimedView, wanted: Sequence[WantedClaim], seconds: float
-    ) -> list[PlacedClaim]:
-        """Return the place of a claim with an end time on any host; empty if it is not certain.
-
-        :param seconds: a part of the time for all searches, so that a search with the current amounts can
-            follow.
-        """
-        check_claim_names(timed.view, wanted)
-        span = StaySpan.from_wanted(wanted[0], timed.view.clock)
-        # the end of a claim is not checked again, and the clock of the view is late
-        if span is None or span.min_end <= timed.view.clock + RECENT:
-            return []
-        return self._place_in_window(timed.view, timed.view.snapshot, timed.skylines, wanted, span, seconds)
+    def _place_timed(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:
+        """Return the place of a claim with an end time by the amounts in memory; None if it is uncertain."""
+        with suppress(InvalidRequest), self._context.timetable.recent_view(RECENT) as timed:
+            if timed is None:
+                return None
+            check_claim_names(timed.view, wanted)
+            span = StaySpan.from_wanted(wanted[0], timed.view.clock)
+            # no later step checks the end of a claim, and the clock of the view is late
+            if span is not None and span.min_end > timed.view.clock + RECENT:
+                snapshot, skylines = timed.view.snapshot, timed.skylines
+                return self._place_in_window(timed.view, snapshot, skylines, wanted, span, seconds) or None
+        return None
 
     def _place_now(
         self, wanted: Sequence[WantedClaim], seconds: float, reservation: str | None
