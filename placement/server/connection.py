@@ -3,6 +3,7 @@
 A connection buffers each request until the whole request has arrived, and each answer until it is sent.
 """
 
+import select
 import socket
 import time
 from collections import deque
@@ -37,6 +38,7 @@ _RENEWED_AFTER: Final = 1024 * 1024
 """A client gets a new deadline after each time that it has read this number of bytes of an answer."""
 _MAX_AT_ONCE: Final = 256 * 1024
 """The maximum number of bytes that one system call reads or sends."""
+_POLLED: Final = select.POLLIN | select.POLLOUT
 _HTTP_1_1: Final = (1, 1)
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -46,7 +48,7 @@ class TooLarge(Exception):
 
 
 class ClientConnection:
-    """A connection, which belongs either to the event loop or to the thread that answers its request.
+    """A connection, which only the thread that has taken it uses.
 
     gunicorn uses this object instead of the socket. The object keeps the bytes that gunicorn sends until
     :meth:`flush`.
@@ -81,6 +83,10 @@ class ClientConnection:
         self._has_asked = False
         #: the number of this connection's bytes in the worker's current total
         self.counted = 0
+        #: whether a thread has taken the connection
+        self.is_taken = False
+        #: the events for which the connection waits while it is not taken
+        self.awaited = 0
 
     def fileno(self) -> int:
         """Return the file descriptor, like the method of a socket."""
@@ -127,6 +133,19 @@ class ClientConnection:
             self.deadline = time.monotonic() + HEADERS_TIMEOUT
         self._received += data
         return bool(data)
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether the events have occurred for which the connection waits."""
+        poll = select.poll()
+        poll.register(self.sock, self.awaited & _POLLED)
+        return bool(poll.poll(0))
+
+    def has_arrivals(self) -> bool:
+        """Read bytes; return whether a part of the next request has arrived."""
+        with suppress(OSError):
+            return self.receive() and not self.is_idle
+        return False
 
     def is_complete(self) -> bool:
         """Return whether a whole request has arrived.
@@ -207,7 +226,8 @@ class ClientConnection:
             self._expect_request()
 
     def _expect_request(self) -> None:
-        self.deadline = time.monotonic() + (HEADERS_TIMEOUT if self._received else IDLE_TIMEOUT)
+        # if the next request is in the buffer, its answer may have to wait until the client has read this one
+        self.deadline = time.monotonic() + (ANSWER_TIMEOUT if self._received else IDLE_TIMEOUT)
 
     def send(self, data: bytes) -> int:
         """Ignore gunicorn's interim answer ("100 Continue"), because the whole body has arrived already."""

@@ -1,10 +1,9 @@
 """Has the worker process of the bundled web server, which slow clients cannot keep busy.
 
-One event loop reads from all connections and writes to them, and it never waits for a client. A thread gets a
-request only after the whole request has arrived. If the client does not read the whole answer at once, the
-loop sends the rest of the answer. So silent, idle and slow connections occupy no thread, and each of them has
-a deadline. If a worker has too many connections, it closes a connection that waits for its client
-(:class:`IdleConnections`).
+A thread answers a request only after the whole request has arrived, and never waits for a client. If the
+client does not read the whole answer at once, some thread sends the rest later. So silent, idle and slow
+connections occupy no thread, and each of them has a deadline. If a worker has too many connections, it closes
+a connection that waits for its client (:class:`~placement.server.client_poll.IdleConnections`).
 """
 
 from __future__ import annotations
@@ -13,15 +12,12 @@ import gc
 import io
 import logging
 import os
-import queue
 import resource
 import select
-import socket
 import sys
 import threading
 import time
 from abc import abstractmethod
-from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Final
@@ -33,6 +29,7 @@ from gunicorn.workers.base import Worker
 
 from placement.api.call import ABANDONED
 from placement.server.arbiter import ServerArbiter
+from placement.server.client_poll import READABLE, WRITABLE, ClientPoll
 from placement.server.connection import ClientConnection, TooLarge
 from placement.server.plain_http import PlainRequest, PlainResponse, make_environ
 
@@ -93,41 +90,6 @@ class _ServerLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no t
         self.error_log.propagate = True
 
 
-class IdleConnections:
-    """The file descriptors of waiting connections, ordered by the time when their current state began.
-
-    A connection at rest has no unfinished request, so its client can connect again without a loss. All other
-    waiting connections wait for a request or its rest, or for a client that reads an answer slowly. Normally
-    a connection at rest is closed first, because the other clients are in the middle of a request, or will
-    soon send a request. But a client can open any number of connections without a request. So if more than
-    half of the maximum number of connections are not at rest, a connection that is not at rest is closed
-    first.
-
-    :param most: the maximum number of connections.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._share = most // 2
-        self._at_rest: OrderedDict[int, None] = OrderedDict()
-        self._owing: OrderedDict[int, None] = OrderedDict()
-
-    def put(self, fd: int, *, at_rest: bool) -> None:
-        """Add a waiting connection, or change its state."""
-        now, before = (self._at_rest, self._owing) if at_rest else (self._owing, self._at_rest)
-        before.pop(fd, None)
-        now.setdefault(fd)
-
-    def discard(self, fd: int) -> None:
-        """Remove a connection that no longer waits."""
-        self._at_rest.pop(fd, None)
-        self._owing.pop(fd, None)
-
-    def first_to_close(self) -> int | None:
-        """Return the file descriptor of the connection to close first; None if no connection waits."""
-        owing_end = len(self._owing) > self._share or not self._at_rest
-        return next(iter(self._owing if owing_end else self._at_rest), None)
-
-
 _MAX_HELD: Final = 256 * 1024 * 1024
 """If the buffers of all clients have more than this number of bytes, the worker refuses larger requests."""
 _ALWAYS_HELD: Final = 64 * 1024
@@ -143,137 +105,131 @@ answer has ``Connection: close``. In all cases, a stopping worker ends before ``
 """
 _TICK: Final = 1.0
 """The number of seconds between two checks of deadlines."""
+_LAST_TICK: Final = 0.1
+"""The number of seconds between two checks while the worker stops. It ends soon after its last answer."""
 
 
 class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
-    """A worker process of gunicorn, with an event loop for all connections and threads for requests."""
+    """A worker process of gunicorn whose threads wait together for events of all connections.
+
+    The thread that gets an event reads, answers and sends until it would have to wait for the client. So no
+    thread hands a request over to another thread.
+    """
 
     alive: bool
 
     def init_process(self) -> None:
         """Set up the worker after the fork. gunicorn calls this method."""
-        self._loop = select.epoll()
-        self._connections: dict[int, ClientConnection] = {}
-        self._busy: set[int] = set()
-        self._returned: deque[ClientConnection] = deque()
-        self._ready: queue.SimpleQueue[ClientConnection] = queue.SimpleQueue()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._stop_began = 0.0
         # the limit of open files is raised to the maximum, because each connection needs a file descriptor
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        self._most = min(self.cfg.worker_connections, max(16, most - _RESERVED_FILES))
-        self._waiting = IdleConnections(self._most)
-        self._held = 0  # total bytes of all connections, as last counted
+        connections = min(self.cfg.worker_connections, max(16, most - _RESERVED_FILES))
+        self._clients = ClientPoll(self.cfg, connections)
+        self._stop_began = 0.0
         super().init_process()
 
     def run(self) -> None:
         """Serve requests until the worker has to stop. gunicorn calls this method."""
-        listeners = {each.fileno(): each for each in self.sockets}
-        # a listening socket must not block, because several workers share the socket, and only one of the
-        # workers gets a new connection
         for each in self.sockets:
-            each.setblocking(False)
-        for fd in (*listeners, self._wake, self.PIPE[0]):
-            self._loop.register(fd, select.EPOLLIN)
+            self._clients.add_listener(each)
         for _ in range(self.cfg.threads):
-            threading.Thread(target=self._answer_all, daemon=True).start()
-        next_tick = 0.0
-        while self.alive or self._is_stopping(listeners):
+            threading.Thread(target=self._serve_clients, daemon=True).start()
+        signals = select.poll()
+        signals.register(self.PIPE[0], select.POLLIN)
+        while self.alive or self._is_stopping():
             # a stopping worker waits for less time, because it ends as soon as its last request is answered
-            for fd, _ in self._loop.poll(_TICK if self.alive else 0.1):
-                if fd in listeners:
-                    self._accept_client(listeners[fd])
-                elif fd == self._wake:
-                    os.eventfd_read(self._wake)
-                elif fd == self.PIPE[0]:
-                    os.read(fd, 4096)
-                elif fd in self._connections and fd not in self._busy:
-                    self._go_on(self._connections[fd])
-            while self._returned:
-                self._take_back(self._returned.popleft())
-            if time.monotonic() >= next_tick:
-                next_tick = time.monotonic() + _TICK
-                self.notify()
-                self._close_expired()
-                if self.ppid != os.getppid():
-                    self.log.info("The parent process has ended, so this worker stops: %s", self)
-                    self.alive = False
+            if signals.poll(1000 * (_TICK if self.alive else _LAST_TICK)):
+                os.read(self.PIPE[0], 4096)
+            self.notify()
+            self._close_expired()
+            self._clients.watch_listeners()
+            if self.alive and self.ppid != os.getppid():
+                self.log.info("The parent process has ended, so this worker stops: %s", self)
+                self.alive = False
 
-    def _is_stopping(self, listeners: dict[int, Any]) -> bool:
+    def _is_stopping(self) -> bool:
         """Stop listening; return whether connections remain, and the worker still has time for them."""
         if not self._stop_began:
             self._stop_began = time.monotonic()
-            for fd, listener in listeners.items():
-                # the kernel would reset those connections that it has accepted, but that no worker has taken
-                while self._accept_client(listener):
-                    pass
-                self._loop.unregister(fd)
+            self._accept_last_clients()
+            self._clients.remove_listeners()
             for each in self.sockets:
                 each.close()
-            listeners.clear()
         unused_since = time.monotonic() - _LAST_REQUEST_TIMEOUT
-        for each in list(self._connections.values()):
-            if each.fd not in self._busy and each.is_idle and each.last_used < unused_since:
-                self._go_on(each)  # perhaps a request has arrived since the last poll
-                if each.fd not in self._busy and each.is_idle:
-                    self._close(each)
+        for each in self._clients.take_all(lambda one: one.is_idle and one.last_used < unused_since):
+            # perhaps a request has arrived, and no thread has got its event yet
+            self._clients.give_back(each, WRITABLE if each.has_arrivals() else None)
         # the worker ends one second before the time at which gunicorn would kill it
-        return bool(self._connections) and time.monotonic() - self._stop_began < self.cfg.graceful_timeout - 1
+        return not self._clients.is_empty and (
+            time.monotonic() - self._stop_began < self.cfg.graceful_timeout - 1
+        )
 
-    def _accept_client(self, listener: Any) -> bool:
-        """Accept a connection; return False if no client waits for a connection."""
-        try:
-            sock, peer = listener.accept()
-        except OSError:  # another worker has taken the connection, or the client has left
-            return False
-        if len(self._connections) >= self._most:
-            first = self._waiting.first_to_close()
-            if first is None:
-                sock.close()
-                return True
-            self._close(self._connections[first])
-        if sock.family != socket.AF_UNIX:
-            # without this option, the last piece of an answer would wait for an acknowledgement by the client
-            # (Nagle's algorithm)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = ClientConnection(self.cfg, sock, peer, listener.getsockname())
-        self._connections[connection.fd] = connection
-        self._loop.register(connection.fd, select.EPOLLIN)
-        self._go_on(connection)
-        return True
+    def _accept_last_clients(self) -> None:
+        # the kernel would reset those connections that it has accepted, but that no worker has taken
+        self._clients.accept_all()
 
-    def _go_on(self, connection: ClientConnection) -> None:
-        """Send all unsent bytes; then read, and put the request into the queue if it is complete."""
-        try:
-            if not connection.flush():
-                self._watch_connection(connection, select.EPOLLOUT)
-                return
-            if connection.closing or not connection.receive():
-                self._close(connection)
-                return
-            self._dispatch_request(connection)
-        except OSError:
-            self._close(connection)
-
-    def _dispatch_request(self, connection: ClientConnection) -> None:
-        try:
-            complete = connection.is_complete()
-            self._count_held(connection)
-            if connection.held_bytes > _ALWAYS_HELD and self._held > _MAX_HELD:
-                raise TooLarge(
-                    503, "Service Unavailable", "Clients are sending too much at once. Please try again."
+    def _close_expired(self) -> None:
+        now = time.monotonic()
+        for each in self._clients.take_all(lambda one: one.deadline < now):
+            # the client is not late if its connection waits for a thread
+            if each.is_ready:
+                self._clients.give_back(each, each.awaited)
+                continue
+            if each.unsent_bytes:
+                self.log.warning(
+                    "Closing the connection of the client %s, which reads its answer too slowly: %d bytes are"
+                    " unsent.",
+                    each.client,
+                    each.unsent_bytes,
                 )
-            if not complete:
-                self._watch_connection(connection, select.EPOLLIN)
-                return
-            # the connection is unregistered, because it belongs to a thread until the answer, and because
-            # epoll reports a lost connection even if no events are requested
-            self._loop.unregister(connection.fd)
-            self._waiting.discard(connection.fd)
-            self._busy.add(connection.fd)
-            self._ready.put(connection)
-            return
+            self._clients.give_back(each, None)
+
+    def _serve_clients(self) -> None:
+        """Handle events until the worker ends. Each thread of the worker runs this method."""
+        try:
+            while True:
+                connection = self._clients.take_next()
+                if connection is not None:
+                    self._clients.give_back(connection, self._handle_event(connection))
+        except BaseException:
+            self.log.exception("The worker %s stops, because one of its threads has failed", self)
+            self.alive = False
+
+    def _handle_event(self, connection: ClientConnection) -> int | None:
+        """Continue with a connection, and return the next events; None if the connection has to be closed."""
+        try:
+            return self._go_on(connection)
+        except OSError:
+            pass  # the connection is lost
+        except Exception:
+            self.log.exception("Closing the connection of the client %s", connection.client)
+        return None
+
+    def _go_on(self, connection: ClientConnection) -> int | None:
+        """Send and read what the client lets through, and answer at most one request.
+
+        Return the events for which the connection has to wait; None if it has to be closed.
+        """
+        if not connection.flush():
+            return WRITABLE
+        if connection.closing:
+            return None
+        close = True
+        try:
+            # the next request can be in the buffer already, because a client can send several requests at once
+            if not connection.is_complete():
+                if not connection.receive():
+                    return None
+                complete = connection.is_complete()
+                if self._clients.count_held(connection) > _MAX_HELD and connection.held_bytes > _ALWAYS_HELD:
+                    raise TooLarge(
+                        503, "Service Unavailable", "Clients are sending too much at once. Please try again."
+                    )
+                if not complete:
+                    # the client can wait for "100 Continue"
+                    return WRITABLE if connection.unsent_bytes else READABLE
+            if not self._clients.begin_answer(connection):
+                return None
         except TooLarge as error:
             self.log.warning("Refused a request from %s: %d %s. %s", connection.client, *error.args)
             util.write_error(connection, *error.args)
@@ -281,87 +237,24 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             raise
         except Exception as error:  # the request is not HTTP, so gunicorn answers with an error
             self.handle_error(None, connection, connection.peer or ("", -1), error)
-        connection.end_request(close=True)
-        self._follow_up(connection)
-
-    def _take_back(self, connection: ClientConnection) -> None:
-        """Take back a connection from the thread that has answered its request."""
-        self._busy.discard(connection.fd)
-        try:
-            self._loop.register(connection.fd, 0)
-        except OSError as error:  # the kernel has no memory to watch the connection
-            self.log.warning(
-                "Closing the connection of the client %s, because the kernel cannot watch this connection:"
-                " %s",
-                connection.client,
-                error,
-            )
-            self._close(connection)
-            return
-        self._follow_up(connection)
-
-    def _follow_up(self, connection: ClientConnection) -> None:
-        """Send the answer; after its last byte, continue with the next request of the connection."""
-        try:
-            if not connection.flush():
-                self._watch_connection(connection, select.EPOLLOUT)
-            elif connection.closing:
-                self._close(connection)
-            else:
-                self._dispatch_request(connection)
-        except OSError:
-            self._close(connection)
-
-    def _watch_connection(self, connection: ClientConnection, events: int) -> None:
-        self._count_held(connection)
-        self._waiting.put(connection.fd, at_rest=connection.is_at_rest)
-        self._loop.modify(connection.fd, events)
-
-    def _count_held(self, connection: ClientConnection) -> None:
-        """Add the change of this connection's buffers to the total, because a new sum would take longer."""
-        held = connection.held_bytes
-        self._held += held - connection.counted
-        connection.counted = held
-
-    def _close(self, connection: ClientConnection) -> None:
-        if self._connections.pop(connection.fd, None) is not None:
-            self._waiting.discard(connection.fd)
-            self._held -= connection.counted
-            with suppress(OSError):  # perhaps the connection is not registered
-                self._loop.unregister(connection.fd)
-            connection.close()
-
-    def _close_expired(self) -> None:
-        now = time.monotonic()
-        for fd, connection in list(self._connections.items()):
-            if connection.deadline < now and fd not in self._busy:
-                if connection.unsent_bytes:
-                    self.log.warning(
-                        "Closing the connection of the client %s, which reads its answer too slowly: %d bytes"
-                        " are unsent.",
-                        connection.client,
-                        connection.unsent_bytes,
-                    )
-                self._close(connection)
-
-    def _answer_all(self) -> None:
-        """Answer requests until the worker ends. Each thread of the worker runs this method."""
-        while True:
-            connection = self._ready.get()
-            close = True
-            try:
-                close = self._answer_request(connection)
-            except Exception as error:  # each error is logged, and the client gets an answer
-                with suppress(OSError):
-                    self.handle_error(connection.request, connection, connection.peer or ("", -1), error)
-            connection.end_request(close=close)
-            self._returned.append(connection)
-            # the event loop waits in epoll, and an entry in the queue of returned connections does not wake
-            # the loop
-            os.eventfd_write(self._wake, 1)
+        else:
+            close = self._answer_request(connection)
+        connection.end_request(close=close)
+        if connection.flush() and close:
+            return None
+        # bytes that remain are a part of this answer, or of the next request
+        return WRITABLE if connection.held_bytes else READABLE
 
     def _answer_request(self, connection: ClientConnection) -> bool:
-        """Call the application and send its answer; return whether to close the connection after it."""
+        """Answer a request; return whether to close the connection after the answer."""
+        try:
+            return self._call_application(connection)
+        except Exception as error:  # each error is logged, and the client gets an answer
+            with suppress(OSError):
+                self.handle_error(connection.request, connection, connection.peer or ("", -1), error)
+            return True
+
+    def _call_application(self, connection: ClientConnection) -> bool:
         request = connection.request
         try:
             content = connection.read_body()
@@ -396,10 +289,6 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         finally:
             if hasattr(body, "close"):
                 body.close()
-        # the answer is complete, so the loop sends the rest later, unless the client has closed the
-        # connection
-        with suppress(OSError):
-            connection.flush()
         return bool(response.should_close())
 
     def _abandoned_check(self, connection: ClientConnection) -> Callable[[], str | None]:

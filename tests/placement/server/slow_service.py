@@ -3,7 +3,8 @@
 Run as ``python -m tests.placement.server.slow_service ADDRESS LIMITS [FOLDER]``, where the limits are JSON:
 values by ``module.name``, or by ``gunicorn.name`` for its settings. Before a stopping worker closes its
 listening socket, it makes the file ``paused`` in the folder, and waits for the file ``go`` there.
-``/wait`` is answered after ``/go``; ``/big`` has 16 MiB; ``/state`` shows the state of the worker.
+``/wait`` is answered after ``/go``, and ``/sleep`` after three seconds; ``/big`` has 16 MiB; ``/exit`` ends the
+thread; ``/state`` shows the state of the worker.
 """
 
 import json
@@ -11,6 +12,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,12 +35,11 @@ class _Known(worker.BufferingWorker):
         _Known.here = self
         super().run()
 
-    def _accept_client(self, listener: Any) -> bool:
-        found = super()._accept_client(listener)
-        if not found and not self.alive and PAUSES:
+    def _accept_last_clients(self) -> None:
+        super()._accept_last_clients()
+        if PAUSES:
             (PAUSES / "paused").touch()
             wait_for((PAUSES / "go").exists)
-        return found
 
 
 class _SlowService(worker.BundledServer):
@@ -69,14 +70,17 @@ class _SlowService(worker.BundledServer):
                 go.wait(60)
             elif path == "/go":
                 go.set()
+            elif path == "/sleep":
+                time.sleep(3)
+            elif path == "/exit":
+                raise SystemExit
             elif path == "/big":
                 body = bytes(16 * MIB)
             elif path == "/state":
-                known = _Known.here
-                connections = dict(known._connections)  # the worker's own thread changes it meanwhile
-                busy = [connections[each] for each in tuple(known._busy) if each in connections]
-                # an answered connection has no request any more, and is busy until the worker takes it back
-                requests = [each.request for each in busy]
+                known = _Known.here._clients
+                connections = list(known._connections.values())  # other threads change it meanwhile
+                # an answered connection has no request any more, and is taken until its thread gives it back
+                requests = [each.request for each in connections if each.is_taken]
                 others = [each for each in requests if each is not None and each.path != path]
                 counts = {"connections": len(connections), "busy": len(others), "held": known._held}
                 state = {"calls": calls, "pid": os.getpid(), **counts}

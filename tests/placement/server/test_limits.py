@@ -5,8 +5,10 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -169,3 +171,54 @@ def test_only_clients_of_http_1_1_get_100_continue(tmp_path: Path) -> None:
                     service.ask("/state")  # the worker has seen the headers by now
                 made.sendall(b"hi")
                 assert made.recv(65536).startswith(b"HTTP/1.%d 200 OK" % minor)
+
+
+def test_a_client_that_waits_for_a_thread_has_no_deadline(tmp_path: Path) -> None:
+    limits = {"connection__HEADERS_TIMEOUT": 1, "connection__IDLE_TIMEOUT": 1, "connection__ANSWER_TIMEOUT": 1}
+    with slow(tmp_path, gunicorn__worker_connections=100, **limits) as service, ExitStack() as stack:
+        new = stack.enter_context(service.connect())
+        kept = stack.enter_context(service.connect(KEPT_ALIVE))
+        assert kept.recv(1024).endswith(b"ok")
+        twice = stack.enter_context(service.connect(get("/sleep").replace(b"close", b"keep-alive") + KEPT_ALIVE))
+        busy = [stack.enter_context(service.connect(get("/sleep"))) for _ in range(6)]
+        for each in (new, kept):
+            each.sendall(KEPT_ALIVE)
+        for each in (*busy, new, kept):
+            assert each.recv(1024).endswith(b"ok")
+        assert twice.recv(2048).endswith(b"ok")
+    assert "Traceback" not in service.log.read_text()
+
+
+def test_new_clients_do_not_wait_for_many_rounds_of_clients_that_always_ask(tmp_path: Path) -> None:
+    ended = Event()
+
+    def ask_always(client: socket.socket) -> None:
+        while not ended.is_set():
+            client.sendall(KEPT_ALIVE * 20)
+            answers = b""
+            while answers.count(b"ok") < 20:
+                answers += client.recv(65536)
+
+    with slow(tmp_path, gunicorn__worker_connections=100) as service, ExitStack() as stack:
+        asking = [stack.enter_context(service.connect()) for _ in range(40)]
+        with ThreadPoolExecutor(len(asking)) as others:
+            stack.callback(ended.set)
+            running = [others.submit(ask_always, each) for each in asking]
+            time.sleep(0.5)
+            new = [stack.enter_context(service.connect(get(f"/new{number}"))) for number in range(20)]
+            assert all(each.recv(1024).endswith(b"ok") for each in new)
+            ended.set()
+            for each in running:
+                each.result()
+        calls = json.loads(service.ask("/state"))["calls"]
+    at = [position for position, path in enumerate(calls) if path.startswith("/new")]
+    # one at a time, the last one would wait for 20 rounds of the 40 others
+    assert at[-1] - at[0] < 10 * len(asking)
+
+
+def test_a_thread_that_fails_ends_its_worker(tmp_path: Path) -> None:
+    with slow(tmp_path) as service:
+        first = json.loads(service.ask("/state"))["pid"]
+        assert service.ask("/exit") == b""
+        state = service.state_when(lambda state: state["pid"] != first)
+        assert state["connections"] == 1

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.server.worker import IdleConnections
+from placement.server.client_poll import IdleConnections
 
 MOST = 6
 STEPS = st.lists(st.tuples(st.integers(0, 7), st.sampled_from([True, False, None])), max_size=40)
