@@ -16,8 +16,8 @@ LOG = logging.getLogger(__name__)
 READABLE: Final = select.EPOLLIN | select.EPOLLONESHOT
 """Wait until bytes of the client arrive."""
 WRITABLE: Final = select.EPOLLOUT | select.EPOLLONESHOT
-"""Wait until the socket takes bytes. If the client reads its answers, this is soon the case, but the events of
-other connections come first.
+"""Wait until the socket takes bytes. If the client reads its answers, this event occurs soon, but after the
+events of other connections.
 """
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ACCEPTED_AT_ONCE: Final = 16
@@ -192,7 +192,7 @@ class ClientPoll:
             return connection.fd in self._connections
 
     def count_held(self, connection: ClientConnection) -> int:
-        """Return the number of bytes of all connections, after the buffers of this connection have changed."""
+        """Count the bytes of this connection anew; return the number of bytes of all connections."""
         with self._lock:
             return self._count_held(connection)
 

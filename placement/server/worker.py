@@ -216,7 +216,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             return None
         close = True
         try:
-            # the next request can be in the buffer already, because a client can send several requests at once
+            # the next request can already be in the buffer, as a client can send several requests at once
             if not connection.is_complete():
                 if not connection.receive():
                     return None

@@ -3,8 +3,8 @@
 Run as ``python -m tests.placement.server.slow_service ADDRESS LIMITS [FOLDER]``, where the limits are JSON:
 values by ``module.name``, or by ``gunicorn.name`` for its settings. Before a stopping worker closes its
 listening socket, it makes the file ``paused`` in the folder, and waits for the file ``go`` there.
-``/wait`` is answered after ``/go``, and ``/sleep`` after three seconds; ``/big`` has 16 MiB; ``/exit`` ends the
-thread; ``/state`` shows the state of the worker.
+``/wait`` is answered after ``/go``, and ``/sleep`` after three seconds; ``/big`` has 16 MiB; ``/exit`` ends
+the thread; ``/state`` shows the state of the worker.
 """
 
 import json

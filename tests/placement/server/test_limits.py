@@ -174,12 +174,12 @@ def test_only_clients_of_http_1_1_get_100_continue(tmp_path: Path) -> None:
 
 
 def test_a_client_that_waits_for_a_thread_has_no_deadline(tmp_path: Path) -> None:
-    limits = {"connection__HEADERS_TIMEOUT": 1, "connection__IDLE_TIMEOUT": 1, "connection__ANSWER_TIMEOUT": 1}
+    limits = {f"connection__{name}_TIMEOUT": 1 for name in ("HEADERS", "IDLE", "ANSWER")}
     with slow(tmp_path, gunicorn__worker_connections=100, **limits) as service, ExitStack() as stack:
         new = stack.enter_context(service.connect())
         kept = stack.enter_context(service.connect(KEPT_ALIVE))
         assert kept.recv(1024).endswith(b"ok")
-        twice = stack.enter_context(service.connect(get("/sleep").replace(b"close", b"keep-alive") + KEPT_ALIVE))
+        twice = stack.enter_context(service.connect(KEPT_ALIVE.replace(b"ok", b"sleep") + KEPT_ALIVE))
         busy = [stack.enter_context(service.connect(get("/sleep"))) for _ in range(6)]
         for each in (new, kept):
             each.sendall(KEPT_ALIVE)

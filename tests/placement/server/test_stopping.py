@@ -147,8 +147,7 @@ def test_a_reload_answers_all_requests(tmp_path: Path) -> None:
         server.go_on()
         kept.sendall(request("/ok"))
         assert b"Connection: close" in kept.recv(65536)
-        for _ in range(20):
-            assert server.state()["pid"] != first
+        wait_for(lambda: all(server.state()["pid"] != first for _ in range(20)))
 
 
 def test_a_socket_of_systemd_keeps_connections_for_the_next_server(tmp_path: Path) -> None:
