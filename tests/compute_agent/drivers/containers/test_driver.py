@@ -769,6 +769,38 @@ class TestPods:
         assert engine.pod_file("web", "memory.max") == "max"
         assert records(tmp_path) == []
 
+    @pytest.mark.parametrize("state", ["paused", "stopping"])
+    def test_a_pod_that_is_paused_or_stopping_keeps_its_values(
+        self, engine, rig, open_driver, tmp_path, state
+    ):
+        driver, guest = rig
+        driver.limit_memory(guest, MemoryLimits(1 << 30))
+        driver.close()
+        for container in engine.containers.values():
+            container.status = state
+        # Another agent starts meanwhile.
+        second = open_driver(engine, whole_pods=True)
+        assert second.guests() == [guest]
+        assert engine.pod_file("web", "memory.max") == str(1 << 30)
+        assert records(tmp_path)
+        engine.stop_pod("web")
+        wait_for(lambda: second.guests() == [] and records(tmp_path) == [])
+        assert engine.pod_file("web", "memory.max") == "max"
+
+    @pytest.mark.parametrize("answer", [(500, {"message": "broken"}), (200, {"Name": "../web"})])
+    def test_a_pod_of_a_record_that_cannot_be_read_is_no_outage(
+        self, engine, rig, open_driver, tmp_path, answer
+    ):
+        driver, guest = rig
+        driver.limit_memory(guest, MemoryLimits(1 << 30))
+        driver.close()
+        engine.stop_pod("web")
+        engine.answers[f"/libpod/pods/{engine.pod_key('web')}/json"] = answer
+        engine.start(DB)
+        second = open_driver(engine, whole_pods=True)
+        assert [guest.name for guest in second.guests()] == [DB]
+        assert second.outage_reason == ""
+
     def test_a_pod_that_is_no_guest_any_more_gets_its_values_back(self, engine, rig, open_driver, tmp_path):
         driver, guest = rig
         driver.limit_memory(guest, MemoryLimits(1 << 30))
