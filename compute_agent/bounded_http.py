@@ -38,6 +38,10 @@ class AnswerRefusedError(OSError):
         self.content = content
 
 
+class LargeAnswerError(OSError):
+    """The content of an answer is larger than the limit of its reader."""
+
+
 def read_address(
     address: str, deadline: float, max_bytes: int, context: ssl.SSLContext | None = None, accept: str = "*/*"
 ) -> bytes:
@@ -47,7 +51,8 @@ def read_address(
     :param deadline: seconds for the whole answer.
     :param context: the TLS settings for an https address; None trusts the authorities of the system.
     :raises AnswerRefusedError: the answer has another status than 200.
-    :raises OSError: the server cannot be reached, or its answer is longer than ``max_bytes``.
+    :raises LargeAnswerError: the answer is larger than ``max_bytes``.
+    :raises OSError: the server cannot be reached.
     :raises TimeoutError: the answer was not complete in time.
     :raises http.client.HTTPException: the answer is not HTTP.
     """
@@ -92,7 +97,8 @@ def ask_server(plain: socket.socket, method: str, path: str, deadline: float, ma
     :param plain: an open connection. The function closes this connection.
     :param path: the path of the request, with its query.
     :param deadline: seconds for the whole answer.
-    :raises OSError: the answer is longer than ``max_bytes``, or the server does not answer.
+    :raises LargeAnswerError: the answer is larger than ``max_bytes``.
+    :raises OSError: the server does not answer.
     :raises TimeoutError: the answer was not complete in time.
     :raises http.client.HTTPException: the answer is not HTTP.
     """
@@ -119,7 +125,7 @@ def _exchange_messages(
     # One more byte than the maximum is read, to notice an answer that is too large.
     content = answer.read(max_bytes + 1)
     if len(content) > max_bytes:
-        raise OSError(f"the answer is larger than {max_bytes} bytes")
+        raise LargeAnswerError(f"the answer is larger than {max_bytes} bytes")
     return HttpAnswer(answer.status, content)
 
 

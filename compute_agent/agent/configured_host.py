@@ -145,6 +145,26 @@ def steal_warnings(conf: cfg.ConfigOpts, beside: bool) -> list[str]:
     ]
 
 
+def move_warnings(conf: cfg.ConfigOpts, beside: bool) -> list[str]:
+    """Return a warning for each option without effect, because another program chooses the CPUs of guests.
+
+    :param beside: whether nova-compute owns the root provider.
+    """
+    # If the operator has chosen the policy "follow", check_options() has refused these options.
+    if policy_of(conf, beside) != FOLLOW:
+        return []
+    without_effect = {
+        "[policy] rebalance = true": conf.policy.rebalance,
+        "[guests] unplaced = refuse": conf.guests.unplaced == "refuse",
+    }
+    return [
+        f"{option} has no effect beside nova-compute, because Nova chooses the CPUs of guests: remove the"
+        " option, or set [policy] name"
+        for option, is_set in without_effect.items()
+        if is_set
+    ]
+
+
 def pools_of(
     conf: cfg.ConfigOpts,
     guest_classes: Collection[str],
@@ -239,6 +259,7 @@ def derive_tree(
         *files.warnings,
         *unused,
         *steal_warnings(conf, owner.beside),
+        *move_warnings(conf, owner.beside),
         *park_warnings(conf, owner.beside),
         *boot_warnings(read_boot_isolation(Path(conf.host.root)), cpu_sets),
     )
@@ -342,11 +363,6 @@ def build_host_state(
     policy = policy_of(conf, whose.beside)
     may_move = policy != FOLLOW
     boot = read_boot_isolation(Path(conf.host.root))
-    if not may_move and (conf.policy.rebalance or conf.guests.unplaced == "refuse"):
-        LOG.warning(
-            "[policy] rebalance = true and [guests] unplaced = refuse have no effect beside nova-compute,"
-            " because Nova chooses the CPUs of guests. Remove both options, or set [policy] name"
-        )
     return HostState(
         topology=topology,
         cpu_sets=cpu_sets,

@@ -223,12 +223,12 @@ def open_host_driver(
         metrics.state_failures.inc()
     Gauge(
         "compute_agent_driver_up",
-        "1 if the services that run the guests of all drivers (such as libvirtd) answer, else 0.",
+        "1 if the services that run the guests of all drivers (such as libvirtd) answer, otherwise 0.",
         registry=metrics.registry,
     ).set_function(lambda: not driver.outage_reason)
     each = Gauge(
         "compute_agent_guest_driver_up",
-        "1 if the service that runs the guests of this driver answers, else 0.",
+        "1 if the service that runs the guests of this driver answers, otherwise 0.",
         ["driver"],
         registry=metrics.registry,
     )

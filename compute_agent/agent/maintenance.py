@@ -64,7 +64,7 @@ class MaintenanceMode:
         self._lock = threading.Lock()
         Gauge(
             "compute_agent_host_disabled",
-            "Whether an operator keeps new guests away from this host (1): compute-agent host disable.",
+            "1 if `compute-agent host disable` keeps new guests away from this host, otherwise 0.",
             registry=registry,
         ).set_function(lambda: self.is_on)
 

@@ -248,7 +248,7 @@ class ConfigReloader:
         self._pipeline = pipeline
         self._refused = Gauge(
             "compute_agent_configuration_refused",
-            "Whether the present configuration was refused (1), so that an older one is in force.",
+            "1 if the present configuration was refused, so that an older one is in force, otherwise 0.",
             registry=metrics.registry,
         )
         self._lock = threading.Lock()

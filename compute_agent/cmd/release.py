@@ -25,10 +25,11 @@ LOCK_TIMEOUT: Final = 30.0
 class ReleaseCommand(AgentLister):
     """Release this host from the agent: end the agent for good, and undo its changes. Guests continue to run.
 
-    The command removes CPU quotas, limits of cache ways and bandwidth, and the trait that keeps new guests
-    away. It lists the changes that were undone, and the changes that stay. During its work the command
-    keeps new guests away from the host. If the command fails or is interrupted, new guests stay away, and you
-    can run the command again. The exit status is 1 if a change could not be undone.
+    The command undoes CPU quotas, block I/O settings, realtime priorities, core cookies, CPU classes,
+    isolation, limits of cache ways and bandwidth, and the trait that keeps new guests away. It lists the
+    changes that were undone, and the changes that stay. During its work the command keeps new guests away
+    from the host. If the command fails or is interrupted, new guests stay away, and you can run the command
+    again. The exit status is 1 if a change could not be undone.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -78,8 +78,8 @@ class HistoryWatch:
         self._recorder = recorder or EventRecorder()
         self._older = Gauge(
             "compute_agent_placement_older",
-            "Whether Placement has an older copy of its database (1), so that guests keep their CPUs,"
-            " cache and bandwidth.",
+            "1 if Placement has an older copy of its database, so that guests keep their CPUs, cache and"
+            " bandwidth, otherwise 0.",
             registry=metrics.registry,
         )
         self._evidence = ""

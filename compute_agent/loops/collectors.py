@@ -178,7 +178,7 @@ class CollectorLoops:
         self._troubles: Mapping[str, str] = {}
         self._failing = Gauge(
             "compute_agent_collector_failing",
-            "1 if the last answer of this collector of capacity was not usable, else 0.",
+            "1 if the last answer of this collector of capacity was not usable, otherwise 0.",
             ["collector"],
             registry=registry,
         )

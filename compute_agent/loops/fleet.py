@@ -202,7 +202,8 @@ class FleetLoop:
         self._generation.labels(self._state.group).set(self._state.generation)
         trouble = Gauge(
             "compute_agent_fleet_trouble",
-            "Whether the host does not follow its fleet (1); `compute-agent status` says why.",
+            "1 if the host does not follow its fleet for this reason, otherwise 0; `compute-agent status`"
+            " says more.",
             ["reason"],
             registry=registry,
         )

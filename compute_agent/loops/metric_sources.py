@@ -150,7 +150,7 @@ class MetricSources(Collector):
         """Collect the gauge that shows which sources have no value."""
         failing = GaugeMetricFamily(
             "compute_agent_metric_source_failing",
-            "1 if the source of this metric has no value, else 0.",
+            "1 if the source of this metric has no value, otherwise 0.",
             labels=("metric",),
         )
         for name, runner in self.runners.items():

@@ -122,7 +122,7 @@ class ReportMetrics:
         self.last_report.set_to_current_time()
         self.placement_up = Gauge(
             "compute_agent_placement_up",
-            "Whether Placement answered the last report (1) or not (0).",
+            "1 if Placement answered the last report, otherwise 0.",
             registry=registry,
         )
 

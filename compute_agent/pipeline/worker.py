@@ -73,8 +73,11 @@ class GuestOverview:
         self._unallocated: frozenset[str] = frozenset()
         """Uuids of the guests for which the log already has a warning about a missing allocation."""
 
-    def show_gauges(self, topology: HostTopology) -> None:
-        """Set the metrics that count guests, such as guests without an allocation."""
+    def show_gauges(self, views: Sequence[GuestView]) -> None:
+        """Set the metrics that count guests, such as guests without an allocation.
+
+        :param views: present copies of all guests in the cache.
+        """
         metrics, entries = self._metrics, list(self._cache)
         metrics.guests.set(len(entries))
         # An empty allocation is an answer of Placement. The allocation None means that there was no answer.
@@ -86,9 +89,7 @@ class GuestOverview:
         metrics.preserved_guests.set(sum(entry.guest.settings.preserve for entry in entries))
         metrics.lost_guests.set(len(self._driver.lost_guests()))
         metrics.stray_guests.set(sum(bool(entry.stray) for entry in entries))
-        places = (entry.assignment for entry in entries)
-        remote = sum(bool(one.mems - topology.nodes_of(one.cpus)) for one in places if one and one.mems)
-        metrics.remote_memory_guests.set(remote)
+        metrics.remote_memory_guests.set(sum(bool(view.remote_memory) for view in views))
 
     def warn_of_unallocated(self) -> None:
         """Log a warning for each guest that has lost its allocation."""
@@ -663,5 +664,5 @@ class GuestPipeline:
 
     def update_gauges(self) -> None:
         """Set the gauges of guests and of pending changes."""
-        self._overview.show_gauges(self.host_state.topology)
+        self._overview.show_gauges(self.guest_views())
         self._enforcer.update_gauges()

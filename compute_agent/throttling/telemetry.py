@@ -99,7 +99,7 @@ class ThrottleTelemetry:
         )
         self._closed = Gauge(
             "compute_agent_scheduling_disabled",
-            "1 if a watermark keeps new guests away from this host, else 0.",
+            "1 if a watermark keeps new guests away from this host, otherwise 0.",
             registry=registry,
         )
         self._decisions = Counter(

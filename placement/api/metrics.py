@@ -172,7 +172,8 @@ class ServiceMetrics:
 
     def _current_gauges(self) -> Iterator[GaugeMetricFamily]:
         up = GaugeMetricFamily(
-            "placement_database_up", "1 if the database answers the worker that serves this scrape, else 0."
+            "placement_database_up",
+            "1 if the database answers the worker that serves this scrape, otherwise 0.",
         )
         try:
             self._service.prepare_database()
@@ -218,7 +219,7 @@ def _window_gauges(usage: window_usage.WindowUsage | None) -> Iterator[GaugeMetr
     left_out = GaugeMetricFamily(
         "placement_windows_left_out",
         "1 if the gauges of windows are left out, because there are more than 10,000 amounts, or the"
-        " database did not answer in time.",
+        " database did not answer in time, otherwise 0.",
     )
     left_out.add_metric([], usage is None)
     yield left_out

@@ -254,7 +254,7 @@ def window_of(body: dict[str, Any], end: ReservationEnd) -> TimeWindow | None:
     window = TimeWindow(parse_time(body["starts_at"], "starts_at"), end.at)
     # this start would mean that the reservation begins at once, as a claim does
     if window.starts_at - body["lead_time"] <= AT_ONCE:
-        raise InvalidRequest("A window, with its lead time, cannot begin before the year 1971.")
+        raise InvalidRequest("A window, with its lead time, has to begin after 1970-01-01T00:00:00Z.")
     # the margins make the held time longer, so a later check of the held time would not find this error
     if window.ends_at <= window.starts_at:
         raise InvalidRequest("A reservation has to end after its start.")

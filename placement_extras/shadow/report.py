@@ -106,7 +106,7 @@ class OutcomeTally:
         )
         self._in_step = Gauge(
             "placement_shadow_in_step",
-            "1 until a write is known to have had different outcomes in the two services, then 0.",
+            "1 if no write is known to have had different outcomes in the two services, otherwise 0.",
             registry=self.registry,
         )
         self._in_step.set(1)
@@ -275,7 +275,9 @@ class ComparerStatus:
     def __post_init__(self) -> None:
         registry = self.tally.registry
         Gauge(
-            "placement_shadow_up", "1 if this service answered the last request, else 0.", registry=registry
+            "placement_shadow_up",
+            "1 if this service answered the last request, otherwise 0.",
+            registry=registry,
         ).set_function(lambda: self.asking.answers)
         Gauge(
             "placement_shadow_backlog_requests", "Requests that wait to be compared.", registry=registry

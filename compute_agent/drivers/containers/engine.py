@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from compute_agent.bounded_http import HttpAnswer, ask_server
+from compute_agent.bounded_http import HttpAnswer, LargeAnswerError, ask_server
 from compute_agent.drivers.containers.container_state import (
     CHANGES,
     ContainerState,
@@ -153,7 +153,21 @@ class ContainerEngine:
         if self._has_pods:
             # Docker lists paused containers by itself. Podman knows no filter for those that are stopping.
             filters["status"] = ["running", "paused"]
-        found = self._ask_object(f"/containers/json?{urlencode({'filters': json.dumps(filters)})}")
+        try:
+            found = self._ask_object(f"/containers/json?{urlencode({'filters': json.dumps(filters)})}")
+        except EngineError as error:
+            if isinstance(error.__cause__, LargeAnswerError):
+                raise EngineError(
+                    0,
+                    f"the list of containers of {self._name} is longer than {_MAX_ANSWER / (1 << 20):g} MiB,"
+                    " because it has the labels of containers and of their images: remove containers with"
+                    " very long labels",
+                ) from error
+            if error.is_stuck:
+                raise EngineError(
+                    0, f"{self._name} answers, but gives no list of containers: {error.__cause__}"
+                ) from error
+            raise
         try:
             return parse_list(found)
         except ValueError as error:
@@ -279,7 +293,7 @@ class ContainerEngine:
         try:
             answer = ask_server(self._connect(), method, path, seconds, _MAX_ANSWER)
         except (OSError, http.client.HTTPException) as error:
-            if of_object and self._still_answers():
+            if of_object and (isinstance(error, LargeAnswerError) or self._still_answers()):
                 told = f"{self._name} gives no answer to {method} {path[:200]} that can be used"
                 raise EngineError(0, printable_text(f"{told}: {error}")) from error
             # The connection is closed here, because the stream of events would not notice an engine that

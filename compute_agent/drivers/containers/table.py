@@ -219,7 +219,7 @@ class ContainerTable(GuestTable):
             # The list lacks containers that are stopping, which an earlier agent may have limited.
             for record in self._records.all_records():
                 with contextlib.suppress(ValueError):
-                    listed.add(parse_run(record.run).key)
+                    listed |= self._find_containers(parse_run(record.run))
         pods = {entry.guest.details[POD] for entry in entries.values() if POD in entry.guest.details}
         self._members = {pod: members for pod, members in self._members.items() if pod in pods}
         # Pods are always read again, because a container without the label can join a pod without an event.
@@ -229,6 +229,21 @@ class ContainerTable(GuestTable):
             if key in listed and POD not in entry.guest.details and entry.is_alive
         } - self._unread.keys()
         return (listed | entries.keys()) - steady - self._others
+
+    def _find_containers(self, run: ContainerRun | PodRun) -> set[str]:
+        """The ids of containers that perhaps still belong to a run of an earlier agent.
+
+        For a pod, these are the containers with processes. The infra container, which represents the pod, is
+        one of them.
+        """
+        if isinstance(run, ContainerRun):
+            return {run.key}
+        try:
+            pod = self._engine.read_pod(run.key)
+        except (ValueError, EngineError) as error:
+            LOG.warning("Pod %s cannot be read: %s", run.key[:12], error)
+            return set()
+        return set() if pod is None else set(pod.running)
 
     def _refuse_kubernetes(self) -> None:
         """Refuse to manage containers on a host where the kubelet manages their CPUs.

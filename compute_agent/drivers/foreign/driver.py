@@ -207,7 +207,11 @@ class ForeignDriver(UndividedThreads):
         """The reason why the peer does not answer; empty if it answers."""
         if self._listed and self._peer.is_open:
             return ""
-        return self._absence or f"{self.peer_name} does not answer"
+        if self._absence:
+            return self._absence
+        # Before the end of the first attempt, it is not known whether the peer answers.
+        outcome = "does not answer" if self._tried.is_set() else "has not listed its guests yet"
+        return f"{self.peer_name} {outcome}"
 
     def outage_reasons(self) -> Mapping[str, str]:
         """The reason why the peer does not answer, by the driver's name; empty if the peer answers.

@@ -70,8 +70,8 @@ class GuestEntry:
     """A guest with its processes.
 
     :ivar memory_mb: the declared memory in MiB, which the agent claims for the guest; 0 if not declared.
-    :ivar invocation: the id of the run, during which the main process may change; empty if the run ends with
-        its main process.
+    :ivar invocation: systemd's id of the run, during which the main process may change; empty if the run ends
+        with its main process. ``guest.run`` is not this id, but the first main process of the same run.
     """
 
     guest: Guest

@@ -419,6 +419,31 @@ def test_an_option_that_has_no_effect_when_the_agent_follows_is_a_warning(write_
     assert len(about(found["warnings"], "guests")) == 1
 
 
+@pytest.mark.parametrize(
+    ("policy", "guests", "named"),
+    [
+        ("rebalance = true", "", ["[policy] rebalance = true"]),
+        ("", "unplaced = refuse", ["[guests] unplaced = refuse"]),
+        (
+            "rebalance = true",
+            "unplaced = refuse",
+            ["[policy] rebalance = true", "[guests] unplaced = refuse"],
+        ),
+        ("name = static\nrebalance = true", "unplaced = refuse", []),
+        ("", "", []),
+    ],
+)
+def test_a_warning_beside_nova_compute_names_only_an_option_that_is_set(
+    write_ini, two_nodes, policy, guests, named
+):
+    compute = "resource_provider_name = testhost\ncpu_shared_set = 1\nprovider_tree = beside"
+    ini = write_ini(compute=compute, host=f"root = {two_nodes}", policy=policy, guests=guests)
+    status, found = check(ini)
+    warnings = [text for text in found["warnings"] if "Nova chooses the CPUs of guests" in text]
+    assert status == 0
+    assert [text.partition(" has no effect")[0] for text in warnings] == named
+
+
 def test_stolen_time_beside_nova_compute_has_no_effect(configure):
     ini = configure("cpu_shared_set = 1\nprovider_tree = beside", capacity="steal = act")
     assert any(

@@ -769,6 +769,38 @@ class TestPods:
         assert engine.pod_file("web", "memory.max") == "max"
         assert records(tmp_path) == []
 
+    @pytest.mark.parametrize("state", ["paused", "stopping"])
+    def test_a_pod_that_is_paused_or_stopping_keeps_its_values(
+        self, engine, rig, open_driver, tmp_path, state
+    ):
+        driver, guest = rig
+        driver.limit_memory(guest, MemoryLimits(1 << 30))
+        driver.close()
+        for container in engine.containers.values():
+            container.status = state
+        # Another agent starts meanwhile.
+        second = open_driver(engine, whole_pods=True)
+        assert second.guests() == [guest]
+        assert engine.pod_file("web", "memory.max") == str(1 << 30)
+        assert records(tmp_path)
+        engine.stop_pod("web")
+        wait_for(lambda: second.guests() == [] and records(tmp_path) == [])
+        assert engine.pod_file("web", "memory.max") == "max"
+
+    @pytest.mark.parametrize("answer", [(500, {"message": "broken"}), (200, {"Name": "../web"})])
+    def test_a_pod_of_a_record_that_cannot_be_read_is_no_outage(
+        self, engine, rig, open_driver, tmp_path, answer
+    ):
+        driver, guest = rig
+        driver.limit_memory(guest, MemoryLimits(1 << 30))
+        driver.close()
+        engine.stop_pod("web")
+        engine.answers[f"/libpod/pods/{engine.pod_key('web')}/json"] = answer
+        engine.start(DB)
+        second = open_driver(engine, whole_pods=True)
+        assert [guest.name for guest in second.guests()] == [DB]
+        assert second.outage_reason == ""
+
     def test_a_pod_that_is_no_guest_any_more_gets_its_values_back(self, engine, rig, open_driver, tmp_path):
         driver, guest = rig
         driver.limit_memory(guest, MemoryLimits(1 << 30))
@@ -915,21 +947,34 @@ class TestAway:
         wait_for(lambda: not driver.outage_reason)
 
     def test_a_first_list_that_is_too_long_is_an_outage_and_gives_nothing_back(
-        self, engine, open_driver, monkeypatch, tmp_path
+        self, engine, open_driver, monkeypatch, tmp_path, caplog
     ):
         engine.start(DB)
         first = open_driver(engine)
         first.apply_cpu_settings(first.guests()[0], PINNED)
         first.close()
         engine.start("long", {"compute-agent.guest": "false", "a": "x" * 100_000})
-        monkeypatch.setattr(engine_module, "_MAX_ANSWER", 100_000)
+        monkeypatch.setattr(engine_module, "_MAX_ANSWER", 1 << 16)
         driver = open_driver(engine)
-        assert "the answer is larger than 100000 bytes" in driver.outage_reason
+        reason = "the list of containers of Podman is longer than 0.0625 MiB, because it has the labels"
+        assert driver.outage_reason.startswith(reason)
+        assert f"Guests cannot be read, and the agent tries again: {reason}" in caplog.text
         assert driver.awaited_drivers == {"podman"}
         assert records(tmp_path)
         engine.stop("long")
         wait_for(lambda: not driver.awaited_drivers)
         assert driver.misplaced_threads(driver.guests()[0], PINNED) == {}
+
+    def test_a_first_list_that_is_not_complete_is_an_outage_with_this_reason(
+        self, engine, open_driver, monkeypatch
+    ):
+        engine.stuck.add("/containers/json")
+        monkeypatch.setattr(foreign_driver, "_FIRST_LOOK", 0.0)
+        driver = open_driver(engine, seconds=0.3)
+        assert driver.outage_reason == "Podman has not listed its guests yet"
+        reason = "Podman answers, but gives no list of containers: the answer was not complete after 0.3"
+        wait_for(lambda: driver.outage_reason.startswith(reason))
+        engine.stuck.clear()
 
     def test_a_container_without_an_answer_is_read_again_while_there_is_no_list(
         self, engine, open_driver, monkeypatch

@@ -35,7 +35,7 @@ def host(admin: Admin) -> str:
         ("1970-01-02T00:00:00Z", 86_400),
     ],
 )
-def test_no_window_begins_before_1971(admin: Admin, host: str, start: str, lead: int) -> None:
+def test_a_window_begins_after_the_start_of_1970(admin: Admin, host: str, start: str, lead: int) -> None:
     maintenance = {"maintenance_of": host, "project_id": "project", "user_id": "user"}
     times = {"starts_at": start, "expires_at": after(HOUR)}
     for answer in (
@@ -43,9 +43,15 @@ def test_no_window_begins_before_1971(admin: Admin, host: str, start: str, lead:
         *([] if lead else [admin("POST", PATH, json=maintenance | times)]),
     ):
         status, _, detail = read_error(answer)
-        assert (status, "cannot begin before the year 1971" in detail) == (400, True), detail
+        assert (status, "has to begin after 1970-01-01T00:00:00Z" in detail) == (400, True), detail
     assert admin("GET", PATH).json["reservations"] == []
     assert read_usages(admin, host) == {"VCPU": 0}
+
+
+def test_a_window_of_1970_is_refused_as_a_window_in_the_past(admin: Admin, host: str) -> None:
+    times = {"starts_at": "1970-01-01T00:00:01Z", "expires_at": after(HOUR)}
+    status, _, detail = read_error(book(admin, 1, 0, 1, **times))
+    assert (status, "cannot begin in the past by more than" in detail) == (400, True), detail
 
 
 def test_a_window_that_has_begun_stays_active_if_the_clock_is_set_back(
