@@ -192,7 +192,7 @@ class ClientPoll:
             return connection.fd in self._connections
 
     def count_held(self, connection: ClientConnection) -> int:
-        """Count the bytes of this connection anew; return the number of bytes of all connections."""
+        """Count the bytes of this connection again; return the number of bytes of all connections."""
         with self._lock:
             return self._count_held(connection)
 

@@ -110,7 +110,7 @@ _LAST_TICK: Final = 0.1
 
 
 class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
-    """A worker process of gunicorn whose threads wait together for events of all connections.
+    """A worker process of gunicorn; its threads wait together for the events of all connections.
 
     The thread that gets an event reads, answers and sends until it would have to wait for the client. So no
     thread hands a request over to another thread.
