@@ -75,6 +75,8 @@ def hosts_of_each_worker(running: RunningService) -> list[list[str]]:
         others = [each for each in workers if each != worker]
         for each in others:
             each.suspend()
+        # until the main thread has run again, the other threads of a stopped process still accept connections
+        wait_for(lambda others=others: all(each.status() == psutil.STATUS_STOPPED for each in others))
         try:
             answer = requests.get(f"{running.base}/resource_providers", headers=HEADERS, timeout=60)
             found.append(sorted(each["uuid"] for each in answer.json()["resource_providers"]))
