@@ -20,10 +20,10 @@ A worked example
     request.
 
 Invariants
-    - No thread ever waits for a client, except for an event of any client.
+    - A thread waits only for the next event of any client, and never for a particular client.
     - A connection either waits for an event, or is used by the single thread that has taken it.
-    - Each connection has a deadline in every state, except while a thread answers its request, or while the
-      connection has to wait for a thread.
+    - Each connection has a deadline in every state, except while a thread answers its request. If the
+      connection has to wait for a thread at its deadline, it stays open.
     - A stopping server still answers the requests on its open connections, until gunicorn's
       ``graceful_timeout``. The server closes each connection after its first answer since the stop, or after
       some idle seconds.

@@ -38,6 +38,7 @@ _RENEWED_AFTER: Final = 1024 * 1024
 """A client gets a new deadline after each time that it has read this number of bytes of an answer."""
 _MAX_AT_ONCE: Final = 256 * 1024
 """The maximum number of bytes that one system call reads or sends."""
+# poll() does not know EPOLLONESHOT
 _POLLED: Final = select.POLLIN | select.POLLOUT
 _HTTP_1_1: Final = (1, 1)
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -56,7 +57,7 @@ class ClientConnection:
 
     def __init__(self, cfg: Any, sock: socket.socket, peer: Any, server: Any) -> None:
         self.sock, self.peer, self.server = sock, peer, server
-        #: the key of the connection, which the worker also needs after the socket is closed
+        #: the key of the connection in the worker's ClientPoll
         self.fd = sock.fileno()
         sock.setblocking(False)
         self._cfg = cfg
@@ -85,7 +86,7 @@ class ClientConnection:
         self.counted = 0
         #: whether a thread has taken the connection
         self.is_taken = False
-        #: the events for which the connection waits while it is not taken
+        #: the events of epoll for which the connection waits while it is not taken
         self.awaited = 0
 
     def fileno(self) -> int:
@@ -131,6 +132,9 @@ class ClientConnection:
             return True
         if data and self.is_idle:
             self.deadline = time.monotonic() + HEADERS_TIMEOUT
+        elif self.request is None and self._received:
+            # the first bytes of the request were in the buffer before, together with another request
+            self.deadline = min(self.deadline, time.monotonic() + HEADERS_TIMEOUT)
         self._received += data
         return bool(data)
 

@@ -3,7 +3,7 @@
 A thread answers a request only after the whole request has arrived, and never waits for a client. If the
 client does not read the whole answer at once, some thread sends the rest later. So silent, idle and slow
 connections occupy no thread, and each of them has a deadline. If a worker has too many connections, it closes
-a connection that waits for its client (:class:`~placement.server.client_poll.IdleConnections`).
+a connection that waits for its client (:class:`~placement.server.client_poll.WaitingConnections`).
 """
 
 from __future__ import annotations
@@ -137,7 +137,6 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         signals = select.poll()
         signals.register(self.PIPE[0], select.POLLIN)
         while self.alive or self._is_stopping():
-            # a stopping worker waits for less time, because it ends as soon as its last request is answered
             if signals.poll(1000 * (_TICK if self.alive else _LAST_TICK)):
                 os.read(self.PIPE[0], 4096)
             self.notify()
@@ -171,8 +170,9 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
     def _close_expired(self) -> None:
         now = time.monotonic()
         for each in self._clients.take_all(lambda one: one.deadline < now):
-            # the client is not late if its connection waits for a thread
+            # the client is not late if its connection waits for a thread, which then continues with it
             if each.is_ready:
+                each.deadline = now + 2 * _TICK
                 self._clients.give_back(each, each.awaited)
                 continue
             if each.unsent_bytes:
@@ -186,14 +186,18 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
 
     def _serve_clients(self) -> None:
         """Handle events until the worker ends. Each thread of the worker runs this method."""
+        connection = None
         try:
             while True:
                 connection = self._clients.take_next()
                 if connection is not None:
                     self._clients.give_back(connection, self._handle_event(connection))
+                    connection = None
         except BaseException:
-            self.log.exception("The worker %s stops, because one of its threads has failed", self)
             self.alive = False
+            self.log.exception("The worker %s stops, because one of its threads has failed", self)
+            if connection is not None:
+                self._clients.give_back(connection, None)
 
     def _handle_event(self, connection: ClientConnection) -> int | None:
         """Continue with a connection, and return the next events; None if the connection has to be closed."""
@@ -206,7 +210,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         return None
 
     def _go_on(self, connection: ClientConnection) -> int | None:
-        """Send and read what the client lets through, and answer at most one request.
+        """Send unsent bytes, read the bytes that have arrived, and answer at most one request.
 
         Return the events for which the connection has to wait; None if it has to be closed.
         """
@@ -280,15 +284,16 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         if not self.alive:
             response.force_close()
         try:
-            for item in body:
-                response.write(item)
-            response.close()
+            try:
+                for item in body:
+                    response.write(item)
+                response.close()
+            finally:
+                if hasattr(body, "close"):
+                    body.close()
         except Exception:
             connection.take_back()
             raise
-        finally:
-            if hasattr(body, "close"):
-                body.close()
         return bool(response.should_close())
 
     def _abandoned_check(self, connection: ClientConnection) -> Callable[[], str | None]:

@@ -113,7 +113,7 @@ Restart=on-failure
 Uuid={uuid}
 """
 SPIN_ROM = Path("/usr/share/spin.rom")
-"""A firmware whose first instruction jumps to itself, so that its processor never rests."""
+"""A firmware with a single instruction, which jumps to itself, so that the processor never rests."""
 DOMAIN = f"""
 <domain type='qemu'>
   <name>vm</name>

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.server.client_poll import IdleConnections
+from placement.server.client_poll import WaitingConnections
 
 MOST = 6
 STEPS = st.lists(st.tuples(st.integers(0, 7), st.sampled_from([True, False, None])), max_size=40)
@@ -11,7 +11,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 7), st.sampled_from([True, False, None
 
 @given(STEPS)
 def test_the_first_to_close_has_waited_longest_in_its_state(steps: list[tuple[int, bool | None]]):
-    waiting = IdleConnections(MOST)
+    waiting = WaitingConnections(MOST)
     known: dict[int, tuple[bool, int]] = {}  # at rest or not, and since when
     for time, (fd, at_rest) in enumerate(steps):
         if at_rest is None:
