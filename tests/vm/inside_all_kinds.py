@@ -677,7 +677,10 @@ class Interference:
             assert (row["section"], guest.uuid in row["suspect"]) == ("cpu", True), row
             assert uid(6) in row["victim"], row
             self._agent.kill()
-            limit = guest.limit()
+            # The agent saves a limit before it sets the limit, and the next agent sets what is saved.
+            state = state_file.look_up_state(FOLDER / "state").interference
+            (cores,) = state.guest_limits()[guest.uuid].values()
+            limit = str(round(cores * 100_000))
             ROUNDS.unlink()
             self._agent.start()
             wait_for(lambda: throttled_guests() == {guest.uuid}, evidence=self.told)
