@@ -35,7 +35,7 @@ from placement.server.connection import ClientConnection
 from placement.server.worker import BufferingWorker
 
 ACCOUNT_PATH: Final = "/account"
-LOOP: Final = "event loop, wake-ups, handovers"
+WAITING: Final = "waiting, wake-ups"
 _COLLECTION: Final = "garbage collection"
 
 Place = tuple[Any, str]
@@ -84,7 +84,7 @@ _PLACES: Final[Mapping[str, Iterable[Place]]] = {
     ],
     _COLLECTION: [],
 }
-PARTS: Final = (LOOP, *_PLACES)
+PARTS: Final = (WAITING, *_PLACES)
 _ROUNDS: Final = 2_000
 
 
@@ -92,7 +92,7 @@ class ThreadAccount:
     """CPU time of one thread by part, in ns, with the numbers of calls, for the cost of the counters."""
 
     def __init__(self) -> None:
-        self._parts = [LOOP]
+        self._parts = [WAITING]
         self.spent = dict.fromkeys(PARTS, 0)
         self.calls = dict.fromkeys(PARTS, 0)
         self.nested = dict.fromkeys(PARTS, 0)
@@ -200,7 +200,7 @@ def _counter_cost() -> tuple[float, float]:
     _THREAD.account = before
     before.skip_past()
     # the loop itself is part of both sides
-    return account.spent[_COLLECTION] / _ROUNDS, account.spent[LOOP] / _ROUNDS - bare
+    return account.spent[_COLLECTION] / _ROUNDS, account.spent[WAITING] / _ROUNDS - bare
 
 
 def main() -> int:
