@@ -32,6 +32,7 @@ from compute_agent.conf.qos import (
     QOS_CLASS,
     family_sections,
 )
+from compute_agent.conf.systemd import SYSTEMD_OPTS
 from compute_agent.controllers.cpu_class_plan import CpuClassClaim, decide_files
 from compute_agent.drivers.base import split_names
 from compute_agent.drivers.factory import unlimited_reason
@@ -219,18 +220,19 @@ def _asks_quiet(conf: cfg.ConfigOpts) -> bool:
 
 
 def claim_warnings(conf: cfg.ConfigOpts, driver: str) -> Iterator[str]:
-    """The warnings about options for claims, and for containers as guests, that have no effect on this host.
+    """The warnings about options for claims, containers and services that have no effect on this host.
 
     :param driver: the name of the driver of guests; several names are separated by commas.
     """
     names, classes = split_names(driver), parse_classes(conf).classes
-    for engine in sorted(ENGINE_OPTS.keys() - set(names)):
-        for one in ENGINE_OPTS[engine]:
-            if one.dest != "socket" and conf[engine][one.dest] != one.default:
-                yield f"[{engine}] {one.name} has no effect: add {engine} to [guests] drivers, or remove it"
+    options = {**ENGINE_OPTS, "systemd": SYSTEMD_OPTS}
+    for name in sorted(options.keys() - set(names)):
+        for one in options[name]:
+            if not one.dest.endswith("socket") and conf[name][one.dest] != one.default:
+                yield f"[{name}] {one.name} has no effect: add {name} to [guests] drivers, or remove it"
     if not conf.guests.claim:
         return
-    if not {*ENGINE_OPTS, "systemd"} & set(names):
+    if not options.keys() & set(names):
         yield (
             "[guests] claim has no effect: the agent claims only for guests of the drivers podman, docker and"
             " systemd; add one of them to [guests] drivers, or remove it"

@@ -31,15 +31,16 @@ GUESTS_OPTS: Final = [
         deprecated_name="driver",
         help="Kinds of guests on this host, separated by commas. The kind libvirt stands for QEMU domains of"
         " the libvirtd on this host. The kind process stands for plain processes that the agent has started"
-        " or adopted. The kind systemd (experimental) stands for services with a section [X-ComputeAgent],"
-        " and needs the Python package jeepney. The kinds podman and docker (experimental) stand for"
-        " containers that root runs, if they have the label compute-agent.guest=true, or if guest_names in"
-        " [podman] or [docker] has their name. If two drivers report guests with the same uuid, the agent"
-        " manages only the guest of the driver that comes first in this list. If the option is not set, the"
-        " agent uses the same drivers as at its last start. At its first start the agent chooses libvirt if"
-        " libvirt-python is installed and the socket of [libvirt] uri exists, else process. At a later start"
-        " the agent changes from process to libvirt by itself, if libvirtd runs and there is no process"
-        " guest. For any other change of drivers, set this option and restart the agent.",
+        " or adopted. The kind systemd (experimental) stands for services with a section [X-ComputeAgent], or"
+        " with a name of [systemd] guest_names, and needs the Python package jeepney. The kinds podman and"
+        " docker (experimental) stand for containers that root runs, if they have the label"
+        " compute-agent.guest=true, or if guest_names in [podman] or [docker] has their name. If two drivers"
+        " report guests with the same uuid, the agent manages only the guest of the driver that comes first"
+        " in this list. If the option is not set, the agent uses the same drivers as at its last start. At"
+        " its first start the agent chooses libvirt if libvirt-python is installed and the socket of"
+        " [libvirt] uri exists, else process. At a later start the agent changes from process to libvirt by"
+        " itself, if libvirtd runs and there is no process guest. For any other change of drivers, set this"
+        " option and restart the agent.",
     ),
     cfg.StrOpt(
         "unallocated",

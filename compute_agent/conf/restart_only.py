@@ -24,6 +24,7 @@ _OWN: Final = (
     ("libvirt", "uri"),
     ("cgroup", "root"),
     ("systemd", "bus_socket"),
+    ("systemd", "guest_names"),
     ("podman", "socket"),
     ("podman", "guest_names"),
     ("podman", "pods"),

@@ -11,6 +11,13 @@ SYSTEMD_OPTS: Final = [
         help="UNIX socket of the message bus (D-Bus) on which systemd answers. The agent uses this socket"
         " only if [guests] drivers contains systemd.",
     ),
+    cfg.ListOpt(
+        "guest_names",
+        default=[],
+        help="Names of services that are guests without the section [X-ComputeAgent]: a list of texts or"
+        " patterns (*, ?, [abc]), such as postgresql@*.service. Guest=false in the section overrides this"
+        " list.",
+    ),
 ]
 
 

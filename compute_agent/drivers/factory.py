@@ -457,6 +457,7 @@ def _open_systemd(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None, h
         conf.guests.reconcile_interval,
         _lock_check(lock),
         look_only,
+        conf.systemd.guest_names,
     )
 
 

@@ -8,7 +8,6 @@ guest again.
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -27,7 +26,12 @@ from compute_agent.drivers.containers.container_state import (
 )
 from compute_agent.drivers.containers.engine import ContainerEngine, EngineError
 from compute_agent.drivers.containers.labels import GUEST, KUBERNETES, parse_labels, trusted_labels
-from compute_agent.drivers.foreign.declared import BadDeclarationError, DeclaredSettings, made_uuid
+from compute_agent.drivers.foreign.declared import (
+    BadDeclarationError,
+    DeclaredSettings,
+    made_uuid,
+    matches_any,
+)
 from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
 from compute_agent.drivers.foreign.table import (
     GuestEntry,
@@ -187,7 +191,7 @@ class ContainerTable(GuestTable):
 
     def _settings_of(self, container: ContainerState) -> DeclaredSettings | None:
         """See :func:`parse_labels`."""
-        is_chosen = any(fnmatch.fnmatchcase(container.name, one) for one in self._guest_names)
+        is_chosen = matches_any(container.name, self._guest_names)
         return parse_labels(container.labels, self._labels_of_image(container), is_chosen)
 
     def _uuid_of(self, container: ContainerState, settings: DeclaredSettings) -> str:

@@ -5,9 +5,10 @@ The settings are texts by key. The module consists of pure functions.
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -79,6 +80,11 @@ def made_uuid(*names: str) -> str:
     :param names: the names, none of which contains a slash.
     """
     return str(uuid.uuid5(_NAMESPACE, "/".join(names)))
+
+
+def matches_any(name: str, patterns: Collection[str]) -> bool:
+    """Whether a name equals one of the texts or matches one of the patterns (``*``, ``?``, ``[abc]``)."""
+    return any(fnmatch.fnmatchcase(name, one) for one in patterns)
 
 
 def parse_declaration(values: Mapping[str, str], keys: KeyNames) -> DeclaredSettings:

@@ -1,9 +1,10 @@
 """The driver of guests that are services of systemd.
 
 Terms: a *service* is a unit of type ``.service`` of the host's systemd. A service with the section
-``[X-ComputeAgent]`` is a guest while it has a main process. In an active service without a main process, the
-oldest process counts as the main process. A *property* is a setting of a service that systemd keeps, such as
-``AllowedCPUs``. A value *of the service's own* is the value that a property had before the agent changed it.
+``[X-ComputeAgent]``, or with a name that matches the option ``guest_names``, is a guest while it has a main
+process. In an active service without a main process, the oldest process counts as the main process. A
+*property* is a setting of a service that systemd keeps, such as ``AllowedCPUs``. A value *of the service's
+own* is the value that a property had before the agent changed it.
 
 ``driver.py`` is the driver, which extends :mod:`compute_agent.drivers.foreign`. ``unit_table.py`` finds
 guests, and ``editor.py`` sets properties and restores their old values. Pure functions make the decisions:

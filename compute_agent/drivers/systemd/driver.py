@@ -1,14 +1,15 @@
 """The driver of guests that are services of systemd.
 
 Operators and packages start and stop these services as usual; the agent never starts a service. A service
-becomes a guest by the section ``[X-ComputeAgent]`` in its unit file or a drop-in. The agent sets CPUs, memory
-and block I/O only through systemd, which owns the control groups.
+becomes a guest by the section ``[X-ComputeAgent]`` in its unit file or a drop-in, or by a name that matches
+the option ``guest_names`` of the agent. The agent sets CPUs, memory and block I/O only through systemd, which
+owns the control groups.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from compute_agent.drivers.base import CpuLimits
@@ -53,17 +54,20 @@ class SystemdDriver(ForeignDriver):
         look_interval: float = 10.0,
         lock: Callable[[], None] = lambda: None,
         look_only: bool = False,
+        guest_names: Collection[str] = (),
     ) -> None:
         """Start the thread that connects and finds services.
 
         :param open_bus: connects to the message bus.
         :param host: the name of the host's resource provider.
         :param records: the values that services had before the agent changed them.
+        :param guest_names: patterns for names; a service with a matching name is a guest even without the
+            section.
         """
         super().__init__(folders, look_interval, lock, look_only)
         self._peer = self._manager = SystemdManager(open_bus, self._hints.put)
         self._table = self._units = UnitTable(
-            self.name, self._manager, host, self._folders.groups, self._report_change
+            self.name, self._manager, host, self._folders.groups, self._report_change, guest_names
         )
         self._editor = UnitEditor(self._manager, records, self._folders)
         self._await_look(start_thread(UNITS_THREAD, self._follow_peer))

@@ -2,7 +2,7 @@
 
 systemd ignores sections that begin with ``X-`` (systemd.unit(5)). The section can be in the unit file and in
 drop-ins of this file. Settings in later files override settings in earlier files, as in all other sections. A
-service with the section is a guest, even if the section is empty.
+service with the section is a guest, even if the section is empty, unless the section has ``Guest=false``.
 
 These files decide about CPUs of the host. So the agent accepts the section only in files that no other user
 can change.
@@ -22,9 +22,12 @@ from compute_agent.drivers.foreign.declared import (
 )
 from compute_agent.files import UnsafeFileError, check_folder, read_bounded
 from compute_agent.model.guest_settings import SETTING_NAMES
-from compute_agent.model.messages import named_few
+from compute_agent.model.messages import named_few, printable_text
 
 SECTION: Final = "X-ComputeAgent"
+
+GUEST: Final = "Guest"
+"""The key that says whether the service is a guest."""
 
 # The limit is far above the size of real unit files, which have a few kB. systemd has a limit, too
 # (READ_FULL_BYTES_MAX, 64 MiB).
@@ -76,20 +79,30 @@ def _joined_lines(text: str) -> Iterable[str]:
         yield joined.strip()
 
 
-def parse_section(lines: Sequence[tuple[str, str]]) -> DeclaredSettings:
+def parse_section(lines: Sequence[tuple[str, str]]) -> DeclaredSettings | None:
     """The settings in the assignments of all files, in the order of the files.
 
-    The last assignment of a key applies; an empty value stands for the default.
+    The last assignment of a key applies; an empty value stands for the default. The result is None if the
+    assignments say that the service is no guest.
 
-    :raises BadDeclarationError: the uuid, the number of CPUs or the memory cannot be used.
+    :raises BadDeclarationError: the value of ``Guest``, the uuid, the number of CPUs or the memory cannot be
+        used.
     """
-    return parse_declaration(dict(lines), _KEYS)
+    values = dict(lines)
+    wanted = values.pop(GUEST, "")
+    if wanted.lower() == "false":
+        return None
+    if wanted.lower() not in ("", "true"):
+        raise BadDeclarationError(f"{GUEST}={printable_text(wanted)[:100]} is neither true nor false")
+    return parse_declaration(values, _KEYS)
 
 
-def read_settings(paths: Sequence[Path]) -> DeclaredSettings | None:
-    """Read the settings in the files of a service; None if no file has the section.
+def read_settings(paths: Sequence[Path], is_chosen: bool = False) -> DeclaredSettings | None:
+    """Read the settings in the files of a service; None if the service is not meant to be a guest.
 
     :param paths: the unit file and its drop-ins, in the order in which systemd applies them.
+    :param is_chosen: whether an option of the agent names the service, so that it is a guest even without the
+        section.
     :raises BadDeclarationError: a value cannot be used, or other users can change a file with the section.
     """
     lines: list[tuple[str, str]] = []
@@ -104,7 +117,7 @@ def read_settings(paths: Sequence[Path]) -> DeclaredSettings | None:
         if (found := section_lines(text)) is not None:
             with_section.append(path)
             lines += found
-    if not with_section:
+    if not with_section and not is_chosen:
         return None
     unsafe = [str(error) for path in with_section if (error := _trust_error(path)) is not None]
     if unsafe:

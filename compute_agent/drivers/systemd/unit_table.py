@@ -2,7 +2,7 @@
 
 The agent reads a service when systemd signals a change of the service, and all services after each reload of
 systemd and each new connection. Between these times, the agent finds starts and ends without a signal in the
-list of services. The agent remembers services without the section ``[X-ComputeAgent]`` until the next reload,
+list of services. The agent remembers services that are not meant to be guests until the next reload,
 because systemd, too, reads a new drop-in only at a reload.
 """
 
@@ -14,7 +14,12 @@ from pathlib import Path
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestChange
-from compute_agent.drivers.foreign.declared import BadDeclarationError, DeclaredSettings, made_uuid
+from compute_agent.drivers.foreign.declared import (
+    BadDeclarationError,
+    DeclaredSettings,
+    made_uuid,
+    matches_any,
+)
 from compute_agent.drivers.foreign.records import ValueRecord
 from compute_agent.drivers.foreign.table import GuestEntry, GuestTable, SubjectFinding, UnfitSubjectError
 from compute_agent.drivers.systemd.manager import SystemdManager
@@ -37,9 +42,16 @@ class UnitTable(GuestTable):
         host: str,
         groups: Path,
         report: Callable[[GuestChange], None],
+        guest_names: Collection[str] = (),
     ) -> None:
+        """Begin without guests.
+
+        :param guest_names: patterns for names; a service with a matching name is a guest even without the
+            section.
+        """
         super().__init__(driver, host, groups, report)
         self._manager = manager
+        self._guest_names = guest_names
         self.find_inner: Callable[[str], str] = lambda folder: ""
         """A function from the folder of a group to the name of another driver's guest with a group below this
         folder; empty if there is no such guest.
@@ -97,7 +109,7 @@ class UnitTable(GuestTable):
             return SubjectFinding(is_other=unit.loaded)
         guest_uuid = made_uuid(self._host, key)
         try:
-            settings = read_settings(unit.files)
+            settings = read_settings(unit.files, matches_any(unit.name, self._guest_names))
             if settings is None:
                 return SubjectFinding(is_other=True)
             guest_uuid = settings.guest_uuid or guest_uuid

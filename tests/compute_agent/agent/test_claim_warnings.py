@@ -1,4 +1,4 @@
-"""Tests of warnings about claims and names of containers that have no effect."""
+"""Tests of warnings about claims and names of guests that have no effect."""
 
 import pytest
 
@@ -6,6 +6,7 @@ from compute_agent.agent.config_warnings import claim_warnings
 from tests.compute_agent.builders import load_text
 
 NAMES = "[docker]\nguest_names = nova_*\n"
+UNITS = "[systemd]\nguest_names = postgresql@*.service\n"
 
 
 @pytest.mark.parametrize(
@@ -14,6 +15,9 @@ NAMES = "[docker]\nguest_names = nova_*\n"
         ("", "libvirt", []),
         (NAMES, "libvirt,podman", ["[docker] guest_names has no effect"]),
         (NAMES, "libvirt,docker", []),
+        (UNITS, "libvirt,docker", ["[systemd] guest_names has no effect: add systemd to [guests] drivers"]),
+        (UNITS, "libvirt,systemd", []),
+        ("[systemd]\nbus_socket = /run/bus\n", "libvirt", []),
         ("[podman]\npods = pod\n", "docker", ["[podman] pods has no effect"]),
         ("[podman]\npods = pod\n", "podman", []),
         ("[guests]\nclaim = true\n", "libvirt,process", ["[guests] claim has no effect"]),

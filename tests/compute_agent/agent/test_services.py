@@ -1,5 +1,5 @@
-"""Tests of a whole agent with systemd services as guests, from the section in the unit file to pinned
-processes.
+"""Tests of a whole agent with systemd services as guests, from the section in the unit file, or the name of
+the unit, to pinned processes.
 """
 
 import os
@@ -44,6 +44,24 @@ def rig(two_cpus, write_ini, client, systemd):
 
 def cpus_of(systemd):
     return {frozenset(os.sched_getaffinity(process.pid)) for process in systemd.units[DB].processes}
+
+
+def test_a_service_is_a_guest_by_its_name_with_settings_of_a_rule(two_cpus, write_ini, client, systemd):
+    options = {
+        "guests": "drivers = systemd\nreconcile_interval = 0.3",
+        "systemd": f"bus_socket = {systemd.path}\nguest_names = d?.service, postgresql@*.service",
+        "guest_rule:databases": f"match_driver = systemd\nmatch_name = {DB}\nqos_class = BE",
+    }
+    rig = RunningAgent(lambda: write_ini(**options), client)
+    try:
+        systemd.start(DB, None)
+        systemd.start("other.service", None)
+        rig.wait_for(lambda: cpus_of(systemd) == {frozenset({1})})
+        assert [row["name"] for row in rig.ask("guest.list")] == [DB]
+        shown = rig.ask("guest.show", guest=DB)
+        assert (shown["qos_class"], shown["setting_sources"]["qos_class"]) == ("BE", "rule databases")
+    finally:
+        rig.close()
 
 
 def test_a_service_with_an_allocation_is_pinned_and_given_back(rig, systemd):

@@ -190,6 +190,7 @@ class TestFinding:
         [
             ("[X-ComputeAgent]\nUuid=db\n", "Uuid=db is not a uuid"),
             ("[X-ComputeAgent]\nVcpus=none\n", "Vcpus=none is not a whole number"),
+            ("[X-ComputeAgent]\nGuest=perhaps\n", "Guest=perhaps is neither true nor false"),
         ],
     )
     def test_a_section_that_cannot_be_used_makes_a_lost_guest(self, systemd, open_driver, section, reason):
@@ -202,6 +203,42 @@ class TestFinding:
         unit.files[0].write_text("[X-ComputeAgent]\n")
         wait_for(driver.guests)
         assert driver.lost_guests() == {}
+
+    def test_services_are_guests_by_their_names(self, systemd, open_driver):
+        pattern, template = "postgresql@*.service", "postgresql@15-main.service"
+        systemd.start(template, None)
+        systemd.start("postgresql.service", None)
+        systemd.start("postgresql@old.service", "[X-ComputeAgent]\nGuest=false\n")
+        systemd.start("postgresql@new.service", "[X-ComputeAgent]\nVcpus=2\n")
+        systemd.start(DB)
+        driver = open_driver(guest_names=[pattern, "Other.service"])
+        found = {guest.name: guest for guest in driver.guests()}
+        assert found.keys() == {template, "postgresql@new.service", DB}
+        guest = found[template]
+        assert (guest.uuid, guest.settings.vcpus) == (made_uuid(HOST, template), 1)
+        assert (guest.declared, guest.declared_problems) == ({}, ())
+        assert found["postgresql@new.service"].settings.vcpus == 2
+        assert driver.lost_guests() == {}
+
+    def test_a_service_that_is_no_guest_by_name_any_more_gets_its_values_back(
+        self, systemd, open_driver, tmp_path
+    ):
+        systemd.start(DB, None)
+        driver = open_driver(guest_names=["d?.service"])
+        driver.apply_cpu_settings(driver.guests()[0], PINNED)
+        driver.close()
+        assert open_driver().guests() == []
+        wait_for(lambda: not records(tmp_path))
+        assert systemd.units[DB].values == UNIT_DEFAULTS
+
+    def test_a_reload_applies_a_section_that_says_that_a_service_is_no_guest(self, systemd, open_driver):
+        unit = systemd.start(DB, None)
+        driver = open_driver(guest_names=[DB])
+        assert [guest.name for guest in driver.guests()] == [DB]
+        unit.files[0].write_text("[X-ComputeAgent]\nGuest=false\n")
+        systemd.reload()
+        assert next_change(driver) == (ChangeKind.STOPPED, DB)
+        assert driver.guests() == []
 
     def test_a_file_that_others_can_change_makes_a_lost_guest(self, systemd, open_driver):
         unit = systemd.define(DB)

@@ -104,6 +104,8 @@ def test_many_lines_without_effect_make_no_long_message():
 @pytest.mark.parametrize(
     ("key", "text"),
     [
+        ("Guest", "yes"),
+        ("Guest", "x" * 5000),
         ("Vcpus", "0"),
         ("Vcpus", "-1"),
         ("Vcpus", "4097"),
@@ -114,7 +116,7 @@ def test_many_lines_without_effect_make_no_long_message():
         ("Uuid", "x" * 5000),
     ],
 )
-def test_a_uuid_or_number_of_cpus_that_cannot_be_used_is_refused(key, text):
+def test_a_value_that_a_guest_cannot_be_without_is_refused(key, text):
     with pytest.raises(BadDeclarationError, match=rf"^{key}=") as caught:
         parse_section([(key, text)])
     assert len(str(caught.value)) < 1200
@@ -139,6 +141,25 @@ def test_drop_ins_override_the_unit_file(write):
 def test_a_drop_in_alone_makes_a_service_a_guest(write):
     assert read_settings(write("[Service]\n", "[X-ComputeAgent]\n")) == DeclaredSettings(declared={})
     assert read_settings(write("[Service]\n", "[Service]\n")) is None
+
+
+def test_a_service_that_an_option_names_is_a_guest_without_a_section(write):
+    assert read_settings(write("[Service]\n"), is_chosen=True) == DeclaredSettings(declared={})
+    assert read_settings([], is_chosen=True) == DeclaredSettings(declared={})
+
+
+@pytest.mark.parametrize("is_chosen", [False, True])
+@pytest.mark.parametrize(
+    ("text", "is_guest"), [("false", False), ("False", False), ("true", True), ("", True)]
+)
+def test_a_section_can_say_whether_its_service_is_a_guest(write, text, is_guest, is_chosen):
+    found = read_settings(write(UNIT, f"[X-ComputeAgent]\nGuest={text}\n"), is_chosen)
+    assert (found is not None) == is_guest
+    assert found is None or (found.vcpus, found.problems) == (4, ())
+
+
+def test_a_service_that_says_that_it_is_no_guest_has_no_wrong_settings():
+    assert parse_section([("Vcpus", "none"), ("Guest", "false")]) is None
 
 
 def test_missing_files_and_those_that_are_no_files_are_left_out(write, tmp_path):
