@@ -250,7 +250,7 @@ class ContainerTable(GuestTable):
         return set() if pod is None else set(pod.running)
 
     def _refuse_kubernetes(self) -> None:
-        """Refuse to manage containers on a host where the kubelet manages their CPUs.
+        """Refuse to manage containers of an engine that runs containers of the kubelet.
 
         :raises DriverError: the kubelet manages a container of this host.
         """

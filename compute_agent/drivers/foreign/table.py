@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import ChangeKind, GuestChange
@@ -20,9 +21,15 @@ from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.drivers.foreign.records import ValueRecord
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.model.guest import Guest
-from compute_agent.model.messages import GuestGoneError
+from compute_agent.model.messages import DriverError, GuestGoneError
 
 LOG = logging.getLogger(__name__)
+
+_KUBERNETES_GROUPS: Final = ("kubepods.slice", "kubepods")
+"""The control groups of the kubelet, with its cgroup drivers ``systemd`` and ``cgroupfs``.
+
+The kubelet makes one of them, also if containerd or CRI-O runs its containers.
+"""
 
 
 class UnfitSubjectError(ValueError):
@@ -214,8 +221,9 @@ class GuestTable(abc.ABC):
         """Read subjects that have started or ended without a signal.
 
         :param everything: whether to read all subjects, as after a new connection.
-        :raises DriverError: the other program does not answer.
+        :raises DriverError: the other program does not answer, or the kubelet manages CPUs of this host.
         """
+        self._refuse_kubelet()
         if everything:
             self._others.clear()
         for key in sorted({*self._find_suspects(everything), *self._lost}):
@@ -275,6 +283,19 @@ class GuestTable(abc.ABC):
         """
 
     # Inner parts
+
+    def _refuse_kubelet(self) -> None:
+        """Refuse to manage guests on a host on which the kubelet gives CPUs to its containers.
+
+        :raises DriverError: the kubelet has a control group on this host.
+        """
+        for name in _KUBERNETES_GROUPS:
+            if (folder := self._groups / name).is_dir():
+                raise DriverError(
+                    f"this is a node of Kubernetes (the control group {folder} exists), and the kubelet"
+                    f" manages its CPUs: remove {self._driver} from [guests] drivers; if Kubernetes was"
+                    " removed from this host, restart the host"
+                )
 
     def _refuse_namesake(self, key: str, guest_uuid: str, subject: str, remedy: str) -> None:
         """Refuse a subject that has the uuid of another guest.

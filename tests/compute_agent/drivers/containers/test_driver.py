@@ -221,6 +221,25 @@ class TestFinding:
         engine.stop("pod")
         wait_for(lambda: not driver.awaited_drivers)
 
+    @pytest.mark.parametrize("group", ["kubepods.slice", "kubepods"])
+    def test_a_group_of_the_kubelet_refuses_the_engine(self, engine, open_driver, group):
+        folder = engine.folders.groups / group
+        folder.mkdir()
+        engine.start(DB)
+        driver = open_driver(engine)
+        assert driver.awaited_drivers == {"podman"}
+        reason = driver.outage_reasons()["podman"]
+        assert f"this is a node of Kubernetes (the control group {folder} exists)" in reason
+        assert "remove podman from [guests] drivers" in reason
+        folder.rmdir()
+        wait_for(lambda: not driver.awaited_drivers)
+
+    def test_a_container_with_the_name_of_a_group_of_kubernetes_makes_no_node(self, engine, open_driver):
+        engine.start("kubepods")
+        (engine.folders.groups / "machine.slice/kubepods.slice").mkdir(parents=True)
+        (engine.folders.groups / "kubepods.scope").mkdir()
+        assert [guest.name for guest in open_driver(engine).guests()] == ["kubepods"]
+
     def test_a_refusal_for_the_image_of_a_pod_of_kubernetes_is_no_outage(self, engine, open_driver):
         engine.start(DB)
         engine.start("k8s", {"io.kubernetes.pod.uid": "1"}, image="sha256:" + "2" * 64)

@@ -267,6 +267,27 @@ class TestFinding:
         systemd.start(DB)
         assert "no control groups of version 2" in open_driver().lost_guests()[made_uuid(HOST, DB)]
 
+    @pytest.mark.parametrize("group", ["kubepods.slice", "kubepods"])
+    def test_a_node_of_kubernetes_is_refused_with_a_reason(self, systemd, open_driver, group):
+        folder = systemd.folders.groups / group
+        folder.mkdir()
+        systemd.start(DB)
+        driver = open_driver()
+        assert driver.awaited_drivers == {"systemd"}
+        reason = driver.outage_reasons()["systemd"]
+        assert f"this is a node of Kubernetes (the control group {folder} exists)" in reason
+        assert "remove systemd from [guests] drivers" in reason
+        folder.rmdir()
+        wait_for(lambda: not driver.awaited_drivers)
+
+    def test_a_node_that_kubernetes_joins_later_is_refused(self, systemd, open_driver):
+        systemd.start(DB)
+        driver = open_driver(look_interval=0.1)
+        assert driver.guests()
+        (systemd.folders.groups / "kubepods.slice").mkdir()
+        wait_for(lambda: "this is a node of Kubernetes" in driver.outage_reason)
+        assert [guest.name for guest in driver.guests()] == [DB]
+
     def test_a_hostile_answer_about_one_service_leaves_the_others(self, systemd, open_driver, caplog):
         systemd.start(DB).group_path = "/system.slice/../../db.service"
         systemd.start("b.service")
