@@ -106,7 +106,11 @@ GUESTS_OPTS: Final = [
         "no_room",
         default="run",
         choices=[
-            ("run", "the guest runs without an allocation, as unallocated decides"),
+            (
+                "run",
+                "the guest runs without an allocation and with its own QoS class: on the shared CPUs, unless"
+                " unallocated is ignore",
+            ),
             ("stop", "the agent stops the guest if the guest has just started"),
         ],
         help="Treatment of a guest that does not fit on this host when the agent claims an allocation for the"
