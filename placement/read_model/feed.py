@@ -157,10 +157,12 @@ class ModelView:
     """The providers, and the names of resource classes and traits, as they were when a request arrived.
 
     ``clock`` is the time of the database, in seconds since 1970, when the version of the model was read.
+    ``next_expiry`` is the time of the next expiry or start of a window; infinity if there is neither.
     """
 
     def __init__(self, state: ModelState, turn: ReadTurn, reread: int, clock: float) -> None:
         self.clock = clock
+        self.next_expiry = state.next_expiry
         self.snapshot = state.snapshot
         self.names = state.names
         #: number of times that the whole model was read again; counters of views with another number cannot

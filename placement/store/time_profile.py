@@ -164,6 +164,12 @@ class TimedAmount:
         return self.provider, self.resource_class
 
     @property
+    def is_ahead(self) -> bool:
+        """Whether the consumer has not begun to hold its amounts."""
+        # the window of a return has begun, too; only the return begins later
+        return not (self.has_begun or self.is_return)
+
+    @property
     def starts_at(self) -> float:
         """The start of the window; minus infinity for an amount with an allocation, which has begun."""
         # the start does not count, because the clock of a server that takes over may be behind
@@ -388,21 +394,40 @@ def overlaps_sentence(
     :param are_all: whether ``amounts`` has all amounts, so that the sentence may also give the number of
         unnamed windows and claims.
     """
+    shown, left = first_overlaps(amounts, window)
+    if not shown:
+        return ""
+    preemptible = frozenset(choose_preemptible([each.consumer for each in shown if each.has_begun]))
+    named = name_overlaps(shown, left if are_all else None, preemptible)
+    return f" Other windows and claims overlap this time: {named}."
+
+
+def first_overlaps(amounts: Iterable[TimedAmount], window: TimeWindow) -> tuple[list[TimedAmount], int]:
+    """Return one amount of each of some windows and claims that overlap a window, the earliest end first.
+
+    :returns: the amounts, and the number of the other windows and claims that overlap.
+    """
     overlapping = {
         (each.window.ends_at, each.consumer): each for each in amounts if each.window.has_overlap(window)
     }
-    if not overlapping:
-        return ""
     shown = [each for _, each in nsmallest(_MAX_NAMED, overlapping.items())]
-    preemptible = frozenset(choose_preemptible([each.consumer for each in shown if each.has_begun]))
+    return shown, len(overlapping) - len(shown)
+
+
+def name_overlaps(
+    shown: Sequence[TimedAmount], left: int | None, preemptible: Collection[str] = frozenset()
+) -> str:
+    """Return the text that names windows and claims with their times.
+
+    :param left: the number of windows and claims that the text does not name; None if it is unknown.
+    :param preemptible: the uuids of the consumers with preemptible claims.
+    """
     named = [
-        # the window of a return has begun, too; only the return begins later
         each.consumer
-        + ("" if each.has_begun or each.is_return else f" from {iso_time(each.window.starts_at)}")
+        + (f" from {iso_time(each.window.starts_at)}" if each.is_ahead else "")
         + f" until {iso_time(each.window.ends_at)}"
         + (" (preemptible)" if each.consumer in preemptible else "")
         for each in shown
     ]
-    left = len(overlapping) - len(named)
-    more = (f" and {left} more" if left > 0 else "") if are_all else " and others"
-    return f" Other windows and claims overlap this time: {', '.join(named)}{more}."
+    more = " and others" if left is None else f" and {left} more" if left > 0 else ""
+    return f"{', '.join(named)}{more}"

@@ -1,11 +1,15 @@
 """The resource ``/ext/v1/explanations``, which explains requests for candidates."""
 
-from typing import Final
+import math
+from dataclasses import replace
+from time import thread_time
+from typing import Any, Final
 
 from flask import Blueprint, Response
 
 from placement import microversion
 from placement.api.call import ApiRequest, api_operation
+from placement.api.ext.claims import claim_context, time_or_null
 from placement.api.paths import EXT
 from placement.exceptions import InvalidRequest
 from placement.policies import ext as rules
@@ -13,9 +17,11 @@ from placement.schemas import explanation as schemas
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.claim import WantedClaim
 from placement.search.claims.refusal import explain_topology
+from placement.search.claims.windows_in_way import NamedWindow, WindowsInWay, find_windows_in_way
 from placement.search.diagnosis.explanation import RequestExplanation, explain_request
 from placement.search.diagnosis.sentences import explanation_document
 from placement.search.request import CandidatesRequest, check_names
+from placement.store.time_profile import iso_time
 
 blueprint = Blueprint("ext_explanations", __name__)
 
@@ -29,6 +35,7 @@ def explain_candidates(call: ApiRequest) -> Response:
     asked = schemas.parse(body, call.service.request_forms)
     topology = schemas.parse_topology(body["topology"], asked.request)
     deadline = call.service.conf.api.explanations_deadline
+    end = thread_time() + deadline
     with call.service.model.fresh_view() as view:
         check_names(asked.request, view.names.classes, view.names.traits)
         # the request and its fallback share one budget, because the client waits for the sum of their times
@@ -50,7 +57,35 @@ def explain_candidates(call: ApiRequest) -> Response:
                 "explanations_deadline",
                 ": ask for fewer groups.",
             ) from None
+        # a cloud without windows needs no query to find none
+        may_have_windows = math.isfinite(view.next_expiry)
     shown = explanation_document(explanation, fallback)
+    found: WindowsInWay | None = WindowsInWay()
+    if may_have_windows and not any(each.may_fit for each in (explanation, fallback) if each is not None):
+        wanted = WantedClaim.without_consumer(asked.request, asked.version, topology)
+        # the search gets the rest of the time of the explanation
+        found = find_windows_in_way(
+            claim_context(call), replace(wanted, fallback=asked.fallback), end - thread_time()
+        )
+    if found is None:
+        shown["incomplete"].append("windows")
+    elif found.windows:
+        shown["summary"] += f"; windows and claims with an end time are in the way: {found.text}"
     return call.json_answer(
-        {"microversion": microversion.text(asked.version), **shown, "warnings": list(asked.warnings)}
+        {
+            "microversion": microversion.text(asked.version),
+            **shown,
+            "windows": [_window_document(each) for each in ([] if found is None else found.windows)],
+            "warnings": list(asked.warnings),
+        }
     )
+
+
+def _window_document(window: NamedWindow) -> dict[str, Any]:
+    return {
+        "uuid": window.consumer,
+        "starts_at": time_or_null(window.starts_at),
+        "ends_at": iso_time(window.ends_at),
+        "root_provider_uuids": list(window.roots),
+        "allocations": {provider: {"resources": held} for provider, held in window.amounts.items()},
+    }

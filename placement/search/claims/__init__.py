@@ -30,6 +30,7 @@ Modules
     - ``longest_stay`` places preemptible claims on the hosts where they can run longest.
     - ``claim_context`` has the objects that all searches use, checks names in claims, and names windows that
       exclude a claim.
+    - ``windows_in_way`` finds windows without which a request without an end time would have a place.
     - ``refusal`` explains why a claim has no place on any host, and which changes would help.
 
 A worked example

@@ -74,7 +74,7 @@ class WantedClaim:
 
     @classmethod
     def without_consumer(
-        cls, request: CandidatesRequest, version: Microversion, topology: TopologyPolicy
+        cls, request: CandidatesRequest, version: Microversion, topology: TopologyPolicy | None
     ) -> WantedClaim:
         """Return a trial claim, which shows whether the request fits, and is never written."""
         return cls("", None, ConsumerOwnership("", "", ""), request, version, topology=topology)

@@ -4,7 +4,6 @@ If another client takes the same resources first (a lost race), the service repe
 """
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,11 +19,9 @@ from placement.read_model.feed import ModelView
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.availability import (
-    NEVER,
     during_window,
     place_in_window,
     skylines_in,
-    snapshot_during,
     times_by_way,
 )
 from placement.search.claims.claim import (
@@ -34,7 +31,6 @@ from placement.search.claims.claim import (
     without_allocations,
 )
 from placement.search.claims.claim_context import (
-    MAX_EXPLAINED,
     RECENT,
     ClaimContext,
     check_claim_names,
@@ -42,7 +38,6 @@ from placement.search.claims.claim_context import (
     name_amounts,
     overlapping_providers,
     possible_providers,
-    wanted_classes,
 )
 from placement.search.claims.host_rooms import Skylines
 from placement.search.claims.joint_windows import place_jointly
@@ -51,11 +46,12 @@ from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_
 from placement.search.claims.refusal import claim_refusal, reservation_refusal
 from placement.search.claims.window_moves import MovedPlaces, place_by_moves
 from placement.search.claims.window_preemptions import place_preempting
+from placement.search.claims.windows_in_way import WITHOUT_END, read_planned
 from placement.store import allocations, claim_commit, consumers, due_changes, expiries, reservations
 from placement.store.claims import ConsumerClaim
 from placement.store.groups import Members
-from placement.store.time_profile import AT_ONCE, HoldRefusal, TimeWindow
-from placement.store.time_schedule import planned_providers, read_schedule
+from placement.store.time_profile import HoldRefusal
+from placement.store.time_schedule import read_schedule
 from placement.store.time_skyline import SkylinesByProvider, make_skylines
 
 T = TypeVar("T")
@@ -145,22 +141,17 @@ class ClaimService:
     def _describe_windows(self, wanted: Sequence[WantedClaim], members: Members) -> str:
         """Return a sentence with windows that prevent claims without an end time; empty if there are none."""
         possible = possible_providers(self._context.model, wanted)
-        with self._context.database.read() as conn:
-            providers = planned_providers(conn, wanted_classes(wanted), possible, MAX_EXPLAINED)
-            if not providers:
-                return ""
-            schedule = read_schedule(conn, {each.consumer for each in wanted}, providers)
-        by_uuid = make_skylines(schedule.amounts, schedule.holds)
+        planned = read_planned(self._context.database, wanted, possible)
+        if planned is None:
+            return ""
         with self._context.model.recent_view(RECENT) as view:
-            skylines = skylines_in(view.snapshot, by_uuid)
-            roots = {view.snapshot.providers[each].root_id for each in skylines}
-            empty = snapshot_during(view.snapshot, roots, skylines, NEVER)
+            empty = planned.without_amounts(view.snapshot)
             budget = self._context.make_budget(view, self._context.reason_seconds)
             with suppress(BudgetExhausted):
                 world = ClaimScenario.from_members(empty, members, wanted)
                 if isinstance(place_claims(world, wanted, budget, self._context.rng), UnplacedClaim):
                     return ""
-        return name_amounts(schedule, providers, wanted, TimeWindow(AT_ONCE, math.inf))
+        return name_amounts(planned.schedule, planned.providers, wanted, WITHOUT_END)
 
     def _as_if_now(self, placed: list[PlacedClaim]) -> list[PlacedClaim]:
         """Return the placed claims with the expiry times that they would get if they were written now."""
@@ -302,7 +293,7 @@ class ClaimService:
             # a consumer may use the amounts that it holds now, because its new claim replaces them
             snapshot = without_allocations(view.snapshot, held) if held else view.snapshot
             if loses_end:
-                snapshot = during_window(snapshot, skylines_in(snapshot, own), TimeWindow(AT_ONCE, math.inf))
+                snapshot = during_window(snapshot, skylines_in(snapshot, own), WITHOUT_END)
             if source is not None and reserved is not None:
                 snapshot, roots = within_reservation(snapshot, reserved)
                 wanted = [

@@ -138,6 +138,11 @@ class RequestExplanation:
     incomplete: tuple[str, ...]
     topology: TopologyFit | None = None
 
+    @property
+    def may_fit(self) -> bool:
+        """Whether the request fits some host, or may fit some host that was not tried."""
+        return self.fitting != 0 if self.topology is None else self.topology.at_most != 0
+
 
 def explain_request(
     snapshot: ModelSnapshot,

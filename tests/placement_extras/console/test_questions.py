@@ -12,6 +12,7 @@ from werkzeug.test import Client
 from placement.exceptions import InvalidRequest
 from placement_extras.console import questions
 from placement_extras.console.forms import PLAIN_COOKIE
+from tests.placement.api.ext.windows import booked
 from tests.placement.running import Admin
 from tests.placement_extras.console import world
 from tests.placement_extras.console.pages import read_answer
@@ -50,6 +51,19 @@ def test_why_there_is_no_candidate_is_said_and_shown(client):
     assert "For 30 PCPU" in text
     assert "Hosts that Left of 8 have PCPU 6 have 30 PCPU free 0" in text
     assert "6 hosts do not have 30 PCPU free" in text
+
+
+def test_windows_in_the_way_of_a_guest_are_shown(app, client):
+    assert "Windows in the way" not in read_answer(client, "candidates", query="resources=PCPU:30")
+    admin = Admin(app)
+    window = booked(admin, 0, 1, 2, query="resources=MEMORY_MB:262144", allowed_hosts=[EDGE])
+    query = f"resources=MEMORY_MB:1024&in_tree={EDGE}"
+    try:
+        (shown,) = admin("POST", "/ext/v1/explanations", json={"query": query}).json["windows"]
+        text = read_answer(client, "candidates", query=query)
+    finally:
+        assert admin("DELETE", f"/ext/v1/reservations/{window}").status_code == 204
+    assert f"Windows in the way {window} from {shown['starts_at']} until {shown['ends_at']} on {EDGE}" in text
 
 
 @pytest.mark.parametrize(

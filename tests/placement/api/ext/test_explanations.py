@@ -1,11 +1,20 @@
 """Tests of ``POST /ext/v1/explanations``, which explains why a request has few candidates."""
 
 import pytest
+import sqlalchemy as sa
 
 from placement.db import migration
 from placement.search.budget import BudgetExhausted
-from placement.search.claims import refusal
-from tests.placement.builders import make_provider, new_claim, post_claims, read_error
+from placement.search.claims import refusal, windows_in_way
+from tests.placement.api.ext.windows import HOUR, booked, show
+from tests.placement.builders import (
+    make_provider,
+    new_claim,
+    post_claims,
+    put_allocation,
+    read_error,
+)
+from tests.placement.moving_clock import after
 from tests.placement.running import Admin, application
 
 HOST = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
@@ -123,7 +132,8 @@ def test_an_explanation_with_a_topology_equals_that_of_a_refused_claim(nodes):
     refused = post_claims(nodes, new_claim(asked["query"], topology="restricted"))
     assert refused.status_code == 409
     (error,) = refused.json["errors"]
-    assert nodes("POST", PATH, json=asked).json == error["explanation"]
+    # the error names windows in its text
+    assert nodes("POST", PATH, json=asked).json == error["explanation"] | {"windows": []}
     assert error["explanation"]["relaxations"][0]["changes"][0]["amount"] == 8
 
 
@@ -177,3 +187,124 @@ def test_a_client_that_does_not_accept_json_gets_406(admin):
 
 def test_a_body_that_is_no_json_is_415(admin):
     assert admin("POST", PATH, data="query", content_type="text/plain").status_code == 415
+
+
+@pytest.fixture
+def cloud(sqlite_url):
+    """A service with a host of its own in each test, with 8 VCPU and 100 GiB of disk."""
+    admin = Admin(application(sqlite_url))
+    make_provider(admin, "cn", provider=HOST, VCPU=8, DISK_GB=100)
+    return admin
+
+
+def explained(admin, query, **fields):
+    """Return the explanation of a query."""
+    answer = admin("POST", PATH, json={"query": query, **fields})
+    assert answer.status_code == 200, answer.text
+    return answer.json
+
+
+def test_an_explanation_names_the_window_that_holds_the_room(cloud):
+    window = booked(cloud, 6, 1, 2)
+    shown = show(cloud, window)
+    found = explained(cloud, "resources=VCPU:3")
+    assert found["windows"] == [
+        {
+            "uuid": window,
+            "starts_at": shown["starts_at"],
+            "ends_at": shown["expires_at"],
+            "root_provider_uuids": [HOST],
+            "allocations": {HOST: {"resources": {"VCPU": 6}}},
+        }
+    ]
+    assert found["summary"] == (
+        "0 of 1 host: 1 has less than 3 VCPU free (most: 2 on cn); asking for 2 VCPU would leave 1 host;"
+        " windows and claims with an end time are in the way:"
+        f" {window} from {shown['starts_at']} until {shown['expires_at']}"
+    )
+    assert cloud("DELETE", f"/ext/v1/reservations/{window}").status_code == 204
+    assert explained(cloud, "resources=VCPU:3")["windows"] == []
+
+
+@pytest.mark.parametrize("query", ["resources=VCPU:2", "resources=VCPU:9", "resources=DISK_GB:101"])
+def test_a_window_that_is_not_the_reason_is_not_named(cloud, query):
+    booked(cloud, 6, 1, 2)
+    found = explained(cloud, query)
+    assert (found["windows"], found["incomplete"]) == ([], [])
+    assert "in the way" not in found["summary"]
+
+
+def test_only_windows_of_hosts_that_would_fit_are_named(cloud):
+    other = make_provider(cloud, "full", VCPU=8)
+    assert put_allocation(cloud, {other: {"VCPU": 6}}).status_code == 204
+    booked(cloud, 2, 1, 2, allowed_hosts=[other])
+    window = booked(cloud, 6, 1, 2, allowed_hosts=[HOST])
+    found = explained(cloud, "resources=VCPU:3")
+    assert [each["uuid"] for each in found["windows"]] == [window]
+
+
+def test_an_explanation_names_the_first_windows_and_the_number_of_the_others(cloud):
+    windows = [booked(cloud, 1, number + 1, 10 + number) for number in range(7)]
+    found = explained(cloud, "resources=VCPU:2")
+    assert [each["uuid"] for each in found["windows"]] == windows[:5]
+    assert found["summary"].endswith(" and 2 more")
+
+
+def test_a_claim_with_an_end_is_named_only_beside_a_window_ahead(cloud):
+    claimed = post_claims(cloud, new_claim("resources=VCPU:8"), ends_at=after(HOUR))
+    (claim,) = claimed.json["claims"]
+    assert explained(cloud, "resources=VCPU:1")["windows"] == []
+    window = booked(cloud, 8, 2, 3)
+    found = explained(cloud, "resources=VCPU:1")
+    assert [each["uuid"] for each in found["windows"]] == [claim["consumer_uuid"], window]
+    assert [each["starts_at"] is None for each in found["windows"]] == [True, False]
+    assert f"{claim['consumer_uuid']} until {claim['ends_at']}, {window} from " in found["summary"]
+
+
+def test_windows_are_named_for_a_query_with_a_topology(nodes):
+    window = booked(nodes, 1, 1, 2, query="resources=PCPU:8", topology="best-effort")
+    found = explained(nodes, "resources=PCPU:1", topology="restricted")
+    assert [each["uuid"] for each in found["windows"]] == [window]
+    assert sum(each["resources"]["PCPU"] for each in found["windows"][0]["allocations"].values()) == 8
+    assert nodes("DELETE", f"/ext/v1/reservations/{window}").status_code == 204
+
+
+def test_windows_are_named_for_a_fallback(nodes):
+    window = booked(nodes, 1, 1, 2, query="resources=PCPU:8", topology="best-effort")
+    flavor = {"vcpus": 4, "ram": 4096, "extra_specs": {"hw:cpu_policy": "dedicated"}}
+    found = nodes("POST", PATH, json={"flavor": flavor}).json
+    assert [each["uuid"] for each in found["windows"]] == [window]
+    assert "windows" not in found["fallback"]
+    assert nodes("DELETE", f"/ext/v1/reservations/{window}").status_code == 204
+
+
+def test_without_windows_an_explanation_sends_no_further_query(cloud):
+    sent = []
+
+    def note(*args):
+        sent.append(args[2])
+
+    def count(query):
+        # the first explanation reads the last changes
+        explained(cloud, query)
+        sent.clear()
+        explained(cloud, query)
+        return len(sent)
+
+    sa.event.listen(sa.engine.Engine, "before_cursor_execute", note)
+    try:
+        assert count("resources=VCPU:9") == count("resources=VCPU:1")
+        booked(cloud, 7, 1, 2)
+        assert count("resources=VCPU:2") > count("resources=VCPU:1")
+    finally:
+        sa.event.remove(sa.engine.Engine, "before_cursor_execute", note)
+
+
+def test_an_explanation_without_time_for_windows_says_so(cloud, monkeypatch):
+    def exhausted(*_, **__):
+        raise BudgetExhausted
+
+    booked(cloud, 8, 1, 2)
+    monkeypatch.setattr(windows_in_way, "fitting_roots", exhausted)
+    found = explained(cloud, "resources=VCPU:1")
+    assert (found["windows"], found["incomplete"]) == ([], ["windows"])

@@ -5,6 +5,7 @@ import uuid
 from typing import Any
 
 import pytest
+from werkzeug.test import TestResponse
 
 from tests.placement.api.ext.windows import HOUR, PATH, book, booked, show
 from tests.placement.builders import (
@@ -149,6 +150,42 @@ def test_a_reshape_keeps_the_times_of_claims_and_windows(admin: Admin, url: str,
     advance_clock(url, 3.5 * HOUR)
     assert show(admin, later)["allocations"] == {host: {"resources": {"VCPU": 8}}}
     assert read_usages(admin, host)["VCPU"] == 8
+
+
+def test_a_reshape_gives_no_new_consumer_the_room_of_a_window_ahead(
+    admin: Admin, url: str, host: str
+) -> None:
+    window, consumer = booked(admin, 6, 1, 2), str(uuid.uuid4())
+
+    def reshape(amount: int) -> TestResponse:
+        shown = admin("GET", f"/resource_providers/{host}/inventories").json
+        allocations = {host: {"resources": {"VCPU": amount}}}
+        body = {
+            "inventories": {host: shown},
+            "allocations": {consumer: {"allocations": allocations, **OWNED}},
+        }
+        return admin("POST", "/reshaper", json=body)
+
+    refused = reshape(3)
+    assert refused.status_code == 409, refused.text
+    assert f" Other windows and claims overlap this time: {window} from " in read_error(refused)[2]
+    assert admin("GET", f"/allocations/{consumer}").json["allocations"] == {}
+    answer = reshape(2)
+    assert answer.status_code == 204, answer.text
+    assert find_broken_promises(url) == []
+
+
+def test_a_host_is_no_candidate_while_a_window_ahead_needs_all_of_it(admin: Admin, host: str) -> None:
+    def candidates() -> list[str]:
+        answer = admin("GET", "/allocation_candidates?resources=VCPU:1")
+        assert answer.status_code == 200, answer.text
+        return [uuid for each in answer.json["allocation_requests"] for uuid in each["allocations"]]
+
+    assert candidates() == [host]
+    window = booked(admin, 8, 1, 2)
+    assert candidates() == []
+    assert admin("DELETE", f"{PATH}/{window}").status_code == 204
+    assert candidates() == [host]
 
 
 def test_a_claim_without_an_end_replaces_one_with_an_end_only_if_there_is_room(
