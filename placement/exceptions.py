@@ -83,15 +83,34 @@ class ConsumerExists(ConcurrentUpdate):
 
 
 class NoCandidate(Conflict):
-    """No candidate satisfies a claim: 409. If an explanation was made, the answer contains it."""
+    """No candidate satisfies a claim: 409. If an explanation was made, the answer contains it.
+
+    If another time was found at which the claim would fit, the answer contains it: the earliest start of a
+    refused window, or the latest end of a refused claim.
+    """
+
+    earliest_start: str | None = None
+    latest_end: str | None = None
 
     def __init__(self, detail: str, explanation: Mapping[str, Any] | None) -> None:
         super().__init__(detail, NO_CANDIDATE)
         self.explanation = explanation
 
+    def add_earliest_start(self, start: str | None) -> None:
+        """Add the earliest start of the same window; None means that no start was found."""
+        self.earliest_start = start
+        self.detail += (
+            " No later start was found." if start is None else f" The reservation fits from {start} on."
+        )
+
+    def add_latest_end(self, end: str) -> None:
+        """Add the latest end until which the same claim has a place."""
+        self.latest_end = end
+        self.detail += f" The claim may end at {end} at the latest."
+
 
 class EndTooLate(Conflict):
-    """The resources of a window are not free until its new end: 409.
+    """The resources of a window, or of a claim, are not free until its new end: 409.
 
     The answer contains the latest possible end.
     """

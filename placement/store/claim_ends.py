@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 
 from placement.db import clock
 from placement.db.database import ServiceDatabase, WriteTransaction
-from placement.exceptions import ConcurrentUpdate, Conflict
+from placement.exceptions import ConcurrentUpdate, Conflict, EndTooLate
 from placement.store import allocations, claimants, due_changes, expiries, reservations, window_promises
 from placement.store import consumers as consumer_store
 from placement.store.claims import CapacityExceeded
 from placement.store.expiries import ClaimEnd
+from placement.store.latest_expiry import latest_expiry
 from placement.store.reservations import CapacityReservation
 from placement.store.time_profile import AT_ONCE, EndAction, TimeWindow, check_window, iso_time
 
@@ -28,15 +29,21 @@ def change_end(database: ServiceDatabase, consumer: str, generation: int, change
 
     :raises NotFound: the consumer has no claim with a future end time.
     :raises InvalidRequest: the new end time is not in the future.
-    :raises Conflict: the claim has no fixed end time, or its resources are not free until the new end time.
-        Or the new end time is later than both the present end time and the end of the claim's window.
+    :raises EndTooLate: the resources of the claim are not free until the new end time.
+    :raises Conflict: the claim has no fixed end time. Or the new end time is later than both the present end
+        time and the end of the claim's window.
     """
     try:
         return due_changes.write_with_room(
             database, lambda tx: _change_locked(tx, consumer, generation, change)
         )
     except CapacityExceeded as refusal:
+        # the refused transaction was rolled back, so this transaction reads the amounts without the change
+        latest = database.write(lambda tx: _latest_end(tx, consumer))
         refused = Conflict(f"The claim of consumer {consumer} cannot last until then. {refusal.detail}")
+        if change.ends_at is not None and latest is not None and latest < change.ends_at:
+            latest_end = iso_time(latest)
+            refused = EndTooLate(f"{refused.detail} It may end at {latest_end} at the latest.", latest_end)
         refused.has_overlaps = refusal.has_overlaps
         raise refused from refusal
 
@@ -87,6 +94,21 @@ def _change_locked(tx: WriteTransaction, consumer: str, generation: int, change:
     allocations.write_claims(tx, claims, locked)
     expiries.write_ends(tx, {consumer: end if source is not None else replace(end, window_id=None)}, [row.id])
     return end
+
+
+def _latest_end(tx: WriteTransaction, consumer: str) -> float | None:
+    """Return the latest possible end of a claim on its present providers; None if it has a window.
+
+    Then the end of the window is the latest end.
+    """
+    found = expiries.find_expiry(tx.conn, consumer)
+    if _source_window(tx, consumer) is not None:
+        return None
+    held = allocations.of_consumers(tx.conn, [consumer])
+    amounts = {(each.provider, each.resource_class): each.used for each in held}
+    present = TimeWindow(AT_ONCE, found.expires_at)
+    latest, _ = latest_expiry(tx, consumer, amounts, present, has_begun=True)
+    return latest - found.cleaning_time
 
 
 def _later_end(end: ClaimEnd, guest_end: float, on_end: EndAction | None) -> ClaimEnd:

@@ -20,6 +20,7 @@ from placement.store import consumers as consumer_store
 from placement.store.booking_limits import BookingLimits
 from placement.store.claims import CapacityExceeded
 from placement.store.due_changes import refuse_returns, write_seen
+from placement.store.latest_expiry import latest_expiry
 from placement.store.reservations import (
     RESERVING_CONSUMERS,
     CapacityReservation,
@@ -36,8 +37,6 @@ from placement.store.time_profile import (
     TimedAmount,
     TimeWindow,
     WindowMargins,
-    by_key,
-    first_growth,
     iso_time,
     overlaps_sentence,
 )
@@ -277,7 +276,6 @@ def _latest_end(
     :param kept: the amounts that the window keeps; None means all its amounts.
     """
     _, found = _lock_reservation(tx, uuid)
-    start, endless = found.starts_at or AT_ONCE, TimeWindow(found.starts_at or AT_ONCE, math.inf)
     reserved = reserved_amounts(tx.conn, [found])
     held = {
         (each.provider, each.resource_class): each.used
@@ -285,30 +283,12 @@ def _latest_end(
         else min(each.used, kept.get(each.provider, {}).get(each.resource_class, 0))
         for each in reserved.held
     }
-    claimed = {(each.provider, each.resource_class) for each in reserved.claimed}
-    keys = sorted(claimed.union(key for key, used in held.items() if used))
-    supplies, class_ids = allocations.read_supplies(tx, {provider for provider, _ in keys})
-    schedule = time_schedule.read_schedule(tx.conn, of_providers=supplies)
-    by_provider = by_key(schedule.amounts)
-    latest, others = math.inf, []
-    for key in keys:
-        provider, name = key
-        some = by_provider.get(key, [])
-        capacity, used = supplies[provider].balance_of(class_ids.get(name))
-        timed = sum(one.used for one in some if one.has_begun)
-        timed += sum(amount for held_key, amount in schedule.holds if held_key == key)
-        room = capacity - (used - timed)
-        beside = [one for one in some if one.consumer != uuid]
-        longer = [TimedAmount(uuid, *key, held.get(key, 0), endless, not found.is_pending)]
-        longer += [
-            # claims give these amounts back at their ends
-            replace(one, window=replace(one.window, ends_at=math.inf))
-            for one in some
-            if one.consumer == uuid and one.is_return and one.window.starts_at > start
-        ]
-        ahead = TimeWindow(found.expires_at, math.inf)
-        latest = min(latest, first_growth(some, [*beside, *longer], room, ahead))
-        others += beside
+    amounts = {(each.provider, each.resource_class): 0 for each in reserved.claimed}
+    for key, used in held.items():
+        if used:
+            amounts[key] = used
+    present = TimeWindow(found.starts_at or AT_ONCE, found.expires_at)
+    latest, others = latest_expiry(tx, uuid, amounts, present, has_begun=not found.is_pending)
     return found, latest, others
 
 

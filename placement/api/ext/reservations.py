@@ -18,13 +18,14 @@ from placement.api.ext.claims import (
 from placement.api.paths import EXT
 from placement.db.clock import server_time
 from placement.db.database import WriteTransaction
-from placement.exceptions import InvalidRequest
+from placement.exceptions import InvalidRequest, NoCandidate
 from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
 from placement.schemas.base import canonical_uuid
 from placement.schemas.claim import parse_end_action
 from placement.search.claims.degradation import DegradationCause, PromisingProviders, find_causes, has_failed
 from placement.search.claims.service import ClaimService
+from placement.search.claims.window_search import WindowSearch
 from placement.store import reservation_changes
 from placement.store import reservations as store
 from placement.store.allocations import Allocation
@@ -100,7 +101,15 @@ def create_reservation(call: ApiRequest) -> Response:
             )
         ]
 
-    placed = ClaimService(claim_context(call)).claim_places(wanted, also=make_written)
+    context = claim_context(call)
+    try:
+        placed = ClaimService(context).claim_places(wanted, also=make_written)
+    except NoCandidate as refusal:
+        # a later start helps only if other windows, or claims that end, need the room at this time
+        if window is not None and refusal.has_overlaps:
+            earliest = WindowSearch(context).find_earliest(wanted, window, limits)
+            refusal.add_earliest_start(None if earliest is None else iso_time(earliest + margins.lead))
+        raise
     (written,) = made
     # equal claims have equal warnings, which are shown once
     warnings = list(dict.fromkeys(text for each in wanted for text in each.warnings))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from time import thread_time
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from placement.db import clock
 from placement.db.batch import StatementBatch
@@ -50,13 +50,17 @@ from placement.search.claims.windows_in_way import WITHOUT_END, read_planned
 from placement.store import allocations, claim_commit, consumers, due_changes, expiries, reservations
 from placement.store.claims import ConsumerClaim
 from placement.store.groups import Members
-from placement.store.time_profile import HoldRefusal
+from placement.store.time_profile import HoldRefusal, iso_time
 from placement.store.time_schedule import read_schedule
 from placement.store.time_skyline import SkylinesByProvider, make_skylines
 
 T = TypeVar("T")
 
 LOG = logging.getLogger(__name__)
+
+# a client needs some time to send the claim again, and a guest needs some time to start
+_MIN_STAY: Final = 60.0
+"""Minimum number of seconds from now until the latest end that a refusal names."""
 
 
 class ClaimService:
@@ -324,6 +328,9 @@ class ClaimService:
             budget = self._context.make_budget(view, self._context.reason_seconds)
             refusal = claim_refusal(wanted, placed, budget)
             some = [] if window is None else overlapping_providers(snapshot, skylines, wanted, window)
+            latest = None
+            if some and span is not None:
+                latest = self._latest_end(untimed, skylines, wanted, span, budget)
         if loses_end and own != self._skylines_without(wanted, held):
             return None
         if is_timed and (
@@ -332,9 +339,38 @@ class ClaimService:
             return None
         if window is not None:
             refusal.add_overlaps(describe_overlaps(self._context.database, some, wanted, window))
+            if latest is not None:
+                refusal.add_latest_end(iso_time(latest))
         elif reserved is None:
             refusal.add_overlaps(self._describe_windows(wanted, members))
         raise refusal
+
+    def _latest_end(
+        self,
+        snapshot: ModelSnapshot,
+        skylines: Skylines,
+        wanted: Sequence[WantedClaim],
+        span: StaySpan,
+        budget: SearchBudget,
+    ) -> float | None:
+        """Return the latest end of a refused claim, on the host where it can stay longest.
+
+        The result is None if no end was found. Several claims, and claims of groups, are not searched,
+        because each end would be a search on all hosts. A booking, and a preemptible claim, need a minimum
+        duration.
+
+        :param budget: the rest of the time for the reasons of the refusal.
+        """
+        (one, *others), min_end = wanted, span.begin + _MIN_STAY
+        if others or one.group or one.min_duration or _is_reservation(one) or min_end >= span.max_end:
+            return None
+        # only the length of the stay matters
+        one = replace(one, order=(), alternates=0)
+        stays = StaySpan(span.begin, min_end, span.max_end)
+        with suppress(BudgetExhausted):
+            placed = place_longest(snapshot, skylines, one, stays, budget, self._context.rng)
+            return min((time.ends_at for each in placed if (time := each.wanted.window)), default=None)
+        return None
 
     def _make_room(
         self, wanted: Sequence[WantedClaim], seconds: float

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from placement.db import clock
-from placement.exceptions import Conflict, InvalidRequest, NoCandidate
+from placement.exceptions import Conflict, InvalidRequest, NoCandidate, Unavailable
 from placement.read_model.feed import ModelView
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
@@ -120,11 +120,7 @@ class WindowSearch:
                 check_claim_names(view, wanted)
                 snapshot = view.snapshot
                 budget = self._context.make_budget(view, self._context.search_seconds)
-                ways = (
-                    times_by_way(snapshot, skylines, wanted[0], span.duration, budget)
-                    if len(wanted) == 1
-                    else ()
-                )
+                ways = _ways_of(snapshot, skylines, wanted, span, budget)
                 found += islice(_find_each(snapshot, skylines, wanted, span, budget, ways), limit)
                 if found:
                     return FoundWindows(found)
@@ -150,6 +146,33 @@ class WindowSearch:
         if some:
             refusal.add_overlaps(describe_overlaps(self._context.database, some, wanted, ahead))
         return FoundWindows(found, refusal=refusal)
+
+    def find_earliest(
+        self, wanted: Sequence[WantedClaim], refused: TimeWindow, limits: BookingLimits
+    ) -> float | None:
+        """Return the earliest start of a refused window, at which its claims fit for the same duration.
+
+        The result is None if the search finds no start that the limits allow, within the time for the reasons
+        of a refusal.
+
+        :param refused: the held time of the window; no earlier start is searched.
+        """
+        # answers show milliseconds
+        time = WantedTime(round(refused.duration_seconds, 3), refused.starts_at)
+        # only the time is searched, so the best host does not matter
+        wanted = [replace(each, order=(), window=None) for each in wanted]
+        # the refusal is certain, so no error of this search may replace it
+        with suppress(BudgetExhausted, Conflict, InvalidRequest, Unavailable):
+            concerned = possible_providers(self._context.model, wanted)
+            with self._context.database.read() as conn:
+                span = time.span_at(clock.server_time(conn), limits)
+            with self._context.timetable.fresh_view(concerned, self._context.check_awaited) as timed:
+                snapshot, skylines = timed.view.snapshot, timed.skylines
+                budget = self._context.make_budget(timed.view, self._context.reason_seconds)
+                ways = _ways_of(snapshot, skylines, wanted, span, budget)
+                for found in _find_each(snapshot, skylines, wanted, span, budget, ways):
+                    return found.starts_at
+        return None
 
     def _explain_times(
         self,
@@ -219,6 +242,17 @@ class WindowSearch:
         if not isinstance(placed, UnplacedClaim):
             return False
         return placed if explain else True
+
+
+def _ways_of(
+    snapshot: ModelSnapshot,
+    skylines: Skylines,
+    wanted: Sequence[WantedClaim],
+    span: StartSpan,
+    budget: SearchBudget,
+) -> Sequence[HostTimes]:
+    """Return the host times of a single claim; several claims have none."""
+    return times_by_way(snapshot, skylines, wanted[0], span.duration, budget) if len(wanted) == 1 else ()
 
 
 def _find_each(

@@ -1,5 +1,6 @@
 """Ends of claims that are changed in place: the room, the place, the window, and the events."""
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from werkzeug.test import TestResponse
 
 from tests.placement.api.ext.windows import HOUR, PATH, booked, show
 from tests.placement.builders import make_provider, new_claim, post_claims, read_allocations, read_error
-from tests.placement.moving_clock import advance_clock, after
+from tests.placement.moving_clock import advance_clock, after, iso
 from tests.placement.running import Admin
 from tests.placement.workers.window_tables import find_broken_promises
 
@@ -70,11 +71,15 @@ def test_a_claim_lasts_longer_where_it_is(admin: Admin, url: str, host: str) -> 
 def test_a_window_ahead_limits_the_end(admin: Admin, url: str, host: str) -> None:
     consumer = claimed(admin, 4)
     window = booked(admin, 6, 2, 3)
-    status, _, detail = read_error(change(admin, consumer, ends_at=after(2.5 * HOUR)))
-    assert status == 409
+    refused = change(admin, consumer, ends_at=after(2.5 * HOUR))
+    status, code, detail = read_error(refused)
+    latest = show(admin, window)["starts_at"]
+    assert (status, code) == (409, "placement.ext.end_too_late")
     assert f"consumer {consumer} cannot last until then" in detail
     assert f"{window} from " in detail
-    assert change(admin, consumer, ends_at=after(1.9 * HOUR)).status_code == 200
+    assert f" It may end at {latest} at the latest." in detail
+    assert refused.json["errors"][0]["latest_end"] == latest
+    assert change(admin, consumer, ends_at=latest).status_code == 200
     assert find_broken_promises(url) == []
     # the next end counts for its events
     events = admin("GET", f"/ext/v1/time_events?since={after(0)}&until={after(4 * HOUR)}&notice=0").json
@@ -83,6 +88,39 @@ def test_a_window_ahead_limits_the_end(admin: Admin, url: str, host: str) -> Non
     events = admin("GET", f"/ext/v1/time_events?since={after(0)}&until={after(4 * HOUR)}&notice=0").json
     (ended,) = [each for each in events["events"] if each["consumer_uuid"] == consumer]
     assert (ended["kind"], ended["ends_at"]) == ("claim.ended", shown(admin, consumer)["ends_at"])
+
+
+def test_the_latest_end_counts_every_provider_and_the_cleaning_time(
+    admin: Admin, url: str, host: str
+) -> None:
+    make_provider(admin, "node", parent=host, PCPU=4)
+    cleaned = booked(admin, 4, 1, 4, cleaning_time=600)
+    first = booked(admin, 0, 3, 4, query="resources=PCPU:4")
+    booked(admin, 6, 5, 6)
+    both = new_claim("resources=VCPU:4&resources1=PCPU:2&group_policy=none")
+    assert post_claims(admin, both, ends_at=after(2 * HOUR)).status_code == 201
+    refused = change(admin, both["consumer_uuid"], ends_at=after(7 * HOUR))
+    (error,) = refused.json["errors"]
+    assert (error["code"], error["latest_end"]) == (
+        "placement.ext.end_too_late",
+        show(admin, first)["starts_at"],
+    )
+    # the window of a claim is deleted, and the cleaning time of the claim stays
+    advance_clock(url, 1.5 * HOUR)
+    consumer = claimed(admin, 4, 0.1, reservation=cleaned)
+    assert admin("DELETE", f"{PATH}/{cleaned}").status_code == 204
+    later = booked(admin, 8, 1, 2, query="resources=VCPU:8", allowed_hosts=[host])
+    (error,) = change(admin, consumer, ends_at=after(1.5 * HOUR)).json["errors"]
+    latest = error["latest_end"]
+    assert moved_by(latest, 600) == show(admin, later)["starts_at"]
+    assert change(admin, consumer, ends_at=moved_by(latest, 0.001)).status_code == 409
+    assert change(admin, consumer, ends_at=latest).status_code == 200
+    assert find_broken_promises(url) == []
+
+
+def moved_by(time: str, seconds: float) -> str:
+    """Return another time, which is later by some seconds."""
+    return iso(datetime.fromisoformat(time).timestamp() + seconds)
 
 
 def test_a_claim_from_a_window_lasts_until_its_end_at_most(admin: Admin, url: str, host: str) -> None:

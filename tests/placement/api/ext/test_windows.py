@@ -2,11 +2,13 @@
 
 import time
 import uuid
+from datetime import datetime
 from typing import Any
 
 import pytest
 from werkzeug.test import TestResponse
 
+from placement.search.budget import BudgetExhausted
 from tests.placement.api.ext.windows import HOUR, PATH, book, booked, show
 from tests.placement.builders import (
     claim_body,
@@ -19,7 +21,7 @@ from tests.placement.builders import (
     read_error,
     read_usages,
 )
-from tests.placement.moving_clock import advance_clock, after
+from tests.placement.moving_clock import advance_clock, after, iso
 from tests.placement.running import Admin, application
 from tests.placement.sql import read_scalar
 from tests.placement.workers.window_tables import find_broken_promises
@@ -74,6 +76,114 @@ OWNED = {
     "consumer_type": "INSTANCE",
     "consumer_generation": None,
 }
+
+
+def test_a_refused_booking_names_the_earliest_start_and_a_smaller_amount(admin: Admin, host: str) -> None:
+    first, second = booked(admin, 6, 1, 3), booked(admin, 4, 3.5, 5)
+    times = {"starts_at": after(1.5 * HOUR), "expires_at": after(2.5 * HOUR)}
+    (begin, end) = (datetime.fromisoformat(each).timestamp() for each in times.values())
+    for amount, free_from in ((4, show(admin, first)["expires_at"]), (5, show(admin, second)["expires_at"])):
+        refused = book(admin, amount, 1.5, 2.5, **times)
+        status, code, detail = read_error(refused)
+        assert (status, code) == (409, "placement.ext.no_candidate")
+        (error,) = refused.json["errors"]
+        assert error["earliest_start"] == free_from
+        assert f" The reservation fits from {free_from} on." in detail
+        # this amount would fit at the time of the request
+        assert "asking for 2 VCPU would leave 1 host" in detail
+        query = {"query": f"resources=VCPU:{amount}", "duration": 3600, "not_before": times["starts_at"]}
+        found = admin("POST", "/ext/v1/availability", json=query).json["windows"]
+        assert found[0]["starts_at"] == free_from
+    assert book(admin, 2, 1.5, 2.5, **times).status_code == 201
+    start = datetime.fromisoformat(free_from).timestamp()
+    moved = {"starts_at": iso(start), "expires_at": iso(start + end - begin)}
+    assert book(admin, 5, 1.5, 2.5, **moved).status_code == 201
+
+
+def test_the_earliest_start_follows_the_lead_time_and_counts_the_cleaning(admin: Admin, host: str) -> None:
+    first = booked(admin, 8, 2, 3)
+    booked(admin, 8, 5, 6)
+    margins = {"lead_time": 1800, "cleaning_time": 1200}
+    (error,) = book(admin, 1, 2.5, 3.5, **margins).json["errors"]
+    start = datetime.fromisoformat(show(admin, first)["expires_at"]).timestamp() + 1800
+    assert error["earliest_start"] == iso(start)
+    assert f"The reservation fits from {iso(start)} on." in error["detail"]
+    times = {"starts_at": iso(start), "expires_at": iso(start + HOUR)}
+    assert book(admin, 1, 0, 0, **margins, **times).status_code == 201
+
+
+def test_a_refused_booking_of_several_claims_names_their_common_start(admin: Admin, host: str) -> None:
+    other = make_provider(admin, "other", VCPU=8)
+    booked(admin, 8, 1, 3, allowed_hosts=[host])
+    last = booked(admin, 6, 1, 4, allowed_hosts=[other])
+    fields = {
+        "claims": [{"query": "resources=VCPU:4", "count": 2}],
+        "different_hosts": True,
+        "starts_at": after(1.5 * HOUR),
+        "expires_at": after(2 * HOUR),
+    }
+    body = {"project_id": "project", "user_id": "user", **fields}
+    (error,) = admin("POST", PATH, json=body).json["errors"]
+    assert error["earliest_start"] == show(admin, last)["expires_at"]
+
+
+def test_a_refused_booking_without_a_later_start_says_so(
+    admin: Admin, url: str, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    booked(admin, 6, 1, 3)
+    # the request is too large at any time
+    (error,) = book(admin, 9, 1.5, 2).json["errors"]
+    assert ("earliest_start" in error, "No later start was found." in error["detail"]) == (False, True)
+    # a limit excludes the start
+    limited = Admin(application(url, reservations={"max_ahead": 2 * HOUR}))
+    (error,) = book(limited, 4, 1.5, 2).json["errors"]
+    assert ("earliest_start" in error, "No later start was found." in error["detail"]) == (False, True)
+
+    # the time is over
+    with monkeypatch.context() as patch:
+        patch.setattr("placement.search.claims.window_search.find_free", exhaust_budget)
+        (error,) = book(admin, 4, 1.5, 2).json["errors"]
+    assert (error["code"], "earliest_start" in error) == ("placement.ext.no_candidate", False)
+    assert "No later start was found." in error["detail"]
+    # without windows at that time, a later start does not help
+    assert "later start" not in book(admin, 9, 4, 5).text
+
+
+def exhaust_budget(*_: Any) -> Any:
+    """Replace a search that does not end in time."""
+    raise BudgetExhausted
+
+
+def test_a_refused_end_of_a_claim_names_the_latest_end(
+    admin: Admin, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    booked(admin, 6, 1, 2)
+    other = make_provider(admin, "other", VCPU=8)
+    window = booked(admin, 6, 2, 3, allowed_hosts=[other])
+    latest = show(admin, window)["starts_at"]
+    for fields in ({}, {"order": {"pack": 1}, "alternates": 1}):
+        claim = new_claim("resources=VCPU:4", **fields)
+        refused = post_claims(admin, claim, ends_at=after(3 * HOUR), dry_run=bool(fields))
+        (error,) = refused.json["errors"]
+        assert (error["code"], error["latest_end"]) == ("placement.ext.no_candidate", latest)
+        assert f" The claim may end at {latest} at the latest." in error["detail"]
+    # no place is free now, or the claims are several
+    assert "latest_end" not in post_claims(admin, new_claim("resources=VCPU:9"), ends_at=after(3 * HOUR)).text
+    several = [new_claim("resources=VCPU:4"), new_claim("resources=VCPU:4")]
+    assert "latest_end" not in post_claims(admin, *several, ends_at=after(3 * HOUR)).text
+    with monkeypatch.context() as patch:
+        patch.setattr("placement.search.claims.service.place_longest", exhaust_budget)
+        (error,) = post_claims(admin, claim, ends_at=after(3 * HOUR)).json["errors"]
+    assert (error["code"], "latest_end" in error) == ("placement.ext.no_candidate", False)
+    taken = post_claims(admin, claim, ends_at=latest)
+    assert (taken.status_code, taken.json["claims"][0]["root_provider_uuid"]) == (201, other)
+
+
+@pytest.mark.parametrize("seconds", [30, 2 * HOUR])
+def test_a_refused_claim_names_no_end_if_it_has_no_place_now(admin: Admin, host: str, seconds: float) -> None:
+    booked(admin, 6, -0.001, 1)
+    refused = post_claims(admin, new_claim("resources=VCPU:4"), ends_at=after(seconds))
+    assert (refused.status_code, "latest_end" in refused.text) == (409, False)
 
 
 def test_windows_that_do_not_overlap_share_room(admin: Admin, url: str, host: str) -> None:
