@@ -1,7 +1,7 @@
 """Finds windows without which a request without an end time would have a place.
 
-The room of a window counts as used as soon as the window is booked. So a request has no place on a host whose
-rest is too small, although nothing uses the room of the window yet. The search takes a small snapshot of some
+The room of a window counts as used as soon as the window is booked. So a request has no place on a host with
+too small a rest, although nothing uses the room of the window yet. The search takes a small snapshot of some
 hosts with windows ahead, without the amounts of windows and of claims with an end time. If the request fits
 there, these windows and claims are in its way.
 """
