@@ -67,7 +67,11 @@ def migrating(source, destination, domain):
         except libvirt.libvirtError as error:
             errors.append(str(error))
 
-    thread = threading.Thread(target=send)
+    def abort():
+        with contextlib.suppress(libvirt.libvirtError):
+            domain.abortJob()
+
+    thread = threading.Thread(target=send, daemon=True)
     thread.start()
     receiver = 0
     try:
@@ -78,12 +82,15 @@ def migrating(source, destination, domain):
         assert len(senders(pid)) > CONNECTIONS
         yield
     finally:
-        with contextlib.suppress(libvirt.libvirtError):
-            domain.abortJob()
+        aborting = threading.Thread(target=abort, daemon=True)
+        aborting.start()
+        # sometimes QEMU answers only after the process at the destination has continued
+        aborting.join(5)
         if receiver:
             os.kill(receiver, signal.SIGCONT)
-        thread.join(servers.SECONDS)
-        assert not thread.is_alive()
+        for each in (aborting, thread):
+            each.join(servers.SECONDS)
+            assert not each.is_alive()
 
 
 def senders(pid):
