@@ -78,8 +78,9 @@ class ClientPoll:
         self._cfg = cfg
         self._most = most
         self._epoll = select.epoll()
-        #: protects the attributes below, and the attribute ``is_taken`` of connections
-        self._lock = threading.Lock()
+        #: protects the attributes below, and the attribute ``is_taken`` of connections; give_back() calls
+        #: count_held() with this lock, so a thread can take the lock twice
+        self._lock = threading.RLock()
         self._listeners: dict[int, socket.socket] = {}
         self._connections: dict[int, ClientConnection] = {}
         self._waiting = WaitingConnections(most)
@@ -203,15 +204,12 @@ class ClientPoll:
     def count_held(self, connection: ClientConnection) -> int:
         """Count the bytes of this connection again; return the number of bytes of all connections."""
         with self._lock:
-            return self._count_held(connection)
-
-    def _count_held(self, connection: ClientConnection) -> int:
-        if connection.fd in self._connections:
-            # the change is added to the total, because a new sum would take longer
-            held = connection.held_bytes
-            self._held += held - connection.counted
-            connection.counted = held
-        return self._held
+            if connection.fd in self._connections:
+                # the change is added to the total, because a new sum would take longer
+                held = connection.held_bytes
+                self._held += held - connection.counted
+                connection.counted = held
+            return self._held
 
     def give_back(self, connection: ClientConnection, events: int | None) -> None:
         """Wait for events of a taken connection; if ``events`` is None, close the connection."""
@@ -220,7 +218,7 @@ class ClientPoll:
             if events is None or connection.fd not in self._connections:
                 self._remove(connection)
             else:
-                self._count_held(connection)
+                self.count_held(connection)
                 self._waiting.put(connection.fd, at_rest=connection.is_at_rest)
                 connection.awaited = events
                 self._epoll.modify(connection.fd, events)

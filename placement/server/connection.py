@@ -141,8 +141,12 @@ class ClientConnection:
     @property
     def is_ready(self) -> bool:
         """Return whether the events have occurred for which the connection waits."""
+        return self.has_event(self.awaited & _POLLED)
+
+    def has_event(self, events: int) -> bool:
+        """Return whether one of these events of poll(2) has occurred, or the connection is lost."""
         poll = select.poll()
-        poll.register(self.sock, self.awaited & _POLLED)
+        poll.register(self.sock, events)
         return bool(poll.poll(0))
 
     def has_arrivals(self) -> bool:

@@ -301,9 +301,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
 
         def abandoned_reason() -> str | None:
             # the poll is made only when this function is called, because most requests end without a call
-            poll = select.poll()
-            poll.register(connection.sock, select.POLLRDHUP)
-            if poll.poll(0):
+            if connection.has_event(select.POLLRDHUP):
                 return "The client has closed the connection."
             if self._stop_began and time.monotonic() - self._stop_began > _STOP_TIMEOUT:
                 return "The service is stopping. Please try again."
