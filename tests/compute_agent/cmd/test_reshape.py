@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import uuid
@@ -175,8 +176,7 @@ class Killer:
         return answer
 
     def _kill(self):
-        self._agent.process.kill()
-        self._agent.process.wait()
+        os.kill(self._agent.process.pid, signal.SIGKILL)  # the test alone waits for the process
 
 
 def reported(agent):
@@ -213,7 +213,8 @@ def test_an_agent_killed_at_any_request_leaves_the_old_or_the_new_state(
         agent.launch()
         agent.wait_for(lambda: agent.process.poll() is not None or reported(agent))
         finished = killer.seen < at
-        assert finished == (agent.process.poll() is None)
+        if not finished:  # the last request can still be in the service after the agent has reported
+            agent.process.wait(30)
         live_placement.application = serve
         state = without_empty(shown(client, root))
         assert state in (OLD, NEW), f"{when} request {at}"
