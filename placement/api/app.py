@@ -77,6 +77,18 @@ class _NoSessions(SessionInterface):
         return self._shared
 
 
+class _SharedHooksRequest(Request):
+    """A request of an application whose blueprints have no functions of their own around requests.
+
+    Flask would look for functions of the request's blueprint five times for each request.
+    """
+
+    @property
+    def blueprints(self) -> list[str]:
+        """The names of blueprints whose functions run around the request: none."""
+        return []
+
+
 class ApiFlask(Flask):
     """Flask without some work that it does for each request and that this API does not need."""
 
@@ -115,7 +127,21 @@ def create_app() -> Flask:
     app.before_request(call.check_body_headers)
     for blueprint in (*BLUEPRINTS, *extensions.registered_objects("blueprints").values()):
         app.register_blueprint(blueprint)
+    if not _has_blueprint_hooks(app):
+        app.request_class = _SharedHooksRequest
     for rule in app.url_map.iter_rules():
         # werkzeug answers HEAD for each GET, but the API does not
         (rule.methods or set()).discard("HEAD")
     return app
+
+
+def _has_blueprint_hooks(app: Flask) -> bool:
+    """Return whether a blueprint has functions that run around its requests, or that answer its errors."""
+    tables = (
+        app.url_value_preprocessors,
+        app.before_request_funcs,
+        app.after_request_funcs,
+        app.teardown_request_funcs,
+        app.error_handler_spec,
+    )
+    return any(name is not None for table in tables for name in table)

@@ -14,9 +14,9 @@ from urllib.parse import unquote_to_bytes, urlencode
 import orjson
 from flask import Blueprint, Response, abort, current_app, g, request
 from marshmallow import Schema
-from werkzeug.datastructures import Headers
+from werkzeug.datastructures import Headers, MIMEAccept
 from werkzeug.exceptions import BadRequest, MethodNotAllowed, NotAcceptable, UnsupportedMediaType
-from werkzeug.http import http_date
+from werkzeug.http import http_date, parse_accept_header, parse_options_header
 
 from placement import microversion
 from placement.api import context
@@ -38,6 +38,12 @@ ABANDONED: Final = "placement.abandoned"
 If the answer to the request is no longer needed, the function returns the reason, otherwise None.
 """
 
+BODY: Final = "placement.body"
+"""Key of the WSGI environment for the bytes of the body, if the web server has read the whole body."""
+
+_ADDRESSES: Final = frozenset(("Location", "Content-Location"))
+"""Headers with addresses."""
+
 Handler = Callable[..., Response]
 """A function that answers one operation. Its arguments are the request and the variables of the path."""
 
@@ -48,9 +54,9 @@ class _JsonAnswer(Response):
     def get_wsgi_headers(self, environ: "WSGIEnvironment") -> Headers:
         """Return the headers, with the length of the body. Werkzeug calls this once for each answer."""
         # these headers need Werkzeug's work, which makes their addresses absolute
-        if "Location" in self.headers or "Content-Location" in self.headers:
+        if not _ADDRESSES.isdisjoint([name for name, _ in self.headers]):
             return super().get_wsgi_headers(environ)
-        self.headers["Content-Length"] = str(sum(map(len, self.response)))
+        self.headers.add("Content-Length", str(sum(map(len, self.response))))
         return self.headers
 
 
@@ -112,16 +118,19 @@ class ApiRequest:
 
     def require_json(self) -> None:
         """Raise UnsupportedMediaType for a body that is not JSON."""
-        if request.mimetype != JSON:
+        if not _is_json(request.environ.get("CONTENT_TYPE")):
             raise UnsupportedMediaType(
                 f"The media type {request.mimetype or None} is not supported, use {JSON}"
             )
 
     def parse_json(self) -> Any:
         """Return the parsed body, or raise InvalidRequest if it is not JSON."""
-        try:
+        body = request.environ.get(BODY)
+        if body is None:
             # Flask must not cache the bytes, because a body is read only once and can have many megabytes
-            return orjson.loads(request.get_data(cache=False))
+            body = request.get_data(cache=False)
+        try:
+            return orjson.loads(body)
         except orjson.JSONDecodeError as error:
             raise InvalidRequest(f"Malformed JSON: {error}") from None
 
@@ -147,7 +156,9 @@ class ApiRequest:
         self, body: list[bytes], last_modified: float | None = None, status: int = 200
     ) -> Response:
         """Return an answer with JSON that is given in pieces. The pieces are sent one after the other."""
-        return self.add_dates(_JsonAnswer(body, status, mimetype=JSON), last_modified)
+        # the pieces are bytes already, so Werkzeug passes them on unchanged
+        answer = _JsonAnswer(body, status, mimetype=JSON, direct_passthrough=True)
+        return self.add_dates(answer, last_modified)
 
     def empty_answer(self, status: int = 204, location: str | None = None) -> Response:
         """Return an answer without a body."""
@@ -164,9 +175,10 @@ class ApiRequest:
     def add_dates(self, response: Response, last_modified: float | None) -> Response:
         """Add ``Last-Modified`` and ``Cache-Control`` (from microversion 1.15 on); return the response."""
         if last_modified is not None and self.version >= microversion.CACHE_HEADERS:
-            response.headers["Last-Modified"] = _http_date(int(last_modified))
+            # the headers are new, and to add a header takes less time than to set it
+            response.headers.add("Last-Modified", _http_date(int(last_modified)))
             # clients are allowed to cache the answer, but have to check before each use whether it is current
-            response.headers["Cache-Control"] = "no-cache"
+            response.headers.add("Cache-Control", "no-cache")
         return response
 
 
@@ -185,6 +197,20 @@ def _root_url() -> str:
 
 # texts of dates are cached, because many answers have the same date
 _http_date: Final = lru_cache(maxsize=1024)(http_date)
+
+
+# clients send few different headers; the caches are limited, because a client can send any header
+@lru_cache(maxsize=256)
+def _is_json(content_type: str | None) -> bool:
+    """Return whether a body with this header ``Content-Type`` is JSON."""
+    return parse_options_header(content_type)[0].lower() == JSON
+
+
+@lru_cache(maxsize=256)
+def _accepts_json(header: str | None) -> bool:
+    """Return whether a client that sends this header ``Accept`` accepts JSON; without a header, it does."""
+    accepted = parse_accept_header(header, MIMEAccept)
+    return not accepted or bool(accepted[JSON])
 
 
 def provide_service(app: "WSGIApplication", service: PlacementService) -> "WSGIApplication":
@@ -243,8 +269,7 @@ def api_operation(
                 abort(before)
             if reads_json:
                 call.require_json()
-            # a client without an Accept header accepts all media types
-            if writes_json and request.accept_mimetypes and not request.accept_mimetypes[JSON]:
+            if writes_json and not _accepts_json(request.environ.get("HTTP_ACCEPT")):
                 raise NotAcceptable(f"Only {JSON} is provided")
             # the database is prepared before the policy is checked, because a worker without a database has
             # to answer 503 even to callers without rights

@@ -5,6 +5,7 @@ in a header: ``OpenStack-API-Version: placement 1.39``. Without this header, the
 """
 
 import time
+from functools import cache, lru_cache
 from typing import Final
 
 from flask import Blueprint, Flask, Response, g, request
@@ -16,6 +17,8 @@ from placement.api.errors import UnacceptableVersion
 from placement.microversion import Microversion
 
 _HEADER: Final = "OpenStack-API-Version"
+_VARIABLE: Final = "HTTP_OPENSTACK_API_VERSION"
+"""The key of the header in the WSGI environment."""
 _SERVICE: Final = "placement"
 
 blueprint = Blueprint("root", __name__)
@@ -27,6 +30,8 @@ def install_versions(app: Flask) -> None:
     app.after_request(_add_version)
 
 
+# most requests have one of few versions; the cache is limited, because a client can send any header
+@lru_cache(maxsize=256)
 def parse(header: str | None) -> Microversion:
     """Return the version in the header.
 
@@ -59,17 +64,23 @@ def _of_placement(header: str) -> str | None:
     return asked
 
 
+@cache
+def _version_text(version: Microversion) -> str:
+    return f"{_SERVICE} {microversion.text(version)}"
+
+
 def _find_version() -> None:
-    g.version = parse(request.headers.get(_HEADER))
+    g.version = parse(request.environ.get(_VARIABLE))
 
 
 def _add_version(response: Response) -> Response:
+    headers = response.headers
     # if the version of the request is not supported, the answer shows no version
-    if "version" in g:
-        response.headers[_HEADER] = f"{_SERVICE} {microversion.text(g.version)}"
-    # the header is set directly, because the attribute ``response.vary`` would take twenty times as long
-    if response.headers.get("Vary") is None:
-        response.headers["Vary"] = _HEADER.lower()
+    if (version := g.get("version")) is not None:
+        headers.add(_HEADER, _version_text(version))
+    # the header is added directly, because the attribute ``response.vary`` would take twenty times as long
+    if not headers.getlist("Vary"):
+        headers.add("Vary", _HEADER.lower())
     else:
         response.vary.add(_HEADER.lower())
     return response

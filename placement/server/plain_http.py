@@ -23,9 +23,12 @@ _FIELD: Final = "[A-Za-z0-9-]+: [!-~](?:[ -~]*[!-~])?\r\n"
 """The pattern of a header in the usual form. The name has no underscore, because such a name would be
 ambiguous in the WSGI environment, and the value is printable ASCII.
 """
+_SPECIAL: Final = "(?i:EXPECT|TRANSFER-ENCODING|X-FORWARDED-)"
+"""The pattern of the beginning of names of headers that gunicorn evaluates while it reads headers."""
 # the pattern excludes paths that begin with two slashes, and fragments, because they have special rules
 _HEAD: Final = re.compile(
-    f'(DELETE|GET|HEAD|OPTIONS|PATCH|POST|PUT) (/(?!/)[!"$-~]*) HTTP/1\\.1\r\n((?:{_FIELD})+)\r\n'.encode()
+    '(DELETE|GET|HEAD|OPTIONS|PATCH|POST|PUT) (/(?!/)[!"$-~]*) HTTP/1\\.1\r\n'
+    f"((?:(?!{_SPECIAL}){_FIELD})+)\r\n".encode()
 )
 """The pattern of the request line with all headers."""
 _FIELDS: Final = re.compile(f"(?:{_FIELD})+")
@@ -35,8 +38,6 @@ _MAX_FIELDS: Final = 50
 """The maximum number of headers in this form, below gunicorn's limit."""
 _MAX_DIGITS: Final = 18
 """The maximum number of digits of a length in this form."""
-_SPECIAL_FIELD: Final = re.compile("EXPECT|TRANSFER-ENCODING|X-FORWARDED-")
-"""The beginning of names of headers that have a meaning for gunicorn while it reads headers."""
 _USUAL_NAMES: Final = frozenset(
     (
         *("cache-control", "content-length", "content-type", "etag", "last-modified", "location"),
@@ -66,10 +67,12 @@ class PlainRequest:
         self.headers = headers
         #: the number of bytes of the body
         self.length = length
+        self._is_last = dict(headers).get("CONNECTION", "").lower() == "close"
 
     def should_close(self) -> bool:
         """Return whether the client asks the server to close the connection after the answer."""
-        return any(name == "CONNECTION" and value.lower() == "close" for name, value in self.headers)
+        # gunicorn calls this method several times for each answer
+        return self._is_last
 
 
 def read_plain(head: bytes) -> PlainRequest | None:
@@ -78,11 +81,11 @@ def read_plain(head: bytes) -> PlainRequest | None:
     if match is None:
         return None
     method, uri, lines = [each.decode() for each in match.groups()]
-    fields = [line.split(": ", 1) for line in lines[:-2].split("\r\n")]
-    headers = [(name.upper(), value) for name, value in fields]
+    fields = [line.partition(": ") for line in lines[:-2].split("\r\n")]
+    headers = [(name.upper(), value) for name, _, value in fields]
     named = dict(headers)
     # if a header is repeated, gunicorn handles the request
-    if len(named) < len(headers) or len(headers) > _MAX_FIELDS or any(map(_SPECIAL_FIELD.match, named)):
+    if len(named) < len(headers) or len(headers) > _MAX_FIELDS:
         return None
     length = named.get("CONTENT-LENGTH", "0")
     if not length.isdigit() or len(length) > _MAX_DIGITS:

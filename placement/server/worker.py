@@ -27,7 +27,7 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.http import wsgi
 from gunicorn.workers.base import Worker
 
-from placement.api.call import ABANDONED
+from placement.api.call import ABANDONED, BODY
 from placement.server.arbiter import ServerArbiter
 from placement.server.client_poll import READABLE, WRITABLE, ClientPoll
 from placement.server.connection import ClientConnection, TooLarge
@@ -276,6 +276,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         else:
             response, environ = wsgi.create(request, connection, connection.peer, connection.server, self.cfg)
         environ["wsgi.input"] = io.BytesIO(content)
+        environ[BODY] = content
         environ["wsgi.multithread"] = True
         environ[ABANDONED] = self._abandoned_check(connection)
         body = self.wsgi(environ, response.start_response)

@@ -3,6 +3,7 @@
 import copy
 import logging
 import re
+import uuid
 
 import pytest
 from hypothesis import given
@@ -51,8 +52,10 @@ def test_a_refusal_has_a_request_id_too(client):
 
 
 def test_no_two_requests_have_the_same_id(client):
-    ids = {client.get("/traits", headers=TOKEN).headers["x-openstack-request-id"] for _ in range(10)}
-    assert len(ids) == 10
+    ids = {client.get("/traits", headers=TOKEN).headers["x-openstack-request-id"] for _ in range(40)}
+    assert len(ids) == 40
+    made = [uuid.UUID(each.removeprefix("req-")) for each in ids]
+    assert {(each.version, each.variant) for each in made} == {(4, uuid.RFC_4122)}
 
 
 def test_the_id_that_the_client_gave_is_kept_beside_ours(client, handlers):
