@@ -112,10 +112,10 @@ class NoCandidate(Conflict):
 class EndTooLate(Conflict):
     """The resources of a window, or of a claim, are not free until its new end: 409.
 
-    The answer contains the latest possible end.
+    The answer contains the latest possible end, unless the database did not answer the search for it.
     """
 
-    def __init__(self, detail: str, latest_end: str) -> None:
+    def __init__(self, detail: str, latest_end: str | None) -> None:
         super().__init__(detail, END_TOO_LATE)
         self.latest_end = latest_end
 

@@ -64,15 +64,15 @@ def _placement_error(error: ServiceError) -> Response:
     g.has_overlaps = isinstance(error, exceptions.Conflict) and error.has_overlaps
     if isinstance(error, exceptions.NoCandidate):
         LOG.info("A claim or a reservation was refused: %s", error.detail)
-        found = {
+        more = {
             "explanation": error.explanation,
             "earliest_start": error.earliest_start,
             "latest_end": error.latest_end,
         }
-        more = {name: value for name, value in found.items() if value is not None}
     elif isinstance(error, exceptions.EndTooLate):
         more["latest_end"] = error.latest_end
-    return render(status, error.detail, code=error.code, **more)
+    shown = {name: value for name, value in more.items() if value is not None}
+    return render(status, error.detail, code=error.code, **shown)
 
 
 def _http_exception(error: HTTPException) -> Response:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from placement.db import clock
 from placement.db.database import ServiceDatabase, WriteTransaction
-from placement.exceptions import ConcurrentUpdate, Conflict, EndTooLate
+from placement.exceptions import ConcurrentUpdate, Conflict, EndTooLate, Unavailable
 from placement.store import allocations, claimants, due_changes, expiries, reservations, window_promises
 from placement.store import consumers as consumer_store
 from placement.store.claims import CapacityExceeded
@@ -38,8 +39,12 @@ def change_end(database: ServiceDatabase, consumer: str, generation: int, change
             database, lambda tx: _change_locked(tx, consumer, generation, change)
         )
     except CapacityExceeded as refusal:
-        # the refused transaction was rolled back, so this transaction reads the amounts without the change
-        latest = database.write(lambda tx: _latest_end(tx, consumer))
+        latest = None
+        # the refusal is certain, so a failure of the database after it must not replace it
+        with suppress(Unavailable):
+            # the refused transaction was rolled back, so this transaction reads the amounts without the
+            # change
+            latest = database.write(lambda tx: _latest_end(tx, consumer))
         refused = Conflict(f"The claim of consumer {consumer} cannot last until then. {refusal.detail}")
         if change.ends_at is not None and latest is not None and latest < change.ends_at:
             latest_end = iso_time(latest)

@@ -14,7 +14,7 @@ from placement.db import buckets, clock
 from placement.db.batch import PreparedStatement
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import consumers, reservations
-from placement.exceptions import EndTooLate, InvalidRequest
+from placement.exceptions import EndTooLate, InvalidRequest, Unavailable
 from placement.store import allocations, claimants, time_schedule, window_history
 from placement.store import consumers as consumer_store
 from placement.store.booking_limits import BookingLimits
@@ -250,8 +250,16 @@ def change_reservation(
             database, lambda tx: _change_locked(tx, uuid, generation, change, limits, may_change)
         )
     except CapacityExceeded as refusal:
-        # the refused transaction was rolled back, so this transaction reads the amounts without the change
-        found, latest, others = database.write(lambda tx: _latest_end(tx, uuid, change.kept))
+        detail = f"The room of the reservation {uuid} is not free until then"
+        try:
+            # the refused transaction was rolled back, so this transaction reads the amounts without the
+            # change
+            found, latest, others = database.write(lambda tx: _latest_end(tx, uuid, change.kept))
+        except Unavailable:
+            # the refusal is certain, so a failure of the database after it must not replace it
+            refused = EndTooLate(f"{detail}.", None)
+            refused.has_overlaps = refusal.has_overlaps
+            raise refused from refusal
         latest_end = iso_time(latest - found.cleaning_time)
         reason = (
             " A maintenance ends later only if no guest holds a part of its hosts: move the guests, or book a"
@@ -259,11 +267,7 @@ def change_reservation(
             if found.is_maintenance
             else ""
         )
-        refused = EndTooLate(
-            f"The room of the reservation {uuid} is not free until then: it may end at {latest_end} at the"
-            f" latest.{reason}",
-            latest_end,
-        )
+        refused = EndTooLate(f"{detail}: it may end at {latest_end} at the latest.{reason}", latest_end)
         refused.add_overlaps(overlaps_sentence(others, TimeWindow(latest, math.inf)))
         raise refused from refusal
 

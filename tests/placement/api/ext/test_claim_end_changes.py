@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from werkzeug.test import TestResponse
 
-from tests.placement.api.ext.windows import HOUR, PATH, booked, show
+from tests.placement.api.ext.windows import HOUR, PATH, booked, lose_database, show
 from tests.placement.builders import make_provider, new_claim, post_claims, read_allocations, read_error
 from tests.placement.moving_clock import advance_clock, after, iso
 from tests.placement.running import Admin
@@ -88,6 +88,17 @@ def test_a_window_ahead_limits_the_end(admin: Admin, url: str, host: str) -> Non
     events = admin("GET", f"/ext/v1/time_events?since={after(0)}&until={after(4 * HOUR)}&notice=0").json
     (ended,) = [each for each in events["events"] if each["consumer_uuid"] == consumer]
     assert (ended["kind"], ended["ends_at"]) == ("claim.ended", shown(admin, consumer)["ends_at"])
+
+
+def test_a_refusal_stays_a_refusal_if_the_database_is_lost_after_it(
+    admin: Admin, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = claimed(admin, 4)
+    booked(admin, 6, 2, 3)
+    monkeypatch.setattr("placement.store.claim_ends.latest_expiry", lose_database)
+    refused = change(admin, consumer, ends_at=after(2.5 * HOUR))
+    assert (refused.status_code, "latest_end" in refused.json["errors"][0]) == (409, False)
+    assert f"consumer {consumer} cannot last until then" in read_error(refused)[2]
 
 
 def test_the_latest_end_counts_every_provider_and_the_cleaning_time(

@@ -9,7 +9,7 @@ import pytest
 from werkzeug.test import TestResponse
 
 from placement.search.budget import BudgetExhausted
-from tests.placement.api.ext.windows import HOUR, PATH, book, booked, show
+from tests.placement.api.ext.windows import HOUR, PATH, book, booked, lose_database, show
 from tests.placement.builders import (
     claim_body,
     make_provider,
@@ -413,6 +413,19 @@ def test_a_refused_extension_names_the_latest_end_and_what_follows(admin: Admin,
     assert (error["code"], error["latest_end"]) == ("placement.ext.end_too_late", latest)
     assert f"overlap this time: {following} from {latest}" in detail
     assert admin("PUT", f"{PATH}/{window}", json=body | {"expires_at": latest}).status_code == 200
+
+
+def test_a_refused_extension_stays_refused_if_the_database_is_lost_after_it(
+    admin: Admin, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = booked(admin, 6, 1, 2)
+    booked(admin, 6, 3, 4)
+    monkeypatch.setattr("placement.store.reservation_changes.latest_expiry", lose_database)
+    refused = admin("PUT", f"{PATH}/{window}", json={"generation": 1, "expires_at": after(3.5 * HOUR)})
+    status, code, detail = read_error(refused)
+    assert (status, code) == (409, "placement.ext.end_too_late")
+    assert detail.endswith(f"{window} is not free until then.")
+    assert "latest_end" not in refused.json["errors"][0]
 
 
 def test_an_extension_into_a_full_hour_is_refused_even_if_a_later_hour_is_fuller(

@@ -1,9 +1,10 @@
 """Books windows of VCPUs for tests, with times in hours from now."""
 
-from typing import Any
+from typing import Any, Never
 
 from werkzeug.test import TestResponse
 
+from placement.exceptions import Unavailable
 from tests.placement.moving_clock import after
 from tests.placement.running import Admin
 
@@ -36,3 +37,8 @@ def show(admin: Admin, reservation: str) -> dict[str, Any]:
     """Return the document of a reservation."""
     shown: dict[str, Any] = admin("GET", f"{PATH}/{reservation}").json["reservation"]
     return shown
+
+
+def lose_database(*_: Any, **__: Any) -> Never:
+    """Raise the error of a database that does not answer; takes the place of a function that reads it."""
+    raise Unavailable("the database does not answer")
