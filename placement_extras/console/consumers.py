@@ -4,6 +4,7 @@ The page ``/console/consumers/{uuid}`` shows one consumer. The page ``/console/p
 project.
 """
 
+from http import HTTPStatus
 from typing import Any, Final
 
 from flask import Blueprint, Response, render_template, request, url_for
@@ -11,8 +12,16 @@ from flask import Blueprint, Response, render_template, request, url_for
 from placement.exceptions import NotFound
 from placement.policies import ext, rest
 from placement.schemas.base import canonical_uuid
+from placement.store.reservations import TYPE
 from placement_extras.console import page_request
-from placement_extras.console.page_request import SEE_HOSTS, PageRequest, ask_api, console_page, redirect_to
+from placement_extras.console.page_request import (
+    SEE_HOSTS,
+    ApiRefusal,
+    PageRequest,
+    ask_api,
+    console_page,
+    redirect_to,
+)
 
 blueprint = Blueprint("consumers", __name__)
 
@@ -36,18 +45,26 @@ def find_consumer(visit: PageRequest) -> str | Response:
 
 @console_page(blueprint, "/console/consumers/<uuid>", rest.LIST_ALLOCATIONS)
 def show_consumer(visit: PageRequest, uuid: str) -> str:
-    """Show a consumer: its project, its user and its allocations."""
+    """Show a consumer: its project, its user and its allocations; also the times of a reservation."""
     known = canonical_uuid(uuid)
     if known is None:
         raise NotFound(f"There is no consumer {uuid[:64]!r}.")
     found: dict[str, Any] = ask_api("GET", f"/allocations/{known}")
-    if not found["allocations"]:
+    reservation, amounts = None, {uuid: (each, {}) for uuid, each in found["allocations"].items()}
+    # a window has no allocations before its start, and while claims use all of it
+    if found.get("consumer_type", TYPE) == TYPE:
+        reservation = _find_reservation(visit, known)
+    if reservation is not None:
+        own = {"consumer_type": TYPE, "consumer_generation": reservation["generation"]}
+        found, held, claimed = reservation | own, reservation["allocations"], reservation["claimed"]
+        amounts = {uuid: (held.get(uuid, {}), claimed.get(uuid, {})) for uuid in sorted({**held, **claimed})}
+    if reservation is None and not amounts:
         raise NotFound(f"No consumer {known} has allocations.")
     # only visitors with the right to see hosts over REST see the names of hosts
     providers = {}
     if visit.may_use(*SEE_HOSTS):
         with visit.service.model.fresh_view() as view:
-            for each in found["allocations"]:
+            for each in amounts:
                 provider = view.snapshot.get(each)
                 if provider is not None:
                     providers[each] = provider, view.snapshot.providers[provider.root_id]
@@ -55,10 +72,24 @@ def show_consumer(visit: PageRequest, uuid: str) -> str:
         "consumer.html",
         uuid=known,
         consumer=found,
-        held=page_request.cut_page(list(found["allocations"].items()), page_request.asked_page(), _PER_PAGE),
+        reservation=reservation,
+        held=page_request.cut_page(list(amounts.items()), page_request.asked_page(), _PER_PAGE),
         providers=providers,
         address=lambda number: url_for("consumers.show_consumer", uuid=known, page=number),
     )
+
+
+def _find_reservation(visit: PageRequest, uuid: str) -> dict[str, Any] | None:
+    """Return the document of a reservation; None if there is none that the visitor is allowed to see."""
+    if not visit.may_use(ext.SHOW_RESERVATION):
+        return None
+    try:
+        document: dict[str, Any] = ask_api("GET", f"/ext/v1/reservations/{uuid}")["reservation"]
+    except ApiRefusal as refusal:
+        if refusal.status != HTTPStatus.NOT_FOUND:
+            raise
+        return None
+    return document
 
 
 @console_page(blueprint, "/console/project", rest.TOTAL_USAGES)

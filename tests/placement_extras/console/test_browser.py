@@ -61,6 +61,10 @@ def test_the_calendar_is_whole_and_its_windows_are_opened_by_keyboard(
     with looking(chromium) as page:
         page.goto(f"{base}/calendar?resource_class=VCPU")
         check_everywhere(page, "calendar")
+        page.locator("summary").last.press("Enter")
+        page.get_by_role("link", name=windows["window"]).press("Enter")
+        page.wait_for_selector("dd:text('pending')")
+        check_everywhere(page, "window")
 
 
 def test_a_page_looks_the_same_without_scripts(chromium: Any, base: str):

@@ -3,6 +3,7 @@ visitors.
 """
 
 import re
+import shutil
 from http import HTTPStatus
 from typing import Any
 
@@ -12,8 +13,10 @@ from werkzeug.test import Client
 from placement.exceptions import InvalidRequest
 from placement_extras.console import questions
 from placement_extras.console.forms import PLAIN_COOKIE
-from tests.placement.api.ext.windows import booked
-from tests.placement.running import Admin
+from tests.placement.api.ext.windows import HOUR, booked, show
+from tests.placement.builders import make_provider, new_claim, post_claims, put_inventories
+from tests.placement.moving_clock import advance_clock, after
+from tests.placement.running import Admin, application
 from tests.placement_extras.console import world
 from tests.placement_extras.console.pages import read_answer
 
@@ -130,6 +133,33 @@ def test_a_consumer_is_found_by_its_uuid_and_shows_what_it_holds(client):
     assert "This is not a uuid" in read_answer(client, "consumers", uuid="x")
     assert client.get(f"/console/consumers/{EDGE}").status_code == HTTPStatus.NOT_FOUND
     assert client.get("/console/consumers/x").status_code == HTTPStatus.NOT_FOUND
+
+
+def test_a_window_is_shown_before_its_start_and_while_claims_use_it(tmp_path, migrated_file):
+    file = tmp_path / "placement.sqlite"
+    shutil.copy(migrated_file, file)
+    url = f"sqlite:///{file}"
+    app = application(url, console={"enabled": True})
+    admin, client = Admin(app), Client(app)
+    host = make_provider(admin, "h-1", VCPU=8)
+    window = booked(admin, 6, 2, 4, lead_time=600)
+    begin = show(admin, window)["starts_at"]
+    assert f"/console/consumers/{window}" in client.get("/console/calendar").text
+    text = read_answer(client, f"consumers/{window}")
+    assert f"RESERVATION project project user user generation 1 state pending from {begin} until" in text
+    assert "lead and cleaning time 600 seconds and 0 seconds" in text
+    assert "Holds h-1 h-1 6 VCPU" in text
+    generation = admin("GET", f"/resource_providers/{host}").json["generation"]
+    put_inventories(admin, host, generation, VCPU=4)
+    assert "2 VCPU of h-1 are missing: capacity exceeded" in read_answer(client, f"consumers/{window}")
+    # from its start on, claims use all of it
+    put_inventories(admin, host, generation + 1, VCPU=8)
+    advance_clock(url, 2.5 * HOUR)
+    claim = new_claim("resources=VCPU:6", project_id="project")
+    assert post_claims(admin, claim, ends_at=after(HOUR), reservation=window).status_code == 201
+    text = read_answer(client, f"consumers/{window}")
+    assert "state active" in text
+    assert "Used by its claims Holds h-1 h-1 6 VCPU" in text
 
 
 def test_a_reader_sees_his_project_and_nothing_else(client):
