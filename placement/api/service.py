@@ -37,6 +37,7 @@ from placement.search.diagnosis.sentences import explanation_sentence
 from placement.search.rendering import ProviderSummaries
 from placement.search.request import CandidatesRequest
 from placement.store import classes, due_changes
+from placement.store.booking_limits import BookingLimits
 
 LOG = logging.getLogger(__name__)
 
@@ -204,6 +205,15 @@ class PlacementService:
     def window_timetable(self) -> WindowTimetable:
         """The amounts of all providers over time. The start of the worker or the first search reads them."""
         return WindowTimetable(self.model, self.database)
+
+    @property
+    def booking_limits(self) -> BookingLimits:
+        """The limits on reservations from the configuration."""
+        conf = self.conf.reservations
+        options = (conf.max_duration, conf.max_ahead, conf.max_project_reservations)
+        duration, ahead, number = (None if each < 0 else each for each in options)
+        amounts, hours = conf.max_project_amounts, conf.max_project_hours
+        return BookingLimits(duration, ahead, number, amounts, hours, conf.hours_period)
 
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
         """Run ``work`` in a transaction. If it fails, release expired amounts, if any, and run it again."""

@@ -70,6 +70,10 @@ class BookingLimits:
             },
         )
 
+    def amount_limit(self, project_id: str, resource_class: str) -> int | None:
+        """Return the largest sum of amounts of a project at any instant; None if nothing limits it."""
+        return _limit_of(self.amounts, project_id, resource_class)
+
     @property
     def needs_amounts(self) -> bool:
         """Return whether a limit applies to the amounts of a project."""
@@ -116,7 +120,7 @@ class BookingLimits:
         for name in sorted({each.resource_class for each in own}):
             some = [each for each in others if each.resource_class == name]
             wanted = [each for each in own if each.resource_class == name]
-            if (limit := _limit_of(self.amounts, project_id, name)) is not None:
+            if (limit := self.amount_limit(project_id, name)) is not None:
                 self._check_sum(limit, name, some, wanted, now)
             if (limit := _limit_of(self.hours, project_id, name)) is not None:
                 self._check_hours(limit, name, some, wanted, now)

@@ -193,6 +193,11 @@ def project_amounts(conn: sa.Connection, project_id: str) -> list[TimedAmount]:
     return [*timed_rows(conn.execute(_PROJECT_AMOUNTS, {"project": project_id}).all()).all_amounts]
 
 
+def count_timed(conn: sa.Connection) -> dict[str, int]:
+    """Return the number of reservations and of claims with an end time by project, sorted by project."""
+    return {project: int(count) for project, count in conn.execute(_COUNT_TIMED)}
+
+
 def find_wrong_holds(conn: sa.Connection) -> dict[HoldKey, tuple[int, int]]:
     """Return all holds with wrong amounts, each with its present and its needed amount."""
     schedule = read_schedule(conn)
@@ -203,6 +208,19 @@ def find_wrong_holds(conn: sa.Connection) -> dict[HoldKey, tuple[int, int]]:
 _ALL_AMOUNTS: Final = _amounts_query(sa.true())
 _PROJECT_AMOUNTS: Final = _amounts_query(
     consumer_store.is_of_project(sa.bindparam("project")), consumers.c.consumer_type == RESERVATION
+)
+_TIMED_CONSUMERS: Final = sa.union_all(
+    sa.select(consumers.c.project_id)
+    .select_from(_OF_WINDOWS)
+    .where(consumers.c.consumer_type == RESERVATION, reservations.c.expires_at > clock.ServerNow()),
+    sa.select(consumers.c.project_id)
+    .select_from(_OF_CLAIMS)
+    .where(claim_expiries.c.is_final, claim_expiries.c.expires_at > clock.ServerNow()),
+).subquery()
+_COUNT_TIMED: Final = (
+    sa.select(_TIMED_CONSUMERS.c.project_id, sa.func.count())
+    .group_by(_TIMED_CONSUMERS.c.project_id)
+    .order_by(_TIMED_CONSUMERS.c.project_id)
 )
 _ALL_HOLDS: Final = (
     sa.select(resource_providers.c.uuid, resource_classes.c.name, allocations.c.used)

@@ -1,30 +1,42 @@
-"""The page ``/console/calendar``: windows, claims with an end time, and the free amounts of hosts over time.
+"""The page ``/console/calendar``: windows, claims with an end time, and free amounts over time.
 
-A page shows at most 20 hosts, and reads only the windows of these hosts from the database.
+The rows of a page are hosts, aggregates or projects, at most 20. For rows of hosts, the page reads only the
+windows of these hosts from the database. Rows of aggregates can have all hosts of the cloud. Their usage
+comes from the skylines that each worker keeps in memory, and only bars are read from the database.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Any, Final
 
-import sqlalchemy as sa
 from flask import Blueprint, render_template, request, url_for
 
 from placement.db.clock import server_time
 from placement.policies import ext, rest
-from placement.read_model.provider import Provider
+from placement.read_model.snapshot import ModelSnapshot
 from placement.store.holders import find_projects
 from placement.store.reservations import list_reservations, reserved_amounts
-from placement.store.time_profile import TimedAmount, TimeWindow
-from placement.store.time_schedule import TimeSchedule, read_schedule
-from placement.store.time_skyline import TimeSkyline
+from placement.store.time_profile import TimedAmount
+from placement.store.time_schedule import count_timed, project_amounts, read_schedule
+from placement.store.time_skyline import SkylinesByProvider, TimeSkyline, make_skylines
 from placement_extras.console import fleet, page_request
+from placement_extras.console.calendar_rows import (
+    DAY,
+    MAX_BARS,
+    SPANS,
+    CalendarQuestion,
+    CalendarRow,
+    RowKind,
+    UsageOverTime,
+    calendar_row,
+    column_labels,
+    host_skyline,
+    wanted_of,
+)
 from placement_extras.console.fleet import HostFilter
 from placement_extras.console.host import class_order
 from placement_extras.console.page_request import SEE_HOSTS, ListPage, PageRequest, console_page
@@ -40,209 +52,25 @@ SEE_CALENDAR: Final = (
 page.
 """
 
-DAY: Final = 86_400.0
-SPANS: Final[Mapping[int, int]] = {1: 4, 7: 7, 28: 4, 84: 6}
-"""The numbers of days that the page can show, each with the number of columns of the page."""
-_DEFAULT_SPAN: Final = 7
-_HOSTS_PER_PAGE: Final = 20
-# this share is about a pixel; shorter steps would only make a page with thousands of windows larger
-_LEAST_STEP: Final = 1 / 1000
-"""Steps of usage that are shorter than this share of the shown time are joined with adjacent short steps."""
-_MAX_BARS: Final = 60
-"""Maximum number of windows and claims that the page draws for a host."""
+_PER_PAGE: Final = 20
 _MAX_OF_PROJECT: Final = 1000
 """Maximum number of reservations of a project that the page reads to find the hosts of the project."""
-_COLOURS: Final = 6
-_MAX_AHEAD_DAYS: Final = 366
+# a row with more of them would take the service longer than all other pages of the console
+MAX_CHANGES: Final = 100_000
+"""Maximum number of changes of usage that all rows of a page sum up; each window has two of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class CalendarQuestion:
-    """The filters of the page; an empty field filters nothing. ``start`` is in seconds since 1970."""
+class ReadWindows:
+    """The timed amounts of one resource class by provider, their skylines, and the projects of consumers."""
 
-    resource_class: str
-    start: float
-    days: int = _DEFAULT_SPAN
-    name: str = ""
-    aggregate: str = ""
-    project: str = ""
-    page: int = 1
+    amounts: Mapping[str, Sequence[TimedAmount]]
+    skylines: SkylinesByProvider
+    projects: Mapping[str, str]
 
-    @property
-    def shown_time(self) -> TimeWindow:
-        """The time that the page shows."""
-        return TimeWindow(self.start, self.start + self.days * DAY)
-
-
-@dataclass(frozen=True, slots=True)
-class CalendarBar:
-    """A window, or a claim with an end time, as a bar of a host.
-
-    ``left`` and ``width`` are shares of the shown time.
-
-    ``lane`` is the line of the bar, from 0 on. Bars on the same line do not overlap. For a claim,
-    ``window.starts_at`` is 0.
-    """
-
-    consumer: str
-    project: str
-    used: int
-    window: TimeWindow
-    has_begun: bool
-    left: float
-    width: float
-    lane: int
-    colour: int
-
-
-@dataclass(frozen=True, slots=True)
-class UsageStep:
-    """A part of the shown time with a constant usage. ``left`` and ``width`` are shares of the shown time."""
-
-    left: float
-    width: float
-    used: int
-
-
-@dataclass(frozen=True, slots=True)
-class CalendarHost:
-    """A row of the calendar. ``least_free`` is the free amount at the busiest instant of the shown time."""
-
-    root: Provider
-    capacity: int
-    least_free: int
-    steps: tuple[UsageStep, ...]
-    bars: tuple[CalendarBar, ...]
-    lanes: int
-    more_bars: int
-
-
-def bar_colour(project: str) -> int:
-    """Return the number of the colour of a project, from 1 on."""
-    return 1 + sum(project.encode()) % _COLOURS
-
-
-def calendar_host(
-    root: Provider,
-    totals: tuple[int, int],
-    amounts: Sequence[TimedAmount],
-    held: int,
-    projects: Mapping[str, str],
-    wanted: CalendarQuestion,
-) -> CalendarHost:
-    """Return a row of the calendar.
-
-    :param totals: the used amount of the host, which includes the holds, and the capacity of the host.
-    :param amounts: the timed amounts of the host, of one resource class.
-    :param held: the sum of the holds of the host. A hold keeps room free for windows.
-    :param projects: the project of each consumer.
-    """
-    used, capacity = totals
-    begun = sum(each.used for each in amounts if each.has_begun)
-    # holds are subtracted, because the page shows the windows for which they keep room
-    endless = max(0, used - held - begun)
-    shown = wanted.shown_time
-    inside = [
-        each for each in amounts if each.starts_at < shown.ends_at and each.window.ends_at > shown.starts_at
-    ]
-    skyline = TimeSkyline.from_amounts(inside)
-    bars, lanes, more = _make_bars(inside, projects, wanted)
-    return CalendarHost(
-        root,
-        capacity,
-        max(0, capacity - endless - skyline.largest_sum(shown)),
-        tuple(_usage_steps(skyline, endless, shown)),
-        bars,
-        lanes,
-        more,
-    )
-
-
-def _usage_steps(skyline: TimeSkyline, endless: int, shown: TimeWindow) -> Iterator[UsageStep]:
-    """Yield the steps of usage in the order of time.
-
-    Adjacent short steps are joined to one step, with the largest of their amounts.
-    """
-    length = shown.duration_seconds
-    inside = (each for each in skyline.times if shown.starts_at < each < shown.ends_at)
-    first, level = shown.starts_at, 0
-    for begin, end in pairwise([shown.starts_at, *inside, shown.ends_at]):
-        if first < begin and end - begin >= _LEAST_STEP * length:
-            yield UsageStep((first - shown.starts_at) / length, (begin - first) / length, level)
-            first, level = begin, 0
-        level = max(level, endless + skyline.largest_sum(TimeWindow(begin, end)))
-        if end - first >= _LEAST_STEP * length or end == shown.ends_at:
-            yield UsageStep((first - shown.starts_at) / length, (end - first) / length, level)
-            first, level = end, 0
-
-
-def _make_bars(
-    amounts: Iterable[TimedAmount], projects: Mapping[str, str], wanted: CalendarQuestion
-) -> tuple[tuple[CalendarBar, ...], int, int]:
-    """Return the bars that start first, the number of lanes, and the number of bars left out."""
-    # a claim can use the room of a window and give it back at the end of the claim; the window then has a
-    # separate bar for this room
-    by_bar: dict[tuple[str, float], list[TimedAmount]] = defaultdict(list)
-    for each in amounts:
-        if not wanted.project or projects.get(each.consumer) == wanted.project:
-            by_bar[each.consumer, each.starts_at].append(each)
-    ordered = sorted(by_bar.items(), key=lambda pair: (pair[1][0].starts_at, pair[0]))
-    shown, bars, lane_ends = wanted.shown_time, [], list[float]()
-    for (consumer, _), some in ordered[:_MAX_BARS]:
-        first = some[0]
-        begin, end = max(first.starts_at, shown.starts_at), min(first.window.ends_at, shown.ends_at)
-        lane = next((number for number, last in enumerate(lane_ends) if last <= begin), len(lane_ends))
-        lane_ends[lane : lane + 1] = [end]
-        project = projects.get(consumer, "")
-        bars.append(
-            CalendarBar(
-                consumer,
-                project,
-                sum(each.used for each in some),
-                first.window,
-                first.has_begun,
-                (begin - shown.starts_at) / shown.duration_seconds,
-                (end - begin) / shown.duration_seconds,
-                lane,
-                bar_colour(project),
-            )
-        )
-    return tuple(bars), len(lane_ends), max(0, len(ordered) - _MAX_BARS)
-
-
-def column_labels(wanted: CalendarQuestion) -> list[str]:
-    """Return the label of each column: a date, or a time if the page shows one day."""
-    columns = SPANS[wanted.days]
-    form = "%H:%M" if wanted.days == 1 else "%d %b"
-    step = wanted.days * DAY / columns
-    return [
-        datetime.fromtimestamp(wanted.start + number * step, UTC).strftime(form) for number in range(columns)
-    ]
-
-
-def wanted_of(arguments: Mapping[str, str], classes: Sequence[str], now: float) -> CalendarQuestion:
-    """Return the filters in a query string; invalid parameters are ignored.
-
-    :param classes: the resource classes to choose from; the first one is the default.
-    """
-    name, aggregate, project, resource_class = (
-        page_request.text_of(arguments, each) for each in ("name", "aggregate", "project", "resource_class")
-    )
-    text, days = arguments.get("days", ""), _DEFAULT_SPAN
-    if text.isascii() and text.isdigit() and int(text[:4]) in SPANS:
-        days = int(text[:4])
-    start = math.floor(now / DAY) * DAY
-    try:
-        asked = datetime.strptime(arguments.get("from", ""), "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        asked = start
-    # each window begins within a year from now, and past windows are not kept
-    start = min(max(asked, start), start + _MAX_AHEAD_DAYS * DAY)
-    if resource_class not in classes:
-        resource_class = classes[0] if classes else ""
-    return CalendarQuestion(
-        resource_class, start, days, name, aggregate, project, page_request.number_of(arguments)
-    )
+    def amounts_of(self, providers: Iterable[str]) -> list[TimedAmount]:
+        """Return the timed amounts of some providers."""
+        return [each for uuid in providers for each in self.amounts.get(uuid, ())]
 
 
 @console_page(blueprint, "/console/calendar", *SEE_CALENDAR)
@@ -250,49 +78,15 @@ def show_calendar(visit: PageRequest) -> str:
     """Show windows, claims with an end time, and the free amounts of hosts over time."""
     with visit.service.database.read() as conn:
         now = server_time(conn)
-        project = page_request.text_of(request.args, "project")
-        reserved: list[Any] = []
-        if project:
-            some = list_reservations(conn, project, None, None, _MAX_OF_PROJECT)
-            amounts = reserved_amounts(conn, some)
-            reserved = [*amounts.held, *amounts.claimed]
     with visit.pinned_model() as (snapshot, _):
         classes, _, aggregates = fleet.filter_choices(snapshot, 250)
-        classes.sort(key=class_order)
-        wanted = wanted_of(request.args, classes, now)
-        trees, sums = snapshot.whole_trees(), snapshot.sums_of(wanted.resource_class)
-        filters = HostFilter(wanted.name, wanted.resource_class, "", wanted.aggregate)
-        roots = fleet.list_roots(snapshot, filters)
-        if project:
-            of_project = {
-                found.root_id
-                for uuid in {each.provider for each in reserved}
-                if (found := snapshot.get(uuid)) is not None
-            }
-            roots = [root for root in roots if root in of_project]
-        page = page_request.cut_page(roots, wanted.page, _HOSTS_PER_PAGE)
-        members = {root: [each.uuid for each in trees[root].members] for root in page.rows}
-        shown = {root: (trees[root].root, sums.get(root, (0, 0))) for root in page.rows}
-    providers = [uuid for each in members.values() for uuid in each]
-    with visit.service.database.read() as conn:
-        schedule, projects = _read_windows(conn, providers, wanted.resource_class)
-    by_provider: dict[str, list[TimedAmount]] = defaultdict(list)
-    for amount in schedule.amounts:
-        by_provider[amount.provider].append(amount)
-    held = {provider: used for (provider, name), used in schedule.holds if name == wanted.resource_class}
-    rows = [
-        calendar_host(
-            *shown[root],
-            [each for uuid in members[root] for each in by_provider[uuid]],
-            sum(held.get(uuid, 0) for uuid in members[root]),
-            projects,
-            wanted,
-        )
-        for root in page.rows
-    ]
+    classes.sort(key=class_order)
+    wanted = wanted_of(request.args, classes, now)
+    page = _ROWS[wanted.kind](visit, wanted)
 
     def page_address(**changes: Any) -> str:
         values: dict[str, Any] = {
+            "rows": "" if wanted.kind is RowKind.HOSTS else wanted.kind,
             "resource_class": wanted.resource_class,
             "from": _day_text(wanted.start),
             "days": wanted.days,
@@ -303,10 +97,18 @@ def show_calendar(visit: PageRequest) -> str:
         } | changes
         return url_for("window_calendar.show_calendar", **{key: each for key, each in values.items() if each})
 
+    def row_address(key: str) -> str:
+        if wanted.kind is RowKind.HOSTS:
+            return url_for("hosts.show_provider", uuid=key)
+        # the hosts of the row
+        field = "aggregate" if wanted.kind is RowKind.AGGREGATES else "project"
+        return page_address(rows="", page=0, **{field: key})
+
     return render_template(
         "calendar.html",
         wanted=wanted,
-        hosts=ListPage(tuple(rows), page.page, page.pages, page.total),
+        kinds=RowKind,
+        calendar=page,
         labels=column_labels(wanted),
         spans=SPANS,
         classes=classes,
@@ -318,6 +120,7 @@ def show_calendar(visit: PageRequest) -> str:
         else page_address(**{"from": _day_text(wanted.start - wanted.days * DAY)}),
         later=page_address(**{"from": _day_text(wanted.shown_time.ends_at)}),
         address=lambda number: page_address(page=number),
+        row_address=row_address,
     )
 
 
@@ -325,11 +128,155 @@ def _day_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
 
 
-def _read_windows(
-    conn: sa.Connection, providers: Sequence[str], resource_class: str
-) -> tuple[TimeSchedule, dict[str, str]]:
-    """Return the timed amounts and holds of these providers, and the projects of the consumers."""
-    schedule = read_schedule(conn, of_providers=providers)
-    amounts = [each for each in schedule.amounts if each.resource_class == resource_class]
-    projects = find_projects(conn, {each.consumer for each in amounts})
-    return TimeSchedule(schedule.now, amounts, schedule.holds), projects
+def _host_rows(visit: PageRequest, wanted: CalendarQuestion) -> ListPage[CalendarRow]:
+    reserving = _reserving_providers(visit, wanted.project)
+    with visit.pinned_model() as (snapshot, _):
+        trees, sums = snapshot.whole_trees(), snapshot.sums_of(wanted.resource_class)
+        page = page_request.cut_page(_passing_roots(snapshot, wanted, reserving), wanted.page, _PER_PAGE)
+        shown = [
+            (trees[root].root, sums.get(root, (0, 0)), [each.uuid for each in trees[root].members])
+            for root in page.rows
+        ]
+    windows = _read_windows(visit, [uuid for _, _, members in shown for uuid in members], wanted)
+    rows = []
+    for host, totals, members in shown:
+        parts = [
+            windows.skylines[uuid][wanted.resource_class] for uuid in members if uuid in windows.skylines
+        ]
+        usage, amounts = UsageOverTime.from_totals(totals, host_skyline(parts)), windows.amounts_of(members)
+        rows.append(calendar_row(host.uuid, host.name, [usage], amounts, windows.projects, wanted))
+    return replace(page, rows=tuple(rows))
+
+
+def _aggregate_rows(visit: PageRequest, wanted: CalendarQuestion) -> ListPage[CalendarRow]:
+    reserving = _reserving_providers(visit, wanted.project)
+    with visit.service.window_timetable.fresh_view() as timed:
+        # skylines are never changed, so they can be read after the view
+        skylines = timed.skylines
+    with visit.pinned_model() as (snapshot, _):
+        roots = _passing_roots(snapshot, wanted, reserving)
+        parts: dict[int, dict[str, TimeSkyline]] = defaultdict(dict)
+        for provider_id, by_class in skylines.items():
+            provider = snapshot.providers.get(provider_id)
+            if provider is not None and wanted.resource_class in by_class:
+                parts[provider.root_id][provider.uuid] = by_class[wanted.resource_class]
+        sums = snapshot.sums_of(wanted.resource_class)
+        usages = {
+            root: UsageOverTime.from_totals(
+                sums.get(root, (0, 0)), host_skyline([*parts[root].values()] if root in parts else [])
+            )
+            for root in roots
+        }
+        timed_roots = [root for root in roots if root in parts]
+        # an aggregate is shown if it has a host that passes the filters
+        members = {
+            name: found
+            for name in ([wanted.aggregate] if wanted.aggregate else sorted(snapshot.by_aggregate))
+            if (found := usages.keys() & snapshot.roots_having(snapshot.by_aggregate, name).ids)
+        }
+    page = page_request.cut_page([*members], wanted.page, _PER_PAGE)
+    shown, left = wanted.shown_time, MAX_CHANGES
+    busy: dict[str, list[str]] = {}
+    for name in page.rows:
+        changes = sum(len(usages[root].skyline.times) for root in members[name])
+        if changes <= left:
+            left -= changes
+            busy[name] = [
+                uuid
+                for root in timed_roots
+                if root in members[name]
+                for uuid, skyline in parts[root].items()
+                if skyline.largest_sum(shown)
+            ]
+    # each of these providers has a bar, and more bars are not drawn
+    drawn = {name: uuids[:MAX_BARS] for name, uuids in busy.items()}
+    windows = _read_windows(visit, {uuid for uuids in drawn.values() for uuid in uuids}, wanted)
+    rows = []
+    for name in page.rows:
+        if name not in busy:
+            rows.append(CalendarRow.left_out(name))
+            continue
+        row = calendar_row(
+            name,
+            name,
+            [usages[root] for root in members[name]],
+            windows.amounts_of(drawn[name]),
+            windows.projects,
+            wanted,
+        )
+        rows.append(replace(row, more_providers=len(busy[name]) - len(drawn[name])))
+    return replace(page, rows=tuple(rows))
+
+
+def _project_rows(visit: PageRequest, wanted: CalendarQuestion) -> ListPage[CalendarRow]:
+    name, limits = wanted.resource_class, visit.service.booking_limits
+    some_hosts = bool(wanted.name or wanted.aggregate)
+    chosen: set[str] = set()
+    if some_hosts:
+        with visit.pinned_model() as (snapshot, _):
+            trees = snapshot.whole_trees()
+            roots = _passing_roots(snapshot, wanted, None)
+            chosen = {each.uuid for root in roots for each in trees[root].members}
+    rows = []
+    with visit.service.database.read() as conn:
+        counts = count_timed(conn)
+        found = [each for each in counts if wanted.project in ("", each)]
+        page, left = page_request.cut_page(found, wanted.page, _PER_PAGE), MAX_CHANGES
+        for project in page.rows:
+            changes = 2 * counts[project]
+            if changes > left:
+                rows.append(CalendarRow.left_out(project))
+                continue
+            left -= changes
+            amounts = [
+                each
+                for each in project_amounts(conn, project)
+                if each.resource_class == name and (not some_hosts or each.provider in chosen)
+            ]
+            skyline = TimeSkyline.from_amounts(amounts)
+            # a limit counts the amounts of all hosts
+            limit = None if some_hosts else limits.amount_limit(project, name)
+            usage = UsageOverTime(skyline.peak if limit is None else limit, 0, skyline)
+            owners = dict.fromkeys([each.consumer for each in amounts], project)
+            row = calendar_row(project, project, [usage], amounts, owners, wanted)
+            rows.append(row if limit is not None else replace(row, capacity=None))
+    return replace(page, rows=tuple(rows))
+
+
+_ROWS: Final[Mapping[RowKind, Callable[[PageRequest, CalendarQuestion], ListPage[CalendarRow]]]] = {
+    RowKind.HOSTS: _host_rows,
+    RowKind.AGGREGATES: _aggregate_rows,
+    RowKind.PROJECTS: _project_rows,
+}
+
+
+def _reserving_providers(visit: PageRequest, project: str) -> set[str] | None:
+    """Return the providers on which a project has reservations; None without a project."""
+    if not project:
+        return None
+    with visit.service.database.read() as conn:
+        amounts = reserved_amounts(conn, list_reservations(conn, project, None, None, _MAX_OF_PROJECT))
+    return {each.provider for each in (*amounts.held, *amounts.claimed)}
+
+
+def _passing_roots(
+    snapshot: ModelSnapshot, wanted: CalendarQuestion, reserving: Collection[str] | None
+) -> list[int]:
+    """Return the roots of the hosts that pass the filters, in the order of the page."""
+    roots = fleet.list_roots(snapshot, HostFilter(wanted.name, wanted.resource_class, "", wanted.aggregate))
+    if reserving is None:
+        return roots
+    of_project = {found.root_id for uuid in reserving if (found := snapshot.get(uuid)) is not None}
+    return [root for root in roots if root in of_project]
+
+
+def _read_windows(visit: PageRequest, providers: Collection[str], wanted: CalendarQuestion) -> ReadWindows:
+    with visit.service.database.read() as conn:
+        schedule = read_schedule(conn, of_providers=providers)
+        amounts = [each for each in schedule.amounts if each.resource_class == wanted.resource_class]
+        projects = find_projects(conn, {each.consumer for each in amounts})
+    holds = [(key, used) for key, used in schedule.holds if key[1] == wanted.resource_class]
+    by_provider: dict[str, list[TimedAmount]] = defaultdict(list)
+    for each in amounts:
+        by_provider[each.provider].append(each)
+    return ReadWindows(by_provider, make_skylines(amounts, holds), projects)

@@ -8,7 +8,6 @@ from flask import Blueprint, Response
 
 from placement.api.call import ApiRequest, api_operation
 from placement.api.ext.claims import claim_context, place_document
-from placement.api.ext.reservations import booking_limits
 from placement.api.paths import EXT
 from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
@@ -30,7 +29,9 @@ def find_windows(call: ApiRequest) -> Response:
     body = call.parse_body(_BODY)
     wanted, time = schemas.searched_claims(body, call.service.request_forms), schemas.searched_time(body)
     search = WindowSearch(claim_context(call))
-    found = search.find_windows(wanted, time, body["limit"], booking_limits(call), explain=body["explain"])
+    found = search.find_windows(
+        wanted, time, body["limit"], call.service.booking_limits, explain=body["explain"]
+    )
     refusal = found.refusal
     return call.json_answer(
         {

@@ -29,7 +29,6 @@ from placement.search.claims.window_search import WindowSearch
 from placement.store import reservation_changes
 from placement.store import reservations as store
 from placement.store.allocations import Allocation
-from placement.store.booking_limits import BookingLimits
 from placement.store.consumers import ConsumerOwnership
 from placement.store.maintenances import HostGuest, book_maintenance, find_guests
 from placement.store.reservation_changes import ReservationEnd
@@ -82,7 +81,7 @@ def create_reservation(call: ApiRequest) -> Response:
         window = margins.held_window(window)
         starts_at, end = window.starts_at, ReservationEnd(window.ends_at, None)
     wanted = schemas.wanted_of(body, call.service.request_forms, uuid, window)
-    limits = booking_limits(call)
+    limits = call.service.booking_limits
     # a window with given hosts stays on them. A window for several claims is not moved, because a move would
     # have to keep the claims together, or apart.
     is_movable = (
@@ -188,7 +187,7 @@ def show_limits(call: ApiRequest) -> Response:
     call.authorize(rules.LIST_RESERVATIONS, {"project_id": project_id or _ANY_PROJECT})
     if project_id is None:
         raise InvalidRequest("Give a project_id: this caller has no project.")
-    limits = booking_limits(call)
+    limits = call.service.booking_limits
     with call.service.database.read() as conn:
         number, now = reservation_changes.count_living(conn, project_id), server_time(conn)
         held = project_amounts(conn, project_id) if limits.needs_amounts else []
@@ -243,7 +242,7 @@ def update(call: ApiRequest, reservation_uuid: str) -> Response:
     body = call.parse_body(_UPDATE)
     change, generation = schemas.change_of(body), body["generation"]
     written = reservation_changes.change_reservation(
-        call.service.database, known, generation, change, booking_limits(call), may_change
+        call.service.database, known, generation, change, call.service.booking_limits, may_change
     )
     # a caller can have the right to change a reservation without the right to see it
     if not call.allows_project(rules.SHOW_RESERVATION, written.reservation.project_id):
@@ -269,15 +268,6 @@ def _project_check(call: ApiRequest, rule: str) -> reservation_changes.ProjectCh
     # which reservations exist
     call.authorize(rule, {"project_id": call.project_id or _ANY_PROJECT})
     return lambda project_id: call.allows_project(rule, project_id)
-
-
-def booking_limits(call: ApiRequest) -> BookingLimits:
-    """Return the limits on reservations from the configuration."""
-    conf = call.service.conf.reservations
-    options = (conf.max_duration, conf.max_ahead, conf.max_project_reservations)
-    duration, ahead, number = (None if each < 0 else each for each in options)
-    amounts, hours = conf.max_project_amounts, conf.max_project_hours
-    return BookingLimits(duration, ahead, number, amounts, hours, conf.hours_period)
 
 
 def _known_uuid(uuid: str) -> str:

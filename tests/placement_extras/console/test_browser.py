@@ -54,11 +54,18 @@ def test_the_calendar_is_whole_and_its_windows_are_opened_by_keyboard(
 ) -> None:
     windows = world.book_windows(Admin(app))
     with looking(chromium, java_script_enabled=False) as page:
-        page.goto(f"{base}/calendar?resource_class=VCPU")
-        page.locator("summary").last.focus()
-        page.keyboard.press("Enter")
-        assert page.get_by_text(windows["window"]).is_visible()
+        for rows in ("hosts", "projects"):
+            page.goto(f"{base}/calendar?resource_class=VCPU&rows={rows}")
+            page.locator("summary").last.focus()
+            page.keyboard.press("Enter")
+            assert page.get_by_text(windows["window"]).is_visible()
     with looking(chromium) as page:
+        for rows in ("aggregates", "projects"):
+            page.goto(f"{base}/calendar?resource_class=VCPU")
+            page.locator("[name=rows]").select_option(rows)
+            page.wait_for_url(f"**rows={rows}*")
+            has(page, ".calendar h2", 1 if rows == "aggregates" else 2)
+            check_everywhere(page, f"calendar-{rows}")
         page.goto(f"{base}/calendar?resource_class=VCPU")
         check_everywhere(page, "calendar")
         page.locator("summary").last.press("Enter")
