@@ -50,7 +50,8 @@ def show_consumer(visit: PageRequest, uuid: str) -> str:
     if known is None:
         raise NotFound(f"There is no consumer {uuid[:64]!r}.")
     found: dict[str, Any] = ask_api("GET", f"/allocations/{known}")
-    reservation, amounts = None, {uuid: (each, {}) for uuid, each in found["allocations"].items()}
+    reservation: dict[str, Any] | None = None
+    amounts: dict[str, tuple[Any, Any]] = {uuid: (each, {}) for uuid, each in found["allocations"].items()}
     # a window has no allocations before its start, and while claims use all of it
     if found.get("consumer_type", TYPE) == TYPE:
         reservation = _find_reservation(visit, known)

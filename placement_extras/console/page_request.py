@@ -136,6 +136,7 @@ def console_page(
 
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 MAX_NAME: Final = 255
 """Maximum number of characters in a typed name. Columns of the database for names have this length, too."""
@@ -151,6 +152,10 @@ class ListPage(Generic[T]):
     page: int
     pages: int
     total: int
+
+    def with_rows(self, rows: Iterable[U]) -> ListPage[U]:
+        """Return this page with other objects for the same rows."""
+        return ListPage(tuple(rows), self.page, self.pages, self.total)
 
 
 def cut_page(rows: Sequence[T], number: int, per_page: int) -> ListPage[T]:

@@ -145,7 +145,7 @@ def _host_rows(visit: PageRequest, wanted: CalendarQuestion) -> ListPage[Calenda
         ]
         usage, amounts = UsageOverTime.from_totals(totals, host_skyline(parts)), windows.amounts_of(members)
         rows.append(calendar_row(host.uuid, host.name, [usage], amounts, windows.projects, wanted))
-    return replace(page, rows=tuple(rows))
+    return page.with_rows(rows)
 
 
 def _aggregate_rows(visit: PageRequest, wanted: CalendarQuestion) -> ListPage[CalendarRow]:
@@ -205,7 +205,7 @@ def _aggregate_rows(visit: PageRequest, wanted: CalendarQuestion) -> ListPage[Ca
             wanted,
         )
         rows.append(replace(row, more_providers=len(busy[name]) - len(drawn[name])))
-    return replace(page, rows=tuple(rows))
+    return page.with_rows(rows)
 
 
 def _project_rows(visit: PageRequest, wanted: CalendarQuestion) -> ListPage[CalendarRow]:
@@ -240,7 +240,7 @@ def _project_rows(visit: PageRequest, wanted: CalendarQuestion) -> ListPage[Cale
             owners = dict.fromkeys([each.consumer for each in amounts], project)
             row = calendar_row(project, project, [usage], amounts, owners, wanted)
             rows.append(row if limit is not None else replace(row, capacity=None))
-    return replace(page, rows=tuple(rows))
+    return page.with_rows(rows)
 
 
 _ROWS: Final[Mapping[RowKind, Callable[[PageRequest, CalendarQuestion], ListPage[CalendarRow]]]] = {
