@@ -86,6 +86,15 @@ class ApiRequest:
         """The id of the caller's project; empty if the caller has no project."""
         return context.caller_of(request.environ).project_id or ""
 
+    @property
+    def root_url(self) -> str:
+        """The address of the API, for links. If the header ``Host`` is invalid, only the path."""
+        # Werkzeug before 3.1.8 accepts any text as a host, or raises ValueError
+        host = request.environ.get("HTTP_HOST")
+        if host is not None and not _HOST.fullmatch(host):
+            return mount_prefix()
+        return request.root_url.rstrip("/")
+
     def authorize(self, rule: str, target: Mapping[str, Any] | None = None) -> None:
         """Check that a policy rule allows the caller an operation.
 
@@ -169,7 +178,7 @@ class ApiRequest:
 
     def add_location(self, response: Response, path: str) -> Response:
         """Add the address of a new resource to the response, and return the response."""
-        response.headers["Location"] = _root_url() + path
+        response.headers["Location"] = self.root_url + path
         return response
 
     def add_dates(self, response: Response, last_modified: float | None) -> Response:
@@ -184,15 +193,6 @@ class ApiRequest:
 
 _HOST: Final = re.compile(r"([\w.~-]+|\[[0-9A-Fa-f:.]+\])(:\d+)?", re.ASCII)
 """The pattern of valid values of the header ``Host``: a name or an address, with an optional port."""
-
-
-def _root_url() -> str:
-    """Return the address of the API, for links. If the header ``Host`` is invalid, return only the path."""
-    # Werkzeug before 3.1.8 accepts any text as a host, or raises ValueError
-    host = request.environ.get("HTTP_HOST")
-    if host is not None and not _HOST.fullmatch(host):
-        return mount_prefix()
-    return request.root_url.rstrip("/")
 
 
 # texts of dates are cached, because many answers have the same date

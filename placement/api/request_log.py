@@ -14,6 +14,8 @@ from oslo_log import log
 from oslo_log.formatters import ContextFormatter
 from oslo_middleware.request_id import ENV_REQUEST_ID, GLOBAL_REQ_ID, HTTP_RESP_HEADER_REQUEST_ID, ID_FORMAT
 
+from placement.api.paths import shown_path
+
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -132,7 +134,8 @@ class RequestLog:
         if global_id and _GLOBAL_ID.match(global_id):
             environ[GLOBAL_REQ_ID] = global_id
         # method and path are read here, because inner layers can change the environment
-        asked = (environ["REQUEST_METHOD"], environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
+        path = shown_path(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
+        asked = (environ["REQUEST_METHOD"], path)
 
         def start(
             status: str, headers: list[tuple[str, str]], exc_info: Any = None

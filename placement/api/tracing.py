@@ -30,6 +30,7 @@ from oslo_config import cfg
 from oslo_middleware.request_id import ENV_REQUEST_ID, GLOBAL_REQ_ID
 
 from placement.api.context import TRACE_ID, is_known
+from placement.api.paths import shown_path
 from placement.api.request_log import quote_path
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.engine import PoolOptions
@@ -194,7 +195,7 @@ def _span_attributes(environ: "WSGIEnvironment", method: str) -> Mapping[str, st
     told = {
         "http.request.method": method,
         "url.scheme": environ["wsgi.url_scheme"],
-        "url.path": quote_path(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")),
+        "url.path": quote_path(shown_path(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))),
         "openstack.request_id": environ[ENV_REQUEST_ID],
     }
     if GLOBAL_REQ_ID in environ:

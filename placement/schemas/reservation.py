@@ -171,18 +171,18 @@ class _ListQuery(StrictSchema):
     )
 
 
-class _LimitsQuery(StrictSchema):
-    """The parameters of ``GET /ext/v1/reservation_limits``."""
+class _ProjectQuery(StrictSchema):
+    """The parameters of requests about one project, such as ``GET /ext/v1/reservation_limits``."""
 
     project_id = StringField(min_length=1, max_length=255)
 
 
-def parse_limits(params: Params, version: Microversion) -> str | None:
-    """Return the project in a query of ``.../reservation_limits``; None if the query has no project.
+def parse_project(params: Params, version: Microversion) -> str | None:
+    """Return the project in a query that has no other parameters; None if the query has no project.
 
     :raises InvalidRequest: the query is invalid.
     """
-    project_id: str | None = load_query(_LimitsQuery, params, version).get("project_id")
+    project_id: str | None = load_query(_ProjectQuery, params, version).get("project_id")
     return project_id
 
 

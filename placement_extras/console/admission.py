@@ -16,6 +16,7 @@ from cryptography.fernet import Fernet, InvalidToken
 
 from placement.api import context
 from placement.api.context import TokenAccess
+from placement.api.paths import SECRETS
 from placement.api.service import PlacementService
 from placement.exceptions import ServiceError, Unavailable
 from placement_extras.console import forms, sessions
@@ -34,7 +35,7 @@ WINDOW: Final = 300.0
 # expired sessions and attempts have no effect; their rows are removed only to keep the tables small
 _TIDY_SECONDS: Final = 600.0
 """Seconds after which a worker searches again for expired sessions and attempts to sign in."""
-_PUBLIC: Final = (SIGN_IN, "/console/sign-out", "/console/static/")
+_PUBLIC: Final = (SIGN_IN, "/console/sign-out", "/console/static/", SECRETS)
 """Paths that need no session begin with one of these texts."""
 _ADMITTED: Final = "placement_extras.console.admitted"
 _UNAVAILABLE: Final = 503

@@ -18,6 +18,7 @@ from werkzeug.exceptions import HTTPException
 from placement.api.auth import KeystoneAuth, NoAuth
 from placement.api.call import provide_service
 from placement.api.errors import status_of
+from placement.api.paths import shown_path
 from placement.api.service import PlacementService
 from placement.exceptions import RETRY_AFTER, ServiceError
 from placement.policies import rest
@@ -195,6 +196,7 @@ def create_app(*, signs_in: bool) -> Flask:
     app.config[forms.SIGNS_IN] = signs_in
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
     app.config[capacity.CENSUS] = DeviceCensus()
+    app.config[icalendar.TEXTS] = icalendar.FeedTexts()
     app.config[neighbours.CENSUS] = neighbours.NeighbourCensus()
     app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
     app.jinja_env.filters.update(FILTERS)
@@ -282,7 +284,7 @@ def _http_exception(error: HTTPException) -> tuple[str, int] | Response:
 
 
 def _unexpected_error(error: Exception) -> tuple[str, int]:
-    LOG.exception("unexpected error in the page %s", request.path)
+    LOG.exception("unexpected error in the page %s", shown_path(request.path))
     return _error_page(
         HTTPStatus.INTERNAL_SERVER_ERROR, "The service met an unexpected error; its log has the cause."
     )

@@ -134,7 +134,7 @@ class CalendarRow:
         return cls(key, key, None, 0, 0, (), (), 0, 0)
 
     @property
-    def scale(self) -> int:
+    def full_height(self) -> int:
         """The amount that fills the height of the picture."""
         return self.most_used if self.capacity is None else self.capacity
 

@@ -1,25 +1,38 @@
-"""The feed ``/console/calendar.ics``: a project's windows as iCalendar (RFC 5545), for calendar programs."""
+"""The windows of a project as iCalendar (RFC 5545): for visitors, and at a secret address for programs."""
 
 from __future__ import annotations
 
 import re
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response, current_app, request
 
+from placement.api.context import RequestContext, hand_over
+from placement.api.paths import SECRETS
+from placement.api.service import PlacementService
 from placement.db.clock import server_time
-from placement.exceptions import InvalidRequest, NotFound
-from placement_extras.console import page_request
-from placement_extras.console.page_request import PageRequest, ask_api, console_page
+from placement.exceptions import InvalidRequest, NotFound, Unavailable
+from placement_extras.console import page_request, sessions
+from placement_extras.console.page_request import PageRequest, ask_api, console_page, service_of
 
 blueprint = Blueprint("icalendar", __name__)
 
 _PER_ANSWER: Final = 1000
 _MAX_ANSWERS: Final = 5
 """Maximum number of requests for reservations that one feed sends to the API."""
+TEXTS: Final = "placement_extras.console.feed_texts"
+"""The key, in the application's configuration, of the :class:`FeedTexts` of the worker."""
+_KEPT_SECONDS: Final = 60.0
+"""Seconds for which a worker sends the same text of a feed."""
+_MAX_KEPT: Final = 8 * 1024 * 1024
+"""Maximum number of characters of all texts of feeds that a worker keeps, if one text is not larger."""
+_MAX_WAIT: Final = 5.0
+"""Maximum number of seconds for which a request waits while the worker makes the text of another feed."""
 _MAX_OCTETS: Final = 75
 """Maximum number of octets in a line, without the line end, by RFC 5545 section 3.1."""
 # by RFC 5545 section 3.3.11, tab and line feed are the only control characters in a text. Some programs treat
@@ -80,8 +93,8 @@ def _event_lines(reservation: Mapping[str, Any], now: float) -> Iterator[str]:
     yield "END:VEVENT"
 
 
-def _utc_form(time: datetime) -> str:
-    return time.strftime("%Y%m%dT%H%M%SZ")
+def _utc_form(instant: datetime) -> str:
+    return instant.strftime("%Y%m%dT%H%M%SZ")
 
 
 @console_page(blueprint, "/console/calendar.ics")
@@ -90,6 +103,67 @@ def feed_windows(visit: PageRequest) -> Response:
     project = page_request.text_of(request.args, "project") or visit.visitor.project_id
     if not project:
         raise NotFound("You have not signed in for a project.")
+    return _calendar_answer(_read_calendar(visit.service, project))
+
+
+@blueprint.get(f"{SECRETS}<secret>.ics")
+def feed_secret(secret: str) -> Response:
+    """Return the windows of the project to which this secret belongs, with the rights of its readers."""
+    service = service_of(request.environ)
+    service.prepare_database()
+    project = None
+    if sessions.is_one(secret):
+        with service.database.read() as conn:
+            project = sessions.feed_project(conn, secret)
+    # the answer is the same for a secret that never existed and for a revoked one
+    if project is None:
+        raise NotFound("There is no such calendar.")
+    reader = RequestContext(
+        project_id=project, roles=["reader"], request_id=request.environ.get("openstack.request_id")
+    )
+    hand_over(request.environ, reader)
+    texts: FeedTexts = current_app.config[TEXTS]
+    return _calendar_answer(texts.get_text(project, lambda: _read_calendar(service, project)))
+
+
+class FeedTexts:
+    """The last texts of feeds, so that many requests for feeds cost a worker little.
+
+    A worker makes one text at a time, and sends each text for a minute. The addresses of feeds are known to
+    programs of many users, which may ask as often as they like.
+    """
+
+    def __init__(self) -> None:
+        self._making = threading.Lock()
+        self._texts: dict[str, tuple[float, str]] = {}
+
+    def get_text(self, project: str, make: Callable[[], str]) -> str:
+        """Return the text of a project's feed, which is at most a minute old.
+
+        :raises Unavailable: other texts take too long.
+        """
+        if not self._making.acquire(timeout=_MAX_WAIT):
+            raise Unavailable("Other calendars are being read. Please try again.")
+        try:
+            now = time.monotonic()
+            # texts are in the order of their times
+            for each, (made_at, _) in [*self._texts.items()]:
+                if made_at <= now - _KEPT_SECONDS:
+                    del self._texts[each]
+            if project not in self._texts:
+                text = make()
+                while (
+                    self._texts and len(text) + sum(len(each) for _, each in self._texts.values()) > _MAX_KEPT
+                ):
+                    del self._texts[next(iter(self._texts))]
+                self._texts[project] = (time.monotonic(), text)
+            return self._texts[project][1]
+        finally:
+            self._making.release()
+
+
+def _read_calendar(service: PlacementService, project: str) -> str:
+    """Return the calendar of a project, with the rights of the caller of the current request."""
     found: list[Mapping[str, Any]] = []
     asked = {"project_id": project, "limit": str(_PER_ANSWER)}
     for _ in range(_MAX_ANSWERS):
@@ -103,6 +177,10 @@ def feed_windows(visit: PageRequest) -> Response:
         raise InvalidRequest(
             f"The project has more than {_PER_ANSWER * _MAX_ANSWERS} reservations, the maximum of a feed."
         )
-    with visit.service.database.read() as conn:
+    with service.database.read() as conn:
         now = server_time(conn)
-    return Response(calendar_text(found, project, now), content_type="text/calendar; charset=utf-8")
+    return calendar_text(found, project, now)
+
+
+def _calendar_answer(text: str) -> Response:
+    return Response(text, content_type="text/calendar; charset=utf-8")

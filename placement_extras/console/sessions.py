@@ -1,6 +1,6 @@
-"""Stores the console's sessions, and attempts to sign in.
+"""Stores the console's sessions, attempts to sign in, and secrets of calendar feeds.
 
-All workers share the sessions and attempts, because tables of the database have them.
+All workers share them, because tables of the database have them.
 
 The migrations in ``revisions`` make these tables. The table ``alembic_version_console`` has the revision of
 the last migration.
@@ -14,6 +14,10 @@ An *attempt* to sign in has two *subjects*: the user name together with the clie
 alone. Each subject has as many *slots* as attempts are allowed. An attempt takes a free slot of each of its
 subjects. If two attempts choose the same slot, the database refuses the second one, which then tries another
 slot.
+
+The address of a *feed* has a secret of the same form, of which the database has only the key. The primary key
+of a feed is a digest of its project, so a project has one feed, and projects whose ids differ only in the
+case of letters have different feeds.
 """
 
 from __future__ import annotations
@@ -56,6 +60,15 @@ console_attempts = TABLES.define_table(
     sa.Index("ix_console_attempts_subject_slot", "subject", "slot", unique=True),
 )
 
+console_feeds = TABLES.define_table(
+    "console_feeds",
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("secret_digest", sa.String(64), nullable=False),
+    sa.Column("project_id", sa.String(255), nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Index("ix_console_feeds_secret_digest", "secret_digest", unique=True),
+)
+
 
 def insert_session(tx: WriteTransaction, key: str, content: str, seconds: float) -> None:
     """Store a session that expires after a number of seconds."""
@@ -79,6 +92,45 @@ def find_session(conn: sa.Connection, key: str) -> str | None:
 def delete_session(tx: WriteTransaction, key: str) -> None:
     """Delete a session; a missing session is not an error."""
     tx.conn.execute(sa.delete(console_sessions).where(console_sessions.c.id == key))
+
+
+def replace_feed(tx: WriteTransaction, project: str, secret: str) -> float:
+    """Store the secret of a project's feed instead of a former one; return the time of the database."""
+    delete_feed(tx, project)
+    now = clock.server_time(tx.conn)
+    row = {"id": _feed_id(project), "secret_digest": _feed_digest(secret)}
+    tx.conn.execute(sa.insert(console_feeds).values(**row, project_id=project, created_at=now))
+    return now
+
+
+def delete_feed(tx: WriteTransaction, project: str) -> bool:
+    """Delete the feed of a project; return whether there was one."""
+    query = sa.delete(console_feeds).where(console_feeds.c.id == _feed_id(project))
+    return bool(tx.conn.execute(query).rowcount)
+
+
+def find_feed(conn: sa.Connection, project: str) -> float | None:
+    """Return the time at which the feed of a project was made; None if there is none."""
+    query = sa.select(console_feeds.c.created_at).where(console_feeds.c.id == _feed_id(project))
+    found: float | None = conn.execute(query).scalar()
+    return found
+
+
+def feed_project(conn: sa.Connection, secret: str) -> str | None:
+    """Return the project whose feed has this secret; None if there is none."""
+    # the database compares digests, whose similarity to a stored one a client cannot choose. So the time of
+    # the answer reveals nothing about secrets
+    query = sa.select(console_feeds.c.project_id).where(console_feeds.c.secret_digest == _feed_digest(secret))
+    found: str | None = conn.execute(query).scalar()
+    return found
+
+
+def _feed_digest(secret: str) -> str:
+    return _derive_key(secret, b"console feed").hex()
+
+
+def _feed_id(project: str) -> str:
+    return hashlib.blake2b(project.encode(), digest_size=_BYTES, person=b"feed project").hexdigest()
 
 
 def may_attempt(conn: sa.Connection, limits: Mapping[str, int], seconds: float) -> bool:

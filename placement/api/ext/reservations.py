@@ -183,10 +183,7 @@ def _page_document(
 @api_operation(blueprint, "GET", _LIMITS, None, writes_json=True)
 def show_limits(call: ApiRequest) -> Response:
     """Show the limits on the reservations of a project, each with the amount that the project uses."""
-    project_id = schemas.parse_limits(call.query_parameters, call.version) or call.project_id
-    call.authorize(rules.LIST_RESERVATIONS, {"project_id": project_id or _ANY_PROJECT})
-    if project_id is None:
-        raise InvalidRequest("Give a project_id: this caller has no project.")
+    project_id = asked_project(call, rules.LIST_RESERVATIONS)
     limits = call.service.booking_limits
     with call.service.database.read() as conn:
         number, now = reservation_changes.count_living(conn, project_id), server_time(conn)
@@ -202,6 +199,18 @@ def show_limits(call: ApiRequest) -> Response:
         "hours_period": limits.period,
     }
     return call.json_answer({"limits": shown})
+
+
+def asked_project(call: ApiRequest, rule: str) -> str:
+    """Return the project in a query without other parameters; without a project, that of the caller.
+
+    :raises placement.exceptions.Forbidden: the rule does not allow the operation for this project.
+    """
+    project_id = schemas.parse_project(call.query_parameters, call.version) or call.project_id
+    call.authorize(rule, {"project_id": project_id or _ANY_PROJECT})
+    if not project_id:
+        raise InvalidRequest("Give a project_id: this caller has no project.")
+    return project_id
 
 
 @api_operation(blueprint, "GET", _ONE, None, writes_json=True)

@@ -162,7 +162,7 @@ def test_the_versions_of_an_operation_exist_and_are_in_order(operation):
 def service(tmp_path_factory):
     url = f"sqlite:///{tmp_path_factory.mktemp('reference')}/placement.sqlite"
     migration.upgrade_schema(url)
-    return Admin(application(url))
+    return Admin(application(url, console={"enabled": True}))
 
 
 @pytest.mark.parametrize("operation", list(operations()), ids=lambda each: each.id)

@@ -39,6 +39,8 @@ VARYING = {
     "listChanges": ("cursor",),
     "listClaims": ("now",),
     "listTimeEvents": ("now",),
+    "makeReservationCalendar": ("calendar.created_at", "calendar.url"),
+    "showReservationCalendar": ("calendar.created_at",),
     "showClaim": ("claim.expires_at", "claim.expires_in"),
 }
 IN_PART = {"listResourceClasses": "resource_classes"}
@@ -71,7 +73,10 @@ PARSERS = {
     "listAllocationCandidates": query_candidates.parse_candidates,
     "showUsages": queries.parse_usages,
     "listReservations": reservation.parse_list,
-    "showReservationLimits": reservation.parse_limits,
+    "showReservationLimits": reservation.parse_project,
+    "makeReservationCalendar": reservation.parse_project,
+    "showReservationCalendar": reservation.parse_project,
+    "revokeReservationCalendar": reservation.parse_project,
     "listClaims": claim.parse_ending,
     "listTimeEvents": time_events.parse_events,
     "listChanges": queries.parse_following,
@@ -84,7 +89,7 @@ def test_the_story_has_every_operation():
 
 
 def test_the_service_accepts_and_returns_the_examples(database_url):
-    service = Admin(application(database_url))
+    service = Admin(application(database_url, console={"enabled": True}))
     for step in STORY:
         answer = happen(service, step)
         if len(step) == 2:

@@ -8,6 +8,7 @@ from typing import Any
 
 import os_resource_classes
 import pytest
+import requests
 
 from placement.conf import new_config
 from placement.db import migration
@@ -53,7 +54,7 @@ def url(tmp_path) -> Iterator[str]:
     with databases.create("sqlite") as server:
         database = server.fresh_database()
         migration.upgrade_schema(database)
-        with service(database, tmp_path, workers=1) as running:
+        with service(database, tmp_path, 1, "[console]\nenabled = true") as running:
             yield running.base
 
 
@@ -553,6 +554,12 @@ def walk_time_lists(shell: Shell, root: str, end: datetime) -> None:
     assert (event["kind"], event["consumer"]) == ("claim.ended", CLAIMANT)
     limits = shell("resource reservation limit list --project-id web")
     assert ("reservations", None, 0) in [(each["limit"], each["maximum"], each["used"]) for each in limits]
+    with pytest.raises(CommandFailed, match="The project web has no calendar address"):
+        shell("resource reservation calendar show --project-id web")
+    made = shell("resource reservation calendar create --project-id web")
+    assert requests.get(made.pop("url"), timeout=60).text.startswith("BEGIN:VCALENDAR")
+    assert shell("resource reservation calendar show --project-id web") == made
+    assert shell("resource reservation calendar delete --project-id web") is None
 
 
 def walk_maintenances(shell: Shell, create: str) -> None:

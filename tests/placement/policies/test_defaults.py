@@ -59,11 +59,13 @@ ADMIN_OR_SERVICE = [
 RESHAPE = "placement:reshaper:reshape"
 MAINTENANCE = "placement:ext:reservations:create:maintenance"
 FOR_READERS = [
+    "placement:ext:reservation_calendar:show",
     "placement:ext:reservations:list",
     "placement:ext:reservations:show",
     "placement:ext:time_events:list",
     "placement:usages",
 ]
+FOR_MEMBERS = ["placement:ext:reservation_calendar:create", "placement:ext:reservation_calendar:delete"]
 
 OURS, THEIRS = "0f1c", "77ab"
 CALLERS = {
@@ -119,6 +121,14 @@ def test_readers_see_what_is_of_their_own_project(enforcer, rule, caller):
     )
 
 
+@pytest.mark.parametrize("rule", FOR_MEMBERS)
+@pytest.mark.parametrize("caller", CALLERS)
+def test_members_publish_what_is_of_their_own_project(enforcer, rule, caller):
+    assert allowed(enforcer, rule, caller, {"project_id": OURS}) == (
+        caller in ADMINS_AND_SERVICES | {"member", "member without reader"}
+    )
+
+
 def test_without_new_defaults_admins_reshape_too():
     conf = new_config(config_files=[])
     conf.set_override("enforce_new_defaults", False, group="oslo_policy")
@@ -132,7 +142,7 @@ def test_without_new_defaults_admins_reshape_too():
 
 def test_every_operation_has_a_rule_and_every_rule_is_tested_here():
     names = [rule.name for rule in list_rules() if rule.name.startswith("placement:")]
-    assert sorted(names) == sorted([*ADMIN_OR_SERVICE, RESHAPE, MAINTENANCE, *FOR_READERS])
+    assert sorted(names) == sorted([*ADMIN_OR_SERVICE, RESHAPE, MAINTENANCE, *FOR_READERS, *FOR_MEMBERS])
 
 
 def test_rules_that_others_are_made_of_keep_their_names():

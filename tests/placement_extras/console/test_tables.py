@@ -66,7 +66,7 @@ def test_a_migration_that_was_interrupted_after_the_tables_were_made_goes_on(bla
     with engine.begin() as conn:  # MySQL commits each statement: the version is written last
         conn.execute(sa.delete(TABLES.metadata.tables[TABLES.version_table]))
         conn.execute(sa.insert(console_sessions).values(SESSION))
-    with pytest.raises(Unavailable, match=r"tables of console are not there yet.* needs 0001"):
+    with pytest.raises(Unavailable, match=r"tables of console are not there yet.* needs 0002"):
         migration.require_schema(blank_database_url)
     migration.upgrade_schema(blank_database_url)
     assert migration.require_schema(blank_database_url) == schema_revisions.newest_revision()
