@@ -233,15 +233,21 @@ def _window_gauges(usage: window_usage.WindowUsage | None) -> Iterator[GaugeMetr
         "Amount that pending windows, and the unused part of active windows, hold.",
         labels=["resourcetype"],
     )
+    used = GaugeMetricFamily(
+        "placement_window_used_amount",
+        "Amount of active windows that claims use.",
+        labels=["resourcetype"],
+    )
     lent = GaugeMetricFamily(
         "placement_window_lent_amount",
         "Amount of pending windows that active windows, and claims that end, use until these windows begin.",
         labels=["resourcetype"],
     )
-    for name, amount in sorted(usage.booked.items()):
-        booked.add_metric([name], amount)
-        lent.add_metric([name], usage.lent[name])
-    yield from (number, booked, lent)
+    for family, amounts in ((booked, usage.booked), (used, usage.used), (lent, usage.lent)):
+        # windows of which claims use all amounts hold nothing
+        for name in sorted({*usage.booked, *usage.used}):
+            family.add_metric([name], amounts.get(name, 0))
+    yield from (number, booked, used, lent)
 
 
 class _OnceRegistry(CollectorRegistry):

@@ -258,6 +258,12 @@ class TimedRows:
         """The amounts with rows, and the returns."""
         return [*self.amounts, *returned_amounts(self)] if self.promises else self.amounts
 
+    @property
+    def window_claims(self) -> frozenset[str]:
+        """The consumers of claims that have taken their amounts from present windows."""
+        windows = {each.window_id for each in self.promises}
+        return frozenset(consumer for consumer, window in self.sources.items() if window in windows)
+
     def without_consumers(self, consumers: Collection[str]) -> TimedRows:
         """Return the rows as if some consumers had no amounts."""
         return TimedRows(

@@ -120,13 +120,15 @@ def timed_rows(rows: Rows) -> TimedRows:
 class TimeSchedule:
     """Timed amounts and holds of some or all providers, and the time of the database when they were read.
 
-    ``used_windows`` has the uuids of windows from which claims have taken amounts.
+    ``used_windows`` has the uuids of windows from which claims have taken amounts, and ``window_claims`` the
+    uuids of the consumers of these claims.
     """
 
     now: float
     amounts: Sequence[TimedAmount]
     holds: Sequence[tuple[HoldKey, int]]
     used_windows: frozenset[str] = frozenset()
+    window_claims: frozenset[str] = frozenset()
 
 
 def read_schedule(
@@ -153,7 +155,8 @@ def read_schedule(
         found = timed_rows([row for answer in amounts_answers for row in answer.rows])
     held = [((provider, name), int(used)) for answer in hold_answers for provider, name, used in answer.rows]
     rest = found.without_consumers(without) if without else found
-    return TimeSchedule(now, rest.all_amounts, held, frozenset(each.window for each in rest.promises))
+    used_windows = frozenset(each.window for each in rest.promises)
+    return TimeSchedule(now, rest.all_amounts, held, used_windows, rest.window_claims)
 
 
 def has_amounts(conn: sa.Connection) -> bool:

@@ -35,6 +35,7 @@ class WindowUsage:
 
     - ``booked``: the amounts of pending windows, and those amounts of active windows that no claim has
       taken.
+    - ``used``: the amounts that claims from active windows use.
     - ``lent``: those amounts of pending windows that active windows, and claims with an end time, use until
       the start of the window.
     """
@@ -42,6 +43,7 @@ class WindowUsage:
     pending: int
     active: int
     booked: Mapping[str, int]
+    used: Mapping[str, int]
     lent: Mapping[str, int]
 
     @classmethod
@@ -50,11 +52,14 @@ class WindowUsage:
         # claims with an end time have no start
         windows = [each for each in schedule.amounts if each.is_return or each.window.starts_at != AT_ONCE]
         pending = [each for each in windows if not each.has_begun and not each.is_return]
-        booked, lent = Counter[str](), Counter[str]()
+        booked, used, lent = Counter[str](), Counter[str](), Counter[str]()
         for each in windows:
             # an amount that a claim has given back may have no allocation yet
             if not each.is_return or each.window.starts_at <= schedule.now:
                 booked[each.resource_class] += each.used
+        for each in schedule.amounts:
+            if each.consumer in schedule.window_claims and each.window.ends_at > schedule.now:
+                used[each.resource_class] += each.used
         every, ahead = by_key(schedule.amounts), TimeWindow(schedule.now, math.inf)
         for key, some in by_key(pending).items():
             # the hold is not used here, because it also keeps the room that windows get back from claims
@@ -62,7 +67,7 @@ class WindowUsage:
             lent[key[1]] += max(0, largest_sum(some, _ALWAYS) - kept)
         waiting = {each.consumer for each in pending}
         active = ({each.consumer for each in windows} | schedule.used_windows) - waiting
-        return cls(len(waiting), len(active), booked, lent)
+        return cls(len(waiting), len(active), booked, used, lent)
 
 
 def _present_sum(amounts: Iterable[TimedAmount], now: float) -> int:

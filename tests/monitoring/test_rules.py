@@ -26,6 +26,7 @@ FIRES: dict[str, list[tuple[str, str]]] = {
     "PlacementReadAnew": [("placement_model_rereads_total", "0+1x200")],
     "PlacementModelFileOld": [("placement_model_file_timestamp_seconds", "0x200")],
     "PlacementSeriesLeftOut": [("placement_provider_series_left_out", "1x200")],
+    "PlacementWindowsLeftOut": [("placement_windows_left_out", "1x200")],
     "CloudNearlyFull": [
         (USED % "total", "100x200"),
         (USED % "reserved", "0x200"),
@@ -78,6 +79,7 @@ WELL = [
     ('placement_request_seconds_bucket{operation="GET /", le="+Inf"}', "0+100x1500"),
     ("placement_model_rereads_total", "0x1500"),
     ("placement_provider_series_left_out", "0x1500"),
+    ("placement_windows_left_out", "0x1500"),
     (USED % "total", "100x1500"),
     (USED % "reserved", "10x1500"),
     (USED % "allocation_ratio", "2x1500"),

@@ -111,6 +111,8 @@ def test_windows_have_numbers_amounts_and_refusals(
     vcpu = (("resourcetype", "VCPU"),)
     assert [told["placement_windows", (("state", state),)] for state in ("pending", "active")] == [1, 1]
     assert told["placement_window_booked_amount", vcpu] == 3 + 6
+    # the other claim is from no window
+    assert told["placement_window_used_amount", vcpu] == 1
     # the window and both claims use all of the room that the pending window needs later
     assert told["placement_window_lent_amount", vcpu] == 6
     assert told["placement_reservation_claimed_amount_total", vcpu] == 1
@@ -137,11 +139,15 @@ def test_a_window_that_claims_use_up_is_active_and_books_again_what_they_give_ba
         assert answer.status_code == 201, answer.text
     active, booked = ("placement_windows", (("state", "active"),)), (("resourcetype", "VCPU"),)
     told = scrape(admin)
-    assert (told[active], told.get(("placement_window_booked_amount", booked), 0)) == (1, 0)
+    used = ("placement_window_used_amount", booked)
+    assert (told[active], told["placement_window_booked_amount", booked], told[used]) == (1, 0, 4)
     assert admin("DELETE", f"/allocations/{claim['consumer_uuid']}").status_code == 204
     told = scrape(admin)
-    assert (told[active], told["placement_window_booked_amount", booked]) == (1, 1)
+    assert (told[active], told["placement_window_booked_amount", booked], told[used]) == (1, 1, 3)
     assert told["placement_windows", (("state", "pending"),)] == 0
+    # the claim stays, but its window is gone
+    assert admin("DELETE", f"/ext/v1/reservations/{window['uuid']}").status_code == 204
+    assert used not in scrape(admin)
 
 
 def test_a_window_still_borrows_the_room_that_a_claim_gives_back(
