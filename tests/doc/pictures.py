@@ -1,7 +1,7 @@
 """Make pictures of the README and of the site: ``python -m tests.doc.pictures`` writes into ``doc/_static``.
 
-Two show pages of the console, in Chromium: the fleet, and neighbours. The third shows a host with its guests,
-drawn by ``compute-agent topology show --svg``.
+Most show pages of the console, in Chromium: the fleet, neighbours, and the calendar, also on a phone. One
+shows a host with its guests, drawn by ``compute-agent topology show --svg``.
 """
 
 import random
@@ -15,6 +15,7 @@ from compute_agent.model.cpuset import CpuSets
 from placement.db import migration
 from tests.browser import chromium
 from tests.compute_agent.inventory.machines import machine
+from tests.placement.moving_clock import after
 from tests.placement.running import Admin, application
 from tests.placement_extras.console import world
 from tests.placement_extras.console.browsing import served
@@ -62,16 +63,48 @@ def measure_cloud(admin: Admin) -> None:
         world.follow(admin, name, told)
 
 
-def save_console(page_path: str, path: Path, *, whole: bool = False) -> None:
-    """Take a picture of a page of the console, of its first screen or of the ``whole`` page."""
+def book_windows(admin: Admin) -> None:
+    """Windows and claims that end of three projects on all hosts, within the next week."""
+    draws = random.Random(SEED)
+    for number in range(1, HOSTS + 1):
+        name = f"rack{1 + (number > HOSTS // 2)}-{number:02}"
+        for project in draws.sample(("web", "lab", "batch"), 2):
+            begin = draws.randint(12, 120)
+            times = {
+                "starts_at": after(begin * 3600),
+                "expires_at": after((begin + draws.randint(8, 40)) * 3600),
+            }
+            if draws.random() < 0.3:
+                del times["starts_at"]
+            # some windows do not fit beside the guests of their host
+            body = {
+                "query": f"resources=PCPU:{draws.randint(4, 16)}",
+                "allowed_hosts": [world.uuid_of(name)],
+                "project_id": project,
+                "user_id": "ann",
+                **times,
+            }
+            assert admin("POST", "/ext/v1/reservations", json=body).status_code in (201, 409)
+
+
+def save_console(
+    page_path: str, path: Path, *, whole: bool = False, width: int = 1280, booked: bool = False
+) -> None:
+    """Take a picture of a page of the console, of its first screen or of the ``whole`` page.
+
+    :param width: the width of the window, in CSS pixels.
+    :param booked: whether hosts have windows.
+    """
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/placement.sqlite"
         migration.upgrade_schema(url)
-        app = application(url, console={"enabled": True})
+        app = application(url, console={"enabled": True}, reservations={"max_project_amounts": "PCPU:64"})
         fill_cloud(Admin(app))
         measure_cloud(Admin(app))
+        if booked:
+            book_windows(Admin(app))
         with served(app) as base, chromium() as browser:
-            page = browser.new_page(viewport={"width": 1280, "height": 720})
+            page = browser.new_page(viewport={"width": width, "height": 720})
             page.goto(base + page_path)
             page.screenshot(path=path, full_page=whole)
 
@@ -96,6 +129,11 @@ def main() -> None:
     STATIC.joinpath("host.svg").write_text(draw_host())
     save_console("/", STATIC / "console.png")
     save_console("/neighbours?name=rack2-0", STATIC / "neighbours.png", whole=True)
+    calendar = "/calendar?resource_class=PCPU"
+    save_console(f"{calendar}&name=rack1", STATIC / "calendar.png", whole=True, booked=True)
+    save_console(
+        f"{calendar}&rows=projects", STATIC / "calendar-phone.png", whole=True, width=390, booked=True
+    )
 
 
 if __name__ == "__main__":
