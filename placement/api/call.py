@@ -5,6 +5,7 @@ handler only parses the request, calls the store or the read model, and makes an
 """
 
 import re
+import uuid as uuids
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, wraps
 from http import HTTPStatus
@@ -23,7 +24,7 @@ from placement.api import context
 from placement.api.service import PlacementService
 from placement.exceptions import Forbidden, InvalidRequest, Unavailable
 from placement.microversion import MIN, Microversion
-from placement.schemas import base
+from placement.schemas import base, query
 from placement.search.request import CandidatesRequest
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ BODY: Final = "placement.body"
 _ADDRESSES: Final = frozenset(("Location", "Content-Location"))
 """Headers with addresses."""
 
+ANY_PROJECT: Final = str(uuids.uuid4())
+"""The id of a project that does not exist. If a rule allows this project, it allows all projects."""
 Handler = Callable[..., Response]
 """A function that answers one operation. Its arguments are the request and the variables of the path."""
 
@@ -112,6 +115,18 @@ class ApiRequest:
         except Forbidden:
             return False
         return True
+
+    def asked_project(self, rule: str) -> str:
+        """Return the project in a query without other parameters; without a project, that of the caller.
+
+        :raises InvalidRequest: the query is invalid, or there is no project.
+        :raises placement.exceptions.Forbidden: the rule does not allow the operation for this project.
+        """
+        project_id = query.parse_project(self.query_parameters, self.version) or self.project_id
+        self.authorize(rule, {"project_id": project_id or ANY_PROJECT})
+        if not project_id:
+            raise InvalidRequest("Give a project_id: this caller has no project.")
+        return project_id
 
     def check_awaited(self) -> None:
         """Raise Unavailable with the reason if the answer to this request is no longer needed."""

@@ -25,6 +25,12 @@ class ProvidersQuery(StrictSchema):
     required = StringField(metadata=since_version(microversion.REQUIRED_TRAITS))
 
 
+class _ProjectQuery(StrictSchema):
+    """The parameters of requests about one project, such as ``GET /ext/v1/reservation_limits``."""
+
+    project_id = StringField(min_length=1, max_length=255)
+
+
 class UsagesQuery(StrictSchema):
     """The parameters of ``GET /usages``."""
 
@@ -95,6 +101,15 @@ def parse_provider_filter(params: Params, version: Microversion) -> ProviderFilt
         required=required,
         forbidden=forbidden,
     )
+
+
+def parse_project(params: Params, version: Microversion) -> str | None:
+    """Return the project in a query that has no other parameters; None if the query has no project.
+
+    :raises InvalidRequest: the query is invalid.
+    """
+    project_id: str | None = load_query(_ProjectQuery, params, version).get("project_id")
+    return project_id
 
 
 def parse_usages(params: Params, version: Microversion) -> UsagesFilter:

@@ -171,21 +171,6 @@ class _ListQuery(StrictSchema):
     )
 
 
-class _ProjectQuery(StrictSchema):
-    """The parameters of requests about one project, such as ``GET /ext/v1/reservation_limits``."""
-
-    project_id = StringField(min_length=1, max_length=255)
-
-
-def parse_project(params: Params, version: Microversion) -> str | None:
-    """Return the project in a query that has no other parameters; None if the query has no project.
-
-    :raises InvalidRequest: the query is invalid.
-    """
-    project_id: str | None = load_query(_ProjectQuery, params, version).get("project_id")
-    return project_id
-
-
 @dataclass(frozen=True, slots=True)
 class ReservationsPage:
     """The filters and the page of a list of reservations; a filter that is None lists all reservations."""

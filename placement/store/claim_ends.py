@@ -36,7 +36,7 @@ def change_end(database: ServiceDatabase, consumer: str, generation: int, change
     """
     try:
         return due_changes.write_with_room(
-            database, lambda tx: _change_locked(tx, consumer, generation, change)
+            database, lambda tx: _change_locked(tx, consumer, generation, change), [consumer]
         )
     except CapacityExceeded as refusal:
         latest = None

@@ -38,11 +38,14 @@ _AT_ONCE: Final = 100
 """Maximum number of expired consumers that one transaction releases."""
 
 
-def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction], T]) -> T:
+def write_with_room(
+    database: ServiceDatabase, work: Callable[[WriteTransaction], T], own: Collection[str] = ()
+) -> T:
     """Run a write.
 
     If the write fails while expired allocations exist, release these allocations and run the write again.
 
+    :param own: consumers whose present amounts the write replaces, so that they are no reason of a refusal.
     :raises Conflict: the write conflicts with the state after the release.
     """
     # the loop ends at some point, because each round releases an allocation or raises an error
@@ -55,18 +58,18 @@ def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction]
             # this runs in a new transaction, because the failed transaction holds no locks any more
             with database.read() as conn:
                 some = any(conn.execute(query.limit(1)).first() for query in expired.UUIDS)
-                overlaps = "" if some else _describe_overlaps(conn, conflict)
+                overlaps = "" if some else _describe_overlaps(conn, conflict, own)
             if some and give_back_expired(database):
                 continue
             conflict.add_overlaps(overlaps)
             raise
 
 
-def _describe_overlaps(conn: sa.Connection, conflict: Conflict) -> str:
+def _describe_overlaps(conn: sa.Connection, conflict: Conflict, own: Collection[str]) -> str:
     """Return a sentence about the windows that need the amounts of a refused write, or an empty text."""
     if not isinstance(conflict, CapacityExceeded):
         return ""
-    schedule = time_schedule.read_schedule(conn, of_providers=[conflict.provider])
+    schedule = time_schedule.read_schedule(conn, own, [conflict.provider])
     # the refused write has no end time, so each later window matters
     some = [each for each in schedule.amounts if each.resource_class == conflict.resource_class]
     return overlaps_sentence(some, TimeWindow(schedule.now, math.inf))

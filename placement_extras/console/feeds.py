@@ -12,7 +12,6 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from placement.api.call import ApiRequest, api_operation
-from placement.api.ext.reservations import asked_project
 from placement.api.paths import EXT, SECRETS
 from placement.exceptions import Conflict, NotFound
 from placement.store.time_profile import iso_time
@@ -28,7 +27,7 @@ PATH: Final = f"{EXT}/reservation_calendar"
 @api_operation(blueprint, "GET", PATH, None, writes_json=True)
 def show_feed(call: ApiRequest) -> Response:
     """Show when the address of a project was made. The answer does not have the address."""
-    project = asked_project(call, rules.SHOW_FEED)
+    project = call.asked_project(rules.SHOW_FEED)
     with call.service.database.read() as conn:
         created_at = sessions.find_feed(conn, project)
     if created_at is None:
@@ -39,7 +38,7 @@ def show_feed(call: ApiRequest) -> Response:
 @api_operation(blueprint, "POST", PATH, None, writes_json=True)
 def make_feed(call: ApiRequest) -> Response:
     """Make the address of a project. Only this answer has the address. A former address is revoked."""
-    project = asked_project(call, rules.MAKE_FEED)
+    project = call.asked_project(rules.MAKE_FEED)
     if not call.service.conf.console.enabled:
         raise Conflict("The console serves calendars, and is not enabled ([console] enabled).")
     secret = sessions.new_secret()
@@ -53,7 +52,7 @@ def make_feed(call: ApiRequest) -> Response:
 @api_operation(blueprint, "DELETE", PATH, None)
 def revoke_feed(call: ApiRequest) -> Response:
     """Revoke the address of a project."""
-    project = asked_project(call, rules.REVOKE_FEED)
+    project = call.asked_project(rules.REVOKE_FEED)
     if not call.service.database.write(lambda tx: sessions.delete_feed(tx, project)):
         raise _no_feed(project)
     LOG.info("The calendar address of the project %s was revoked", project)

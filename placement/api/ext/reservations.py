@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from flask import Blueprint, Response
 
-from placement.api.call import ApiRequest, api_operation, next_links
+from placement.api.call import ANY_PROJECT, ApiRequest, api_operation, next_links
 from placement.api.ext.claims import (
     amounts_by_consumer,
     amounts_document,
@@ -18,7 +18,7 @@ from placement.api.ext.claims import (
 from placement.api.paths import EXT
 from placement.db.clock import server_time
 from placement.db.database import WriteTransaction
-from placement.exceptions import InvalidRequest, NoCandidate
+from placement.exceptions import NoCandidate
 from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
 from placement.schemas.base import canonical_uuid
@@ -49,8 +49,6 @@ PATH: Final = f"{EXT}/reservations"
 _ONE: Final = f"{PATH}/<reservation_uuid>"
 # this path is not below PATH, where it would be the path of a reservation, with other methods
 _LIMITS: Final = f"{EXT}/reservation_limits"
-_ANY_PROJECT: Final = str(uuids.uuid4())
-"""The id of a project that does not exist. If a rule allows this project, it allows all projects."""
 _CREATE: Final = schemas.ReservationCreation()
 _UPDATE: Final = schemas.ReservationUpdate()
 
@@ -156,10 +154,10 @@ def visible_project(call: ApiRequest, rule: str, project_id: str | None) -> str 
     :raises placement.exceptions.Forbidden: the policy does not allow the operation for this project.
     """
     if project_id is None:
-        if call.allows_project(rule, _ANY_PROJECT):
+        if call.allows_project(rule, ANY_PROJECT):
             return None
         # a caller without a project gets the list of a project that does not exist, which is empty
-        project_id = call.project_id or _ANY_PROJECT
+        project_id = call.project_id or ANY_PROJECT
     call.authorize(rule, {"project_id": project_id})
     return project_id
 
@@ -183,7 +181,7 @@ def _page_document(
 @api_operation(blueprint, "GET", _LIMITS, None, writes_json=True)
 def show_limits(call: ApiRequest) -> Response:
     """Show the limits on the reservations of a project, each with the amount that the project uses."""
-    project_id = asked_project(call, rules.LIST_RESERVATIONS)
+    project_id = call.asked_project(rules.LIST_RESERVATIONS)
     limits = call.service.booking_limits
     with call.service.database.read() as conn:
         number, now = reservation_changes.count_living(conn, project_id), server_time(conn)
@@ -201,24 +199,12 @@ def show_limits(call: ApiRequest) -> Response:
     return call.json_answer({"limits": shown})
 
 
-def asked_project(call: ApiRequest, rule: str) -> str:
-    """Return the project in a query without other parameters; without a project, that of the caller.
-
-    :raises placement.exceptions.Forbidden: the rule does not allow the operation for this project.
-    """
-    project_id = schemas.parse_project(call.query_parameters, call.version) or call.project_id
-    call.authorize(rule, {"project_id": project_id or _ANY_PROJECT})
-    if not project_id:
-        raise InvalidRequest("Give a project_id: this caller has no project.")
-    return project_id
-
-
 @api_operation(blueprint, "GET", _ONE, None, writes_json=True)
 def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
     """Show a reservation; answer 404 if the policy does not allow the caller to see its project."""
     # the policy is checked before the reservation is looked up, so that a caller without any right does not
     # learn which reservations exist
-    call.authorize(rules.SHOW_RESERVATION, {"project_id": call.project_id or _ANY_PROJECT})
+    call.authorize(rules.SHOW_RESERVATION, {"project_id": call.project_id or ANY_PROJECT})
     uuid = _known_uuid(reservation_uuid)
     _release_due(call)
     with call.service.database.read() as conn:
@@ -229,7 +215,7 @@ def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
         raise store.no_reservation(uuid)
     (document,) = _reservation_documents(call, [found], amounts)
     # guests can belong to any project, so only callers with the right to see all projects get them
-    if document["degraded"] and call.allows_project(rules.LIST_RESERVATIONS, _ANY_PROJECT):
+    if document["degraded"] and call.allows_project(rules.LIST_RESERVATIONS, ANY_PROJECT):
         with call.service.database.read() as conn:
             guests = find_guests(conn, found, {each["provider"] for each in document["degraded"]})
         document["guests"] = [_guest_document(each) for each in guests]
@@ -275,7 +261,7 @@ def _project_check(call: ApiRequest, rule: str) -> reservation_changes.ProjectCh
     """
     # this check comes before the reservation is looked up, so that a caller without any right does not learn
     # which reservations exist
-    call.authorize(rule, {"project_id": call.project_id or _ANY_PROJECT})
+    call.authorize(rule, {"project_id": call.project_id or ANY_PROJECT})
     return lambda project_id: call.allows_project(rule, project_id)
 
 
