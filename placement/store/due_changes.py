@@ -45,7 +45,7 @@ def write_with_room(
 
     If the write fails while expired allocations exist, release these allocations and run the write again.
 
-    :param own: consumers whose present amounts the write replaces, so that they are no reason of a refusal.
+    :param own: consumers with present amounts that the write replaces; these amounts refuse no write.
     :raises Conflict: the write conflicts with the state after the release.
     """
     # the loop ends at some point, because each round releases an allocation or raises an error

@@ -9,7 +9,7 @@ MAKE_FEED: Final = "placement:ext:reservation_calendar:create"
 REVOKE_FEED: Final = "placement:ext:reservation_calendar:delete"
 
 _PATH: Final = "/ext/v1/reservation_calendar"
-# the address of a feed gives the rights of a reader to anybody that has it, so readers cannot make one
+# an address gives the rights of a reader to each client that has it, so readers cannot make one
 _ADMIN_OR_PROJECT_MEMBER_OR_SERVICE: Final = (
     f"{ADMIN_OR_SERVICE} or (role:member and project_id:%(project_id)s)"
 )

@@ -15,9 +15,9 @@ alone. Each subject has as many *slots* as attempts are allowed. An attempt take
 subjects. If two attempts choose the same slot, the database refuses the second one, which then tries another
 slot.
 
-The address of a *feed* has a secret of the same form, of which the database has only the key. The primary key
-of a feed is a digest of its project, so a project has one feed, and projects whose ids differ only in the
-case of letters have different feeds.
+The address of a *feed* has a secret of the same form, of which the database has only a digest. The primary
+key of a feed is a digest of the id of its project. So a project has one feed. Some databases ignore the case
+of letters in texts, but digests differ.
 """
 
 from __future__ import annotations
@@ -117,9 +117,9 @@ def find_feed(conn: sa.Connection, project: str) -> float | None:
 
 
 def feed_project(conn: sa.Connection, secret: str) -> str | None:
-    """Return the project whose feed has this secret; None if there is none."""
-    # the database compares digests, whose similarity to a stored one a client cannot choose. So the time of
-    # the answer reveals nothing about secrets
+    """Return the project with the feed of this secret; None if there is none."""
+    # the database compares digests, and a client cannot choose a digest that is similar to a stored one. So
+    # the time of the answer reveals nothing about secrets
     query = sa.select(console_feeds.c.project_id).where(console_feeds.c.secret_digest == _feed_digest(secret))
     found: str | None = conn.execute(query).scalar()
     return found

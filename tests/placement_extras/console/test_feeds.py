@@ -1,4 +1,4 @@
-"""Tests of secret calendar addresses: who makes them, who reads them, and what an attacker learns."""
+"""Tests of secret calendar addresses: their rights, their revocation, and the knowledge of an attacker."""
 
 import logging
 import re
@@ -81,7 +81,7 @@ def secret_of(address: str) -> str:
     return found[1]
 
 
-def test_projects_whose_ids_differ_in_case_have_different_addresses(app: Any) -> None:
+def test_projects_with_ids_that_differ_in_case_have_different_addresses(app: Any) -> None:
     lower, upper = made(app, "lab"), made(app, "LAB")
     assert [Client(app).get(each).status_code for each in (lower, upper)] == [200, 200]
 
