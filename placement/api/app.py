@@ -78,14 +78,14 @@ class _NoSessions(SessionInterface):
 
 
 class _SharedHooksRequest(Request):
-    """A request of an application whose blueprints have no functions of their own around requests.
+    """A request of an application that runs the same functions around the requests of all blueprints.
 
     Flask would look for functions of the request's blueprint five times for each request.
     """
 
     @property
     def blueprints(self) -> list[str]:
-        """The names of blueprints whose functions run around the request: none."""
+        """The blueprints with functions that run around the request: none."""
         return []
 
 
