@@ -49,7 +49,7 @@ class ReleaseCommand(AgentLister):
         parser.add_argument(
             "--claims",
             action="store_true",
-            help="also give back the allocations that the agent has claimed for containers and services",
+            help="also give back the allocations that the agent has claimed for containers and units",
         )
         parser.add_argument(
             "--dry-run",

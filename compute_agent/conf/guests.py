@@ -31,7 +31,7 @@ GUESTS_OPTS: Final = [
         deprecated_name="driver",
         help="Kinds of guests on this host, separated by commas. The kind libvirt stands for QEMU domains of"
         " the libvirtd on this host. The kind process stands for plain processes that the agent has started"
-        " or adopted. The kind systemd (experimental) stands for services with a section [X-ComputeAgent], or"
+        " or adopted. The kind systemd (experimental) stands for units with a section [X-ComputeAgent], or"
         " with a name of [systemd] guest_names, and needs the Python package jeepney. The kinds podman and"
         " docker (experimental) stand for containers that root runs, if they have the label"
         " compute-agent.guest=true, or if guest_names in [podman] or [docker] has their name. If two drivers"
@@ -97,8 +97,8 @@ GUESTS_OPTS: Final = [
     cfg.BoolOpt(
         "claim",
         default=False,
-        help="Whether the agent claims an allocation (POST /ext/v1/claims) for each service and container"
-        " that runs as a guest without an allocation. The claim contains CPUs, and also MEMORY_MB if the"
+        help="Whether the agent claims an allocation (POST /ext/v1/claims) for each unit and container that"
+        " runs as a guest without an allocation. The claim contains CPUs, and also MEMORY_MB if the"
         " guest has a setting or a limit of its memory. The agent deletes the allocation when the guest has"
         " ended for good (see claim_grace). The agent never changes allocations that another program made.",
     ),
@@ -127,7 +127,7 @@ GUESTS_OPTS: Final = [
         "claim_grace",
         type=DurationType(),
         default="1m",
-        help="Time between the removal of a container, or the end of a service, and the deletion of its"
+        help="Time between the removal of a container, or the end of a unit, and the deletion of its"
         " claim. The agent deletes the claim with its next report after this time.",
     ),
     cfg.StrOpt(

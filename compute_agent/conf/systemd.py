@@ -1,4 +1,4 @@
-"""Section ``[systemd]``: the connection to the systemd of this host, for guests that are services."""
+"""Section ``[systemd]``: the connection to the systemd of this host, for guests that are units."""
 
 from typing import Final
 
@@ -14,9 +14,9 @@ SYSTEMD_OPTS: Final = [
     cfg.ListOpt(
         "guest_names",
         default=[],
-        help="Names of services that are guests without the section [X-ComputeAgent]: a list of texts or"
-        " patterns (*, ?, [abc]), such as postgresql@*.service. Guest=false in the section overrides this"
-        " list.",
+        help="Names of units (services, scopes and slices) that are guests without the section"
+        " [X-ComputeAgent]: a list of texts or patterns (*, ?, [abc]), such as postgresql@*.service."
+        " Guest=false in the section overrides this list.",
     ),
 ]
 

@@ -187,10 +187,10 @@ def cgroup_lock(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
 
 
 def systemd_lock(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
-    """The lock on the services of the systemd at ``[systemd] bus_socket``."""
+    """The lock on the units of the systemd at ``[systemd] bus_socket``."""
     return DriverLock(
         holder,
-        "the services of systemd",
+        "the units of systemd",
         "remove systemd from [guests] drivers of this one",
         lock_path(conf) / _name("systemd", os.path.realpath(conf.systemd.bus_socket)),
     )
@@ -382,7 +382,7 @@ def open_drivers(
 
 
 def _assign_groups(opened: Iterable[GuestDriver]) -> None:
-    """Make the driver of services skip each service that contains the group of a guest container."""
+    """Make the driver of units skip each unit that contains the group of a guest container."""
     engines = [driver for driver in opened if isinstance(driver, ContainerDriver)]
     for driver in opened:
         if isinstance(driver, SystemdDriver) and engines:
@@ -392,7 +392,7 @@ def _assign_groups(opened: Iterable[GuestDriver]) -> None:
 
 
 def foreign_drivers(driver: GuestDriver) -> Mapping[str, ForeignDriver]:
-    """The drivers of services and containers, which other programs start, by the name of the driver."""
+    """The drivers of units and containers, which other programs start, by the name of the driver."""
     drivers = driver.drivers if isinstance(driver, CombinedDriver) else (driver,)
     return {one.name: one for one in drivers if isinstance(one, ForeignDriver)}
 
@@ -447,13 +447,13 @@ def _open_systemd(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None, h
     look_only = lock is None
     # The folder of these records is in the state folder, next to the folder with the records of process
     # guests.
-    records = ValueRecords(folder.with_name("units"), "service", look_only)
+    records = ValueRecords(folder.with_name("units"), "unit", look_only)
     root = Path(conf.host.root)
     return SystemdDriver(
         bus_opener(Path(conf.systemd.bus_socket)),
         host,
         records,
-        HostFolders(root, _groups_folder(conf), root / "run/systemd/system.control"),
+        HostFolders(root, _groups_folder(conf), root / "run/systemd"),
         conf.guests.reconcile_interval,
         _lock_check(lock),
         look_only,

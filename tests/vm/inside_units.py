@@ -1,8 +1,9 @@
-"""Services of a real systemd as guests: set, kept through reloads and restarts, and given back.
+"""Units of a real systemd as guests: set, kept through reloads and restarts, and given back.
 
 Runs in the virtual machine only: `test_systemd.py` starts it there.
 """
 
+import contextlib
 import os
 import queue
 import shutil
@@ -22,7 +23,7 @@ from tests.waits import wait_for
 
 BUS = Path("/run/dbus/system_bus_socket")
 FOLDER = Path("/run/systemd/system")
-DB = "db.service"
+DB, SCOPE, SLICE = "db.service", "job.scope", "app.slice"
 SERVICE = """
 [Service]
 ExecStart=/bin/sh -c 'sleep 1000 & exec sleep 1000'
@@ -48,7 +49,8 @@ def show(name=DB):
 
 
 def left_files(name=DB):
-    return [*Path(f"/run/systemd/system.control/{name}.d").glob("*")]
+    folders = (Path("/run/systemd", folder, f"{name}.d") for folder in ("system.control", "transient"))
+    return [path for folder in folders for path in folder.glob("*")]
 
 
 def is_without_error(call, *arguments):
@@ -88,11 +90,40 @@ def service():
 
 
 @pytest.fixture
+def scope():
+    """Make a scope with two processes and a drop-in."""
+    folder, processes = FOLDER / f"{SCOPE}.d", []
+
+    def scope():
+        folder.mkdir(exist_ok=True)
+        (folder / "guest.conf").write_text(SECTION)
+        command = ["systemd-run", "--scope", "--unit", SCOPE, "sh", "-c", "sleep 1000 & sleep 1000 & wait"]
+        processes.append(subprocess.Popen(command))
+
+    yield scope
+    subprocess.run(["systemctl", "stop", SCOPE], check=False, capture_output=True)
+    for process in processes:
+        process.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def slice():
+    """Write the file of a slice with the section."""
+    (FOLDER / SLICE).write_text(f"[Slice]\n{SECTION}")
+    yield
+    subprocess.run(["systemctl", "stop", SLICE], check=False)
+    shutil.rmtree(f"/run/systemd/system.control/{SLICE}.d", ignore_errors=True)
+    (FOLDER / SLICE).unlink()
+    systemctl("daemon-reload")
+
+
+@pytest.fixture
 def open_driver(tmp_path):
     opened = []
 
     def open_driver():
-        driver: Any = SystemdDriver(bus_opener(BUS), "host", ValueRecords(tmp_path / "records", "service"))
+        driver: Any = SystemdDriver(bus_opener(BUS), "host", ValueRecords(tmp_path / "records", "unit"))
         driver.changes = queue.Queue()
         driver.watch_guests(driver.changes.put)
         opened.append(driver)
@@ -237,3 +268,75 @@ def test_a_stop_by_the_agent_is_not_undone_by_systemd(service, open_driver):
     driver.stop(guest, 30)
     wait_for(lambda: systemctl("show", "--value", "-p", "ActiveState", DB) in ("inactive", "failed"))
     assert driver.guests() == []
+
+
+def test_a_scope_is_a_guest_until_its_last_process_ends(scope, open_driver, tmp_path):
+    driver = open_driver()
+    scope()
+    assert driver.changes.get(timeout=60).kind is ChangeKind.STARTED
+    (guest,) = driver.guests()
+    assert (guest.name, guest.declared) == (SCOPE, {"qos_class": "BE"})
+    before = show(SCOPE)
+    wait_for(lambda: len(driver.process_ids(guest)) == 3)
+    assert driver.apply_cpu_settings(guest, ONE) == 3
+    assert driver.apply_cpu_limits(guest, CpuLimits(300, 0.5))
+    assert {os.sched_getaffinity(pid) == {1} for pid in driver.process_ids(guest)} == {True}
+    assert len(left_files(SCOPE)) == 3
+    for command in ("daemon-reload", "daemon-reexec"):
+        systemctl(command)
+        wait_for(lambda: is_without_error(driver.apply_cpu_settings, guest, ONE))
+        assert (Path(guest.cgroup) / "cpuset.cpus").read_text() == "1\n"
+    assert driver.apply_cpu_settings(guest, FREE)
+    assert driver.apply_cpu_limits(guest, CpuLimits(100))
+    assert (show(SCOPE), left_files(SCOPE), [*(tmp_path / "records").iterdir()]) == (before, [], [])
+    driver.apply_cpu_settings(guest, ONE)
+    os.kill(guest.pid, 9)
+    # The other processes go on as the same guest.
+    (now,) = wait_for(lambda: [one for one in driver.guests() if one.pid != guest.pid])
+    assert now.is_same_run(guest)
+    driver.stop(now, 30)
+    wait_for(lambda: not [*(tmp_path / "records").iterdir()])
+    assert (driver.guests(), left_files(SCOPE)) == ([], [])
+    assert driver.is_gone(SCOPE, guest.uuid)
+
+
+def test_a_slice_is_a_guest_with_all_its_units(slice, service, open_driver, tmp_path):
+    service(f"Slice={SLICE}\n")
+    service("Slice=app-web.slice\nCPUWeight=50\n", "web.service")
+    before, driver = show(SLICE), open_driver()
+    (guest,) = driver.guests()
+    assert guest.name == SLICE
+    assert len(driver.lost_guests()) == 2
+    wait_for(lambda: len(driver.process_ids(guest)) == 4)
+    assert driver.apply_cpu_settings(guest, ONE) == 4
+    assert driver.apply_cpu_limits(guest, CpuLimits(300, 0.5))
+    assert driver.limit_memory(guest, MemoryLimits(1 << 30))
+    assert driver.apply_blockio(guest, BlockIo(50))
+    assert {os.sched_getaffinity(pid) == {1} for pid in driver.process_ids(guest)} == {True}
+    systemctl("restart", DB)
+    (guest,) = wait_for(lambda: [one for one in driver.guests() if one.is_same_run(guest)])
+    systemctl("daemon-reload")
+    wait_for(lambda: is_without_error(driver.apply_cpu_settings, driver.guests()[0], ONE))
+    assert os.sched_getaffinity(int(systemctl("show", "--value", "-p", "MainPID", DB))) == {1}
+    systemctl("stop", DB, "web.service")
+    wait_for(lambda: not driver.guests())
+    assert not driver.is_gone(SLICE, guest.uuid)
+    assert show(SLICE)["AllowedCPUs"] == "1"
+    systemctl("start", DB, "web.service")
+    (guest,) = wait_for(driver.guests)
+    driver.stop(guest, 30)
+    states = [systemctl("show", "--value", "-p", "ActiveState", one) for one in (DB, "web.service", SLICE)]
+    assert states == ["inactive"] * 3
+    wait_for(lambda: not [*(tmp_path / "records").iterdir()])
+    assert (show(SLICE), left_files(SLICE)) == (before, [])
+
+
+def test_units_of_the_host_are_lost_guests(service, tmp_path):
+    service()
+    names = ["-.slice", "system.slice", "user.slice", "init.scope"]
+    driver = SystemdDriver(
+        bus_opener(BUS), "host", ValueRecords(tmp_path / "records", "unit"), guest_names=names
+    )
+    with contextlib.closing(driver):
+        assert [guest.name for guest in driver.guests()] == [DB]
+        assert len(driver.lost_guests()) == 4

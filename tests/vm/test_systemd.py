@@ -1,4 +1,4 @@
-"""Quiet CPUs, and services as guests, on a host with systemd as its first process."""
+"""Quiet CPUs, and units as guests, on a host with systemd as its first process."""
 
 import pytest
 
@@ -30,5 +30,5 @@ def test_slices_and_scopes_of_systemd_are_bound_and_given_back(share):
     assert run_with_systemd("tests/vm/inside_systemd.py", share) == (3, 0)
 
 
-def test_services_are_guests(share):
-    assert run_with_systemd("tests/vm/inside_units.py", share, "jeepney") == (7, 0)
+def test_units_are_guests(share):
+    assert run_with_systemd("tests/vm/inside_units.py", share, "jeepney") == (10, 0)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from compute_agent.drivers import memory_limits, procfs
+from compute_agent.drivers import procfs
 from compute_agent.drivers.base import CpuLimits, CpuSettings, QuotaError
 from compute_agent.drivers.cgroup import IDLE, GuestCgroup
 from compute_agent.drivers.containers.editor import ContainerEditor
@@ -169,18 +169,8 @@ class ContainerDriver(ForeignDriver):
             )
         return super().apply_blockio(guest, wanted)
 
-    def _scored_processes(self, guest: Guest, wanted: int) -> Sequence[int]:
-        pids = self.process_ids(guest)
-        if POD not in guest.details:
-            return pids
-        record = self._editor.record_of(guest)
-        last = record.score
-        if record.scored and last is None:
-            # The record has no score. The score of the infra container is used, because the agent has also
-            # set that.
-            last = memory_limits.oom_score_adj(guest.pid)
-        # Processes with any other score are left out, because an option of their container sets that score.
-        return [pid for pid in pids if memory_limits.oom_score_adj(pid) in (0, last, wanted)]
+    def _is_composed(self, guest: Guest) -> bool:
+        return POD in guest.details
 
     def _group_of(self, guest: Guest) -> GuestCgroup:
         return self._table.find_recent(guest).running.own_group

@@ -1,7 +1,7 @@
 """The common parts of drivers of guests that other programs start, each in a control group of its own.
 
-Terms: the *peer* is the program that starts the guests: systemd, Podman or Docker. A *subject* is a service
-or a container, whether it is a guest or not. A *value* is a setting of a group, such as ``AllowedCPUs``. A
+Terms: the *peer* is the program that starts the guests: systemd, Podman or Docker. A *subject* is a unit or
+a container, whether it is a guest or not. A *value* is a setting of a group, such as ``AllowedCPUs``. A
 value *of the guest's own* is the value that the guest had before the agent's first write.
 
 ``driver.py`` has the base class of the drivers, and the thread that reads changes from the peer. ``table.py``

@@ -84,11 +84,10 @@ KILL_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class PeerHint:
-    """A hint: the state of a service or a container may have changed, so the agent reads the state.
+    """A hint: the state of a unit or a container may have changed, so the agent reads the state.
 
-    :ivar key: the key of the service or container in the table; empty if any service or container may have
-        changed.
-    :ivar is_new: whether a new service or container with this key may have replaced the former one.
+    :ivar key: the key of the unit or container in the table; empty if any unit or container may have changed.
+    :ivar is_new: whether a new unit or container with this key may have replaced the former one.
     """
 
     key: str = ""
@@ -96,15 +95,15 @@ class PeerHint:
 
 
 MAX_LOOKS: Final = 30
-"""The number of reads of one service or container that hints can cause at once. After that, hints cause at
+"""The number of reads of one unit or container that hints can cause at once. After that, hints cause at
 most one read each second."""
 
 
 class LookBudget:
-    """Limits the reads of one service or container.
+    """Limits the reads of one unit or container.
 
     A service causes a hint by each message to systemd (sd_notify(3)), and a container by each restart.
-    Without a limit, the agent would read the same service or container again and again.
+    Without a limit, the agent would read the same unit or container again and again.
     """
 
     def __init__(self) -> None:
@@ -113,7 +112,7 @@ class LookBudget:
         key."""
 
     def take_look(self, key: str, now: float) -> bool:
-        """Return whether the agent is allowed to read the service or container now; if so, count a read."""
+        """Return whether the agent is allowed to read the unit or container now; if so, count a read."""
         spent, last = self._spent.get(key, (0.0, now))
         spent = max(0.0, spent - (now - last))
         if spent + 1 > MAX_LOOKS:
@@ -186,7 +185,7 @@ class ForeignDriver(UndividedThreads):
         self._next_look = 0.0
         self._budget = LookBudget()
         self._deferred: set[PeerHint] = set()
-        """The hints that wait, because their service or container was read too often in the last seconds."""
+        """The hints that wait, because their unit or container was read too often in the last seconds."""
         self._stopped, self._tried = threading.Event(), threading.Event()
 
     def _await_look(self, thread: threading.Thread) -> None:
@@ -331,12 +330,12 @@ class ForeignDriver(UndividedThreads):
 
     @abc.abstractmethod
     def subject_key(self, guest: Guest) -> str:
-        """The key by which the peer knows the service or container of a guest."""
+        """The key by which the peer knows the unit or container of a guest."""
 
     def is_gone(self, key: str, guest_uuid: str) -> bool:
         """Whether a guest that does not run will never come back under this uuid.
 
-        :param key: the key of its service or container.
+        :param key: the key of its unit or container.
         :raises DriverError: the peer does not answer.
         """
         # During an outage the table is not complete, and each question would wait for a peer that hangs.
@@ -353,12 +352,12 @@ class ForeignDriver(UndividedThreads):
 
     @property
     def flavor_source(self) -> None:
-        """Always None, because services and containers have no flavors."""
+        """Always None, because units and containers have no flavors."""
         return
 
     @property
     def expecting_driver(self) -> None:
-        """Always None, because no program announces starts of services or containers."""
+        """Always None, because no program announces starts of units or containers."""
         return
 
     # Threads
@@ -578,7 +577,21 @@ class ForeignDriver(UndividedThreads):
 
         :param wanted: the score to set.
         """
-        return self.process_ids(guest)
+        pids = self.process_ids(guest)
+        if not self._is_composed(guest):
+            return pids
+        record = self._editor.record_of(guest)
+        last = record.score
+        if record.scored and last is None:
+            # The record has no score. The score of the main process is used, because the agent has also set
+            # that.
+            last = memory_limits.oom_score_adj(guest.pid)
+        # Processes with any other score are left out, because their container or unit sets that score.
+        return [pid for pid in pids if memory_limits.oom_score_adj(pid) in (0, last, wanted)]
+
+    def _is_composed(self, guest: Guest) -> bool:
+        """Whether the processes of a guest belong to several programs, which can have scores of their own."""
+        return False
 
     # Inner parts: the thread
 
@@ -637,11 +650,14 @@ class ForeignDriver(UndividedThreads):
         if everything or now >= self._next_look:
             self._budget.forget_old(now)
             self._look_around(everything)
-        for key in sorted({hint.key for hint in hints if hint.key}):
+        for key in self._table.order_keys({hint.key for hint in hints if hint.key}):
             if self._budget.take_look(key, now):
                 self._table.look_at(key, PeerHint(key, True) in hints)
             else:
                 self._deferred |= {hint for hint in hints if hint.key == key}
+        for key in self._table.unsteady_keys():
+            if self._budget.take_look(key, now):
+                self._table.look_at(key)
         self._give_back()
 
     def _report_change(self, change: GuestChange) -> None:

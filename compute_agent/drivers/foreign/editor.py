@@ -43,12 +43,12 @@ class HostFolders:
 
     :ivar root: the root of the host's files.
     :ivar groups: the root of all control groups.
-    :ivar control: the folder of the files that systemd writes for properties that are set at run time.
+    :ivar runtime: the folder of the files that systemd writes until the next boot.
     """
 
     root: Path = Path("/")
     groups: Path = Path("/sys/fs/cgroup")
-    control: Path = Path("/run/systemd/system.control")
+    runtime: Path = Path("/run/systemd")
     _sets: list[tuple[float, WholeSets]] = field(default_factory=list, init=False, repr=False, compare=False)
     """The whole sets that were read last, with the time of the read in seconds of the monotonic clock."""
 
@@ -146,7 +146,7 @@ class ValueEditor(abc.ABC):
     """
 
     subject = "guest"
-    """The guests, such as ``service``, for messages."""
+    """The guests, such as ``unit``, for messages."""
 
     def __init__(self, records: ValueRecords, folders: HostFolders) -> None:
         self._records = records
@@ -249,7 +249,7 @@ class ValueEditor(abc.ABC):
 
     @abc.abstractmethod
     def _restore_values(self, record: ValueRecord) -> None:
-        """Restore the values from before the agent's writes, if the service or container still exists.
+        """Restore the values from before the agent's writes, if the unit or container still exists.
 
         :raises DriverError: a value is refused.
         """

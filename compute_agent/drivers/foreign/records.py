@@ -28,7 +28,7 @@ _SUFFIX: Final = ".json"
 class ValueRecord:
     """The values that a guest had before the agent changed them.
 
-    :ivar name: the name of the service or of the container.
+    :ivar name: the name of the unit or of the container.
     :ivar run: the run of the guest to which the values belong; empty if they belong to each run, because the
         program that owns the group keeps them.
     :ivar values: the values before the agent's writes, by name.
@@ -68,7 +68,7 @@ class ValueRecords:
     def __init__(self, folder: Path, subject: str, look_only: bool = False) -> None:
         """Read the records.
 
-        :param subject: the guests, such as ``service``, for messages.
+        :param subject: the guests, such as ``unit``, for messages.
         :param look_only: whether the object only reads records.
         :raises UnsafeFileError: other users can write to the folder.
         :raises OSError: the folder cannot be used.

@@ -1,6 +1,6 @@
 """The table of guests that another program starts, and of subjects that cannot be managed.
 
-One thread reads the subjects (services or containers) and updates the table. Any thread is allowed to read
+One thread reads the subjects (units or containers) and updates the table. Any thread is allowed to read
 the table. The lock protects only the entries, so no reader waits for the other program.
 """
 
@@ -10,7 +10,7 @@ import abc
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -33,7 +33,7 @@ The kubelet makes one of them, also if containerd or CRI-O runs its containers.
 
 
 class UnfitSubjectError(ValueError):
-    """A service or a container cannot be a guest. The text has the reason."""
+    """A unit or a container cannot be a guest. The text has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class GuestEntry:
 
 @dataclass(frozen=True, slots=True)
 class SubjectFinding:
-    """The result of reading a service or a container.
+    """The result of reading a unit or a container.
 
     :ivar managed: the uuid of a guest, or of a subject that is between two runs and soon a guest again.
     :ivar lost: the uuid of a subject that cannot be a guest, and the reason.
@@ -120,7 +120,7 @@ class SubjectFinding:
 
 
 class GuestTable(abc.ABC):
-    """The guests, by the key of their service or container, and the subjects that cannot be managed."""
+    """The guests, by the key of their unit or container, and the subjects that cannot be managed."""
 
     def __init__(self, driver: str, host: str, groups: Path, report: Callable[[GuestChange], None]) -> None:
         """Begin without guests; :meth:`look_around` finds them.
@@ -226,7 +226,7 @@ class GuestTable(abc.ABC):
         self._refuse_kubelet()
         if everything:
             self._others.clear()
-        for key in sorted({*self._find_suspects(everything), *self._lost}):
+        for key in self.order_keys({*self._find_suspects(everything), *self._lost}):
             self.look_at(key)
         self._complete = True
 
@@ -266,6 +266,14 @@ class GuestTable(abc.ABC):
         self._report_difference(before, found.entry, was_lost)
 
     # The parts of each kind of guests
+
+    def order_keys(self, keys: Iterable[str]) -> list[str]:
+        """The keys of subjects in the order in which they are read."""
+        return sorted(keys)
+
+    def unsteady_keys(self) -> list[str]:
+        """The keys of subjects that may change whenever another subject does."""
+        return []
 
     @abc.abstractmethod
     def _find_suspects(self, everything: bool) -> Collection[str]:

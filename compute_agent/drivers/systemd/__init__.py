@@ -1,10 +1,11 @@
-"""The driver of guests that are services of systemd.
+"""The driver of guests that are units of systemd.
 
-Terms: a *service* is a unit of type ``.service`` of the host's systemd. A service with the section
-``[X-ComputeAgent]``, or with a name that matches the option ``guest_names``, is a guest while it has a main
-process. In an active service without a main process, the oldest process counts as the main process. A
-*property* is a setting of a service that systemd keeps, such as ``AllowedCPUs``. A value *of the service's
-own* is the value that a property had before the agent changed it.
+Terms: a *unit* is a service, a scope or a slice of the host's systemd. A scope has processes that another
+program has started, and a slice has the processes of all units below it. A unit with the section
+``[X-ComputeAgent]``, or with a name that matches the option ``guest_names``, is a guest while it has
+processes. In a unit without a main process, the oldest process counts as the main process. A *property* is a
+setting of a unit that systemd keeps, such as ``AllowedCPUs``. A value *of the unit's own* is the value that a
+property had before the agent changed it.
 
 ``driver.py`` is the driver, which extends :mod:`compute_agent.drivers.foreign`. ``unit_table.py`` finds
 guests, and ``editor.py`` sets properties and restores their old values. Pure functions make the decisions:
@@ -17,6 +18,7 @@ records that ``AllowedCPUs`` was empty, sets 4-7, and waits until ``cpuset.cpus`
 group has 4-7. When the service stops, the agent sets ``AllowedCPUs`` to empty again, and removes two files:
 systemd's file of this property, and the record.
 
-Invariants: the agent stores a value of the service's own on disk before it changes the value. For services,
-the agent writes no file of a control group. No call waits longer than ``bus.CALL_SECONDS`` for systemd.
+Invariants: the agent stores a value of the unit's own on disk before it changes the value. For units, the
+agent writes no file of a control group. A unit below a slice that is a guest is no guest. No call
+waits longer than ``bus.CALL_SECONDS`` for systemd.
 """

@@ -1,8 +1,8 @@
-"""The driver of guests that are services of systemd.
+"""The driver of guests that are units of systemd: services, scopes and slices.
 
-Operators and packages start and stop these services as usual; the agent never starts a service. A service
-becomes a guest by the section ``[X-ComputeAgent]`` in its unit file or a drop-in, or by a name that matches
-the option ``guest_names`` of the agent. The agent sets CPUs, memory and block I/O only through systemd, which
+Operators and packages start and stop these units as usual; the agent never starts a unit. A unit becomes a
+guest by the section ``[X-ComputeAgent]`` in its unit file or a drop-in, or by a name that matches the option
+``guest_names`` of the agent. The agent sets CPUs, memory and block I/O only through systemd, which
 owns the control groups.
 """
 
@@ -19,6 +19,7 @@ from compute_agent.drivers.foreign.records import ValueRecords
 from compute_agent.drivers.systemd.bus import BusOpener
 from compute_agent.drivers.systemd.editor import UnitEditor
 from compute_agent.drivers.systemd.manager import SystemdManager
+from compute_agent.drivers.systemd.unit_state import SERVICE, unit_kind
 from compute_agent.drivers.systemd.unit_table import UnitTable
 from compute_agent.model.guest import Guest
 from compute_agent.model.resource import BlockIo
@@ -31,16 +32,16 @@ DRIVER: Final = "systemd"
 
 UNITS_THREAD: Final = ThreadSpec(
     "systemd-units",
-    "when systemd signals a change of a service, and each [guests] reconcile_interval; 0.1 to 2 s while"
+    "when systemd signals a change of a unit, and each [guests] reconcile_interval; 0.1 to 2 s while"
     " systemd does not answer",
-    "keeps the table of services, and reports those that start, end or change",
-    "that of the table; that of changes of services",
+    "keeps the table of units, and reports those that start, end or change",
+    "that of the table; that of changes of units",
     "systemd over the message bus; the queue of ``arrivals``",
 )
 
 
 class SystemdDriver(ForeignDriver):
-    """The driver of guests that are services of the systemd of this host."""
+    """The driver of guests that are units of the systemd of this host."""
 
     name = DRIVER
     peer_name = "systemd"
@@ -56,12 +57,12 @@ class SystemdDriver(ForeignDriver):
         look_only: bool = False,
         guest_names: Collection[str] = (),
     ) -> None:
-        """Start the thread that connects and finds services.
+        """Start the thread that connects and finds units.
 
         :param open_bus: connects to the message bus.
         :param host: the name of the host's resource provider.
-        :param records: the values that services had before the agent changed them.
-        :param guest_names: patterns for names; a service with a matching name is a guest even without the
+        :param records: the values that units had before the agent changed them.
+        :param guest_names: patterns for names; a unit with a matching name is a guest even without the
             section.
         """
         super().__init__(folders, look_interval, lock, look_only)
@@ -73,7 +74,7 @@ class SystemdDriver(ForeignDriver):
         self._await_look(start_thread(UNITS_THREAD, self._follow_peer))
 
     def leave_groups(self, find_inner: Callable[[str], str]) -> None:
-        """From now on, do not manage a service with a control group that contains another driver's guest.
+        """From now on, do not manage a unit with a control group that contains another driver's guest.
 
         :param find_inner: returns the name of such a guest, from the folder of a group; empty if the group
             contains no such guest.
@@ -88,7 +89,7 @@ class SystemdDriver(ForeignDriver):
         self._manager.kill_unit(guest.name)
 
     def subject_key(self, guest: Guest) -> str:
-        """The name of the service."""
+        """The name of the unit."""
         return guest.name
 
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
@@ -106,14 +107,15 @@ class SystemdDriver(ForeignDriver):
         self._table.find_recent(guest)
         found = []
         if wanted.rates and wanted.devices:
-            found.append("the agent sets no rates of services: use IOReadBandwidthMax= in their files")
+            found.append("the agent sets no rates of units: use IOReadBandwidthMax= in their files")
         if wanted.latency_us is not None:
-            found.append(
-                "the agent sets no latency of services: use IODeviceLatencyTargetSec= in their files"
-            )
+            found.append("the agent sets no latency of units: use IODeviceLatencyTargetSec= in their files")
         if wanted.own_disks:
-            found.append("a service has no disks of its own: name devices of the host instead of guest")
+            found.append("a unit has no disks of its own: name devices of the host instead of guest")
         return found
+
+    def _is_composed(self, guest: Guest) -> bool:
+        return unit_kind(guest.name) != SERVICE
 
     def _can_idle(self, guest: Guest) -> bool:
         return self._manager.has_idle

@@ -1,8 +1,9 @@
-"""Sets properties of services through systemd, waits until the kernel has them, and restores old values.
+"""Sets properties of units through systemd, waits until the kernel has them, and restores old values.
 
-systemd owns the files of the services' control groups, so the agent writes none of these files. The agent
-sets properties at run time: systemd keeps them in ``/run/systemd/system.control`` until the next boot,
-through reloads and restarts of the service and of systemd itself. When the agent restores a property, it
+systemd owns the files of the units' control groups, so the agent writes none of these files. The agent sets
+properties at run time: systemd keeps them in ``/run/systemd/system.control`` until the next boot, through
+reloads and restarts of the unit and of systemd itself. A unit without a unit file, such as each scope, has
+the properties in ``/run/systemd/transient``, until the unit ends. When the agent restores a property, it
 removes systemd's file there, because the file would hide a later change of the unit file.
 """
 
@@ -38,6 +39,9 @@ _APPLY_SECONDS: Final = 2.0
 _APPLY_PAUSE: Final = 0.01
 _MAX_KNOWN: Final = 1000
 
+_FOLDERS: Final = ("system.control", "transient")
+"""The folders in which systemd keeps properties that are set at run time."""
+
 PROPERTY_SECONDS: Final = 60.0
 """The maximum age in seconds of properties that a comparison uses while the files of the group stay the same.
 If another program changes a property through systemd, a file of the group changes, too.
@@ -46,9 +50,9 @@ If another program changes a property through systemd, a file of the group chang
 
 @dataclass(frozen=True, slots=True)
 class KnownProperties:
-    """The properties of a service, and the time at which they were read (monotonic clock, in seconds).
+    """The properties of a unit, and the time at which they were read (monotonic clock, in seconds).
 
-    :ivar texts: the contents of the files of the service's group at that time.
+    :ivar texts: the contents of the files of the unit's group at that time.
     """
 
     texts: Texts
@@ -57,17 +61,17 @@ class KnownProperties:
 
 
 class UnitEditor(ValueEditor):
-    """Compares the properties of services with the wanted values, and sets the wanted ones.
+    """Compares the properties of units with the wanted values, and sets the wanted ones.
 
     Any thread is allowed to call the methods.
     """
 
-    subject = "service"
+    subject = "unit"
 
     def __init__(self, manager: SystemdManager, records: ValueRecords, folders: HostFolders) -> None:
         super().__init__(records, folders)
         self._manager = manager
-        # The properties by the name of the service. They are kept because each answer of systemd has some 250
+        # The properties by the name of the unit. They are kept because each answer of systemd has some 250
         # properties.
         self._known: dict[str, KnownProperties] = {}
 
@@ -95,7 +99,7 @@ class UnitEditor(ValueEditor):
         return values
 
     def _ask_values(self, guest: Guest) -> Values:
-        found = self._manager.read_service(guest.name)
+        found = self._manager.read_group(guest.name)
         if found is None:
             raise GuestGoneError(f"guest {guest} has ended")
         try:
@@ -127,16 +131,15 @@ class UnitEditor(ValueEditor):
             if record.values:
                 self._set_properties(record.name, record.values)
         except BusError as error:
-            # If systemd no longer has the service, there are no values to restore, only files to remove.
+            # If systemd no longer has the unit, there are no values to restore, only files to remove.
             if not is_unknown_unit(error):
                 raise
 
     def _names_to_keep(self, record: ValueRecord, names: Collection[str]) -> Sequence[str]:
-        return [name for name in names if self._drop_in(record.name, name).exists()]
+        return [name for name in names if any(path.exists() for path in self._drop_ins(record.name, name))]
 
     def _remove_files(self, record: ValueRecord, names: Collection[str]) -> None:
-        for name in names:
-            path = self._drop_in(record.name, name)
+        for path in (path for name in names for path in self._drop_ins(record.name, name)):
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
                 path.parent.rmdir()
@@ -175,5 +178,5 @@ class UnitEditor(ValueEditor):
                 return sorted(left)
             time.sleep(_APPLY_PAUSE)
 
-    def _drop_in(self, unit: str, name: str) -> Path:
-        return self._folders.control / f"{unit}.d" / drop_in_name(name)
+    def _drop_ins(self, unit: str, name: str) -> list[Path]:
+        return [self._folders.runtime / one / f"{unit}.d" / drop_in_name(name) for one in _FOLDERS]

@@ -1,7 +1,7 @@
 """systemd's manager of units over the message bus (org.freedesktop.systemd1(5)): calls and signals.
 
-This module makes no decisions. A signal is only a hint: it names a service, and the state of this service may
-have changed. After a hint, the table of guests reads the state.
+This module makes no decisions. A signal is only a hint: it names a unit, and the state of this unit may have
+changed. After a hint, the table of guests reads the state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from compute_agent.drivers.systemd.bus import (
     BusSignal,
 )
 from compute_agent.drivers.systemd.unit_properties import encode_value
-from compute_agent.drivers.systemd.unit_state import SUFFIX, is_service_name, unit_of_path, unit_path
+from compute_agent.drivers.systemd.unit_state import KINDS, unit_kind, unit_of_path, unit_path
 from compute_agent.model.messages import DriverError
 
 LOG = logging.getLogger(__name__)
@@ -30,7 +30,6 @@ LOG = logging.getLogger(__name__)
 SYSTEMD: Final = "org.freedesktop.systemd1"
 MANAGER: Final = f"{SYSTEMD}.Manager"
 UNIT: Final = f"{SYSTEMD}.Unit"
-SERVICE: Final = f"{SYSTEMD}.Service"
 MANAGER_PATH: Final = "/org/freedesktop/systemd1"
 PROPERTIES: Final = "org.freedesktop.DBus.Properties"
 
@@ -53,7 +52,7 @@ _SIGKILL: Final = 9
 
 
 class SystemdManager:
-    """The manager of the host's services. Any thread is allowed to call the methods.
+    """The manager of the host's units. Any thread is allowed to call the methods.
 
     Each call raises :class:`~compute_agent.model.messages.DriverError` if systemd does not answer in time.
     """
@@ -76,7 +75,7 @@ class SystemdManager:
 
     @property
     def has_idle(self) -> bool:
-        """Whether this version of systemd can make a service idle."""
+        """Whether this version of systemd can make a unit idle."""
         return self._version >= _IDLE_VERSION
 
     def open(self) -> None:
@@ -111,11 +110,11 @@ class SystemdManager:
         if bus is not None:
             bus.close()
 
-    def list_services(self) -> Mapping[str, str]:
-        """The ``ActiveState`` of each service that systemd has loaded, by the name of the service."""
-        (units,) = self._call_manager("ListUnitsByPatterns", "asas", ([], [f"*{SUFFIX}"]))
+    def list_units(self) -> Mapping[str, str]:
+        """The ``ActiveState`` of each service, scope and slice that systemd has loaded, by name."""
+        (units,) = self._call_manager("ListUnitsByPatterns", "asas", ([], [f"*.{kind}" for kind in KINDS]))
         try:
-            return {unit[0]: unit[3] for unit in units if is_service_name(unit[0])}
+            return {unit[0]: unit[3] for unit in units if unit_kind(unit[0])}
         except (LookupError, TypeError) as error:
             raise DriverError(f"systemd gives an unexpected answer: {error}") from error
 
@@ -123,9 +122,9 @@ class SystemdManager:
         """The properties of a unit; None if systemd has no such unit."""
         return self._read_all(name, UNIT)
 
-    def read_service(self, name: str) -> Mapping[str, Any] | None:
-        """The properties that only services have; None if systemd has no such unit."""
-        return self._read_all(name, SERVICE)
+    def read_group(self, name: str) -> Mapping[str, Any] | None:
+        """The properties that units of this type have in addition; None if systemd has no such unit."""
+        return self._read_all(name, f"{SYSTEMD}.{unit_kind(name).capitalize()}")
 
     def set_properties(self, name: str, values: Values) -> None:
         """Set properties of a unit until the next boot.
@@ -136,11 +135,14 @@ class SystemdManager:
         self._call_manager("SetUnitProperties", "sba(sv)", (name, True, pairs))
 
     def stop_unit(self, name: str) -> None:
-        """Begin to stop a service. systemd does not restart the service by itself afterwards."""
+        """Begin to stop a unit, with all units in a slice. systemd does not restart them by itself.
+
+        Each unit requires its slice (systemd.unit(5), ``Slice=``), so systemd stops the unit with the slice.
+        """
         self._call_manager("StopUnit", "ss", (name, "replace"))
 
     def kill_unit(self, name: str) -> None:
-        """Send SIGKILL to all processes of a service."""
+        """Send SIGKILL to all processes of a unit."""
         self._call_manager("KillUnit", "ssi", (name, "all", _SIGKILL))
 
     def _read_all(self, name: str, interface: str) -> Mapping[str, Any] | None:
@@ -189,7 +191,7 @@ class SystemdManager:
             return
         else:
             return
-        if is_service_name(name):
+        if unit_kind(name):
             self._on_hint(PeerHint(name, signal.member == "UnitNew"))
 
 

@@ -1,4 +1,4 @@
-"""The properties of a service, their types on the bus, and the names of systemd's files for properties.
+"""The properties of a unit, their types on the bus, and the names of systemd's files for properties.
 
 The module consists of pure functions. :mod:`compute_agent.drivers.foreign.values` defines the names of
 properties.
@@ -59,7 +59,7 @@ def decode_values(properties: Mapping[str, Any]) -> Values:
 
 def encode_value(name: str, value: Value) -> tuple[str, int | bytes]:
     """A value as the pair of type and value that systemd accepts."""
-    assert not isinstance(value, DeviceLimits), "services have no rates"
+    assert not isinstance(value, DeviceLimits), "units have no rates"
     if isinstance(value, int):
         return "t", value
     mask = bytearray(max(value, default=-1) // 8 + 1)

@@ -1,8 +1,9 @@
-"""Reads settings of a guest in the section ``[X-ComputeAgent]`` of the files of its service.
+"""Reads settings of a guest in the section ``[X-ComputeAgent]`` of the files of its unit.
 
 systemd ignores sections that begin with ``X-`` (systemd.unit(5)). The section can be in the unit file and in
-drop-ins of this file. Settings in later files override settings in earlier files, as in all other sections. A
-service with the section is a guest, even if the section is empty, unless the section has ``Guest=false``.
+drop-ins of this file. A scope has drop-ins only. Settings in later files override settings in earlier files,
+as in all other sections. A unit with the section is a guest, even if the section is empty, unless the section
+has ``Guest=false``.
 
 These files decide about CPUs of the host. So the agent accepts the section only in files that no other user
 can change.
@@ -27,7 +28,7 @@ from compute_agent.model.messages import named_few, printable_text
 SECTION: Final = "X-ComputeAgent"
 
 GUEST: Final = "Guest"
-"""The key that says whether the service is a guest."""
+"""The key that says whether the unit is a guest."""
 
 # The limit is far above the size of real unit files, which have a few kB. systemd has a limit, too
 # (READ_FULL_BYTES_MAX, 64 MiB).
@@ -83,7 +84,7 @@ def parse_section(lines: Sequence[tuple[str, str]]) -> DeclaredSettings | None:
     """The settings in the assignments of all files, in the order of the files.
 
     The last assignment of a key applies; an empty value stands for the default. The result is None if the
-    assignments say that the service is no guest.
+    assignments say that the unit is no guest.
 
     :raises BadDeclarationError: the value of ``Guest``, the uuid, the number of CPUs or the memory cannot be
         used.
@@ -98,10 +99,10 @@ def parse_section(lines: Sequence[tuple[str, str]]) -> DeclaredSettings | None:
 
 
 def read_settings(paths: Sequence[Path], is_chosen: bool = False) -> DeclaredSettings | None:
-    """Read the settings in the files of a service; None if the service is not meant to be a guest.
+    """Read the settings in the files of a unit; None if the unit is not meant to be a guest.
 
     :param paths: the unit file and its drop-ins, in the order in which systemd applies them.
-    :param is_chosen: whether an option of the agent names the service, so that it is a guest even without the
+    :param is_chosen: whether an option of the agent names the unit, so that it is a guest even without the
         section.
     :raises BadDeclarationError: a value cannot be used, or other users can change a file with the section.
     """

@@ -1,12 +1,13 @@
-"""The state of one service as systemd reports it, and whether it is a running guest.
+"""The state of one unit as systemd reports it, and whether it is a running guest.
 
 All functions are pure, apart from :func:`find_running`, which reads /proc. The agent checks each value,
-because the programs of services choose some of the values. For example, a service names its main process
+because other programs choose some of the values. For example, a service names its main process
 (``MAINPID=`` of sd_notify(3)).
 """
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 from collections.abc import Mapping
@@ -15,11 +16,28 @@ from pathlib import Path
 from typing import Any, Final
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.foreign.table import RunningGroup, group_members
+from compute_agent.drivers.foreign.table import RunningGroup, UnfitSubjectError, group_members
 from compute_agent.drivers.foreign.values import Values
 from compute_agent.drivers.systemd.unit_properties import decode_values
 
-SUFFIX: Final = ".service"
+SERVICE: Final = "service"
+SLICE: Final = "slice"
+
+KINDS: Final = (SERVICE, "scope", SLICE)
+"""The types of units that can be guests, which are the suffixes of names."""
+
+_UNFIT: Final[Mapping[str, str]] = {
+    "-.slice": "it contains all processes of the host",
+    "init.scope": "it contains systemd itself",
+    "system.slice": "it contains the services of the host",
+    "user.slice": "it contains the sessions of all users",
+    "machine.slice": "it contains the domains and containers of the host",
+    "machine-qemu*.scope": "it contains a domain, which can be a guest of the driver libvirt",
+    "libpod-*.scope": "it contains a container, which can be a guest of the driver podman",
+    "machine-libpod_pod_*.slice": "it contains a pod, which can be a guest of the driver podman",
+    "docker-*.scope": "it contains a container, which can be a guest of the driver docker",
+}
+"""The units that are never guests, by patterns of their names, with the reasons."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9:_.@\\-]{1,255}\Z", re.ASCII)
 """The characters of the name of a unit (systemd.unit(5))."""
@@ -28,16 +46,28 @@ _UNIT_PATH: Final = "/org/freedesktop/systemd1/unit/"
 _ESCAPED: Final = re.compile(r"_([0-9a-f]{2})")
 
 _ALIVE: Final = frozenset({"active", "activating", "reloading", "refreshing", "deactivating"})
-"""The values of ``ActiveState`` of a service that has processes or may soon have processes."""
+"""The values of ``ActiveState`` of a unit that has processes or may soon have processes."""
 
 _OFF: Final = frozenset({"inactive", "failed"})
 
 _MAX_FILES: Final = 1000
 
 
-def is_service_name(name: str) -> bool:
-    """Whether a text is the name of a service (and not of a template)."""
-    return name.endswith(SUFFIX) and not name.endswith(f"@{SUFFIX}") and _NAME.match(name) is not None
+def unit_kind(name: str) -> str:
+    """The type of a unit that can be a guest, one of :data:`KINDS`; empty for any other text."""
+    stem, _, kind = name.rpartition(".")
+    # The name of a template ends with "@" before the suffix.
+    return kind if kind in KINDS and not stem.endswith("@") and _NAME.match(name) else ""
+
+
+def refuse_unit(name: str) -> None:
+    """Refuse the units that belong to the host or to another driver.
+
+    :raises UnfitSubjectError: the unit is never a guest.
+    """
+    for pattern, reason in _UNFIT.items():
+        if fnmatch.fnmatchcase(name, pattern):
+            raise UnfitSubjectError(reason)
 
 
 def unit_path(name: str) -> str:
@@ -49,21 +79,21 @@ def unit_path(name: str) -> str:
 
 
 def unit_of_path(path: str) -> str:
-    """The name of the service with this D-Bus object path; empty if the object is no service."""
+    """The name of the unit with this D-Bus object path; empty if the object can be no guest."""
     if not path.startswith(_UNIT_PATH):
         return ""
     name = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), path.removeprefix(_UNIT_PATH))
-    return name if is_service_name(name) else ""
+    return name if unit_kind(name) else ""
 
 
 @dataclass(frozen=True, slots=True)
 class UnitState:
-    """The state of a service.
+    """The state of a unit.
 
     :ivar invocation: the id of the present run, which systemd makes; empty if systemd names none.
     :ivar files: the unit file and its drop-ins, in the order in which systemd applies them.
-    :ivar group: the path of the control group below the root of all groups; empty if the service has no
-        group.
+    :ivar main_pid: the pid of the main process; 0 if there is none, as in each scope and slice.
+    :ivar group: the path of the control group below the root of all groups; empty if the unit has no group.
     :ivar values: the values of the properties that the agent sets.
     """
 
@@ -78,12 +108,12 @@ class UnitState:
 
     @property
     def may_run(self) -> bool:
-        """Whether the service has processes or may soon have processes."""
+        """Whether the unit has processes or may soon have processes."""
         return self.active in _ALIVE
 
     @property
     def has_ended(self) -> bool:
-        """Whether the service is off, and not only between two runs."""
+        """Whether the unit is off, and not only between two runs."""
         return not self.loaded or self.active in _OFF
 
 
@@ -94,8 +124,8 @@ def parse_unit(properties: Mapping[str, Any]) -> UnitState:
     :raises ValueError: a property is missing or is not what systemd documents.
     """
     name = _text(properties, "Id")
-    if not is_service_name(name):
-        raise ValueError(f"{name[:300]!r} is not the name of a service")
+    if not unit_kind(name):
+        raise ValueError(f"{name[:300]!r} is not the name of a service, scope or slice")
     kind, drop_ins = properties.get("DropInPaths", ("as", []))
     if kind != "as" or len(drop_ins) > _MAX_FILES:
         raise ValueError("DropInPaths is not a list of paths")
@@ -110,18 +140,21 @@ def parse_unit(properties: Mapping[str, Any]) -> UnitState:
     return UnitState(name, loaded, active, tuple(map(Path, paths)), invocation=invocation.hex())
 
 
-def parse_service(unit: UnitState, properties: Mapping[str, Any]) -> UnitState:
-    """The state of a service: the state of its unit, and the properties that only services have.
+def parse_group(unit: UnitState, properties: Mapping[str, Any]) -> UnitState:
+    """The state of a unit, and the properties that only units with a control group have.
 
-    :param properties: the properties of the D-Bus interface ``org.freedesktop.systemd1.Service``.
+    :param properties: the properties of the D-Bus interface of this type of units, such as
+        ``org.freedesktop.systemd1.Service``.
     :raises ValueError: a property is missing or is not what systemd documents.
     """
-    kind, main_pid = properties.get("MainPID", ("", 0))
+    # Only services have a main process.
+    absent = "" if unit_kind(unit.name) == SERVICE else "u"
+    kind, main_pid = properties.get("MainPID", (absent, 0))
     if kind != "u":
         raise ValueError("MainPID is not a number")
     group = _text(properties, "ControlGroup")
     if group and not _is_group_of(unit.name, group):
-        raise ValueError(f"ControlGroup {group[:300]!r} is not the group of the service")
+        raise ValueError(f"ControlGroup {group[:300]!r} is not the group of the unit")
     return replace(unit, main_pid=main_pid, group=group, values=decode_values(properties))
 
 
@@ -134,21 +167,32 @@ def _text(properties: Mapping[str, Any], name: str) -> str:
 
 def _is_group_of(name: str, group: str) -> bool:
     parts = group.split("/")
+    return parts[0] == "" and ".." not in parts and name in _names_of(parts[-1])
+
+
+def outer_units(group: str) -> list[str]:
+    """The possible names of the units that contain the control group of a unit, the outermost first."""
+    return [name for part in group.split("/")[1:-1] for name in _names_of(part)]
+
+
+def _names_of(part: str) -> tuple[str, str]:
     # systemd puts "_" before names that the kernel could mistake for files of its own (cg_escape()).
-    return parts[0] == "" and ".." not in parts and parts[-1] in (name, f"_{name}")
+    return part, part.removeprefix("_")
 
 
 def find_running(unit: UnitState, groups: Path) -> RunningGroup | None:
-    """The main process and the group of a service; None if the service has no process now.
+    """The main process and the group of a unit; None if the unit has no process now.
+
+    The oldest process stands for the main process of a scope, a slice, and a service that has none.
 
     :param groups: the folder of the root of all groups.
-    :raises UnfitSubjectError: the service cannot be a guest.
+    :raises UnfitSubjectError: the unit cannot be a guest.
     """
     if not unit.may_run or not unit.group:
         return None
     folder = groups / unit.group.strip("/")
     pids = group_members(groups, folder, unit.main_pid)
-    # systemd may name a main process outside of the group, which does not belong to the service.
+    # systemd may name a main process outside of the group, which does not belong to the unit.
     main = procfs.identify_process(unit.main_pid) if unit.main_pid in pids else None
     # A service that is starting and has only a process of ExecStartPre= is not a guest yet. A service that is
     # stopping may have other processes for some time after the end of its main process.

@@ -1,15 +1,18 @@
-"""The table of services that are guests.
+"""The table of services, scopes and slices that are guests.
 
-The agent reads a service when systemd signals a change of the service, and all services after each reload of
-systemd and each new connection. Between these times, the agent finds starts and ends without a signal in the
-list of services. The agent remembers services that are not meant to be guests until the next reload,
-because systemd, too, reads a new drop-in only at a reload.
+The agent reads a unit when systemd signals a change of the unit, and all units after each reload of systemd
+and each new connection. Between these times, the agent finds starts and ends without a signal in the list of
+units. The agent remembers units that are not meant to be guests until the next reload, because systemd, too,
+reads a new drop-in only at a reload.
+
+A slice that is meant to be a guest has all units below it. So none of these units is a guest by itself, even
+while the slice has no processes.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from compute_agent.drivers import procfs
@@ -24,7 +27,16 @@ from compute_agent.drivers.foreign.records import ValueRecord
 from compute_agent.drivers.foreign.table import GuestEntry, GuestTable, SubjectFinding, UnfitSubjectError
 from compute_agent.drivers.systemd.manager import SystemdManager
 from compute_agent.drivers.systemd.unit_settings import read_settings
-from compute_agent.drivers.systemd.unit_state import UnitState, find_running, parse_service, parse_unit
+from compute_agent.drivers.systemd.unit_state import (
+    SLICE,
+    UnitState,
+    find_running,
+    outer_units,
+    parse_group,
+    parse_unit,
+    refuse_unit,
+    unit_kind,
+)
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, printable_text
@@ -33,7 +45,7 @@ LOG = logging.getLogger(__name__)
 
 
 class UnitTable(GuestTable):
-    """The services that are guests, by name, and the services that cannot be managed."""
+    """The units that are guests, by name, and the units that cannot be managed."""
 
     def __init__(
         self,
@@ -46,7 +58,7 @@ class UnitTable(GuestTable):
     ) -> None:
         """Begin without guests.
 
-        :param guest_names: patterns for names; a service with a matching name is a guest even without the
+        :param guest_names: patterns for names; a unit with a matching name is a guest even without the
             section.
         """
         super().__init__(driver, host, groups, report)
@@ -58,42 +70,66 @@ class UnitTable(GuestTable):
         """
 
     def is_managed(self, record: ValueRecord) -> bool:
-        """Whether a service is a guest with this uuid and has not ended."""
+        """Whether a unit is a guest with this uuid and has not ended."""
         return self._managed.get(record.name) == record.guest_uuid
 
     def may_return(self, key: str, guest_uuid: str) -> bool:
-        """Whether a service runs or can soon run again, such as between two runs with ``Restart=``."""
+        """Whether a unit runs or can soon run again, such as between two runs with ``Restart=``."""
         properties = self._manager.read_unit(key)
         try:
             return properties is not None and not parse_unit(properties).has_ended
         except ValueError as error:
-            raise DriverError(f"the state of service {key} is not known: {error}") from error
+            raise DriverError(f"the state of unit {key} is not known: {error}") from error
 
     def _find_suspects(self, everything: bool) -> Collection[str]:
-        services = self._manager.list_services()
-        # Services that are gone are forgotten, because names such as run-r1f.service occur only once and
-        # would pile up.
-        self._others &= services.keys()
-        off = {name for name, active in services.items() if active in ("inactive", "failed")}
-        suspects = (services.keys() - off - self._others) | self._managed.keys()
-        return suspects if everything else suspects - self._steady_services(services)
+        units = self._manager.list_units()
+        # Units that are gone are forgotten, because names such as run-r1f.service occur only once and would
+        # pile up.
+        self._others &= units.keys()
+        off = {name for name, active in units.items() if active in ("inactive", "failed")}
+        suspects = (units.keys() - off - self._others) | self._managed.keys()
+        return suspects if everything else suspects - self._steady_units(units)
 
-    def _steady_services(self, services: Mapping[str, str]) -> set[str]:
+    def _steady_units(self, units: Mapping[str, str]) -> set[str]:
         """The guests that continue to run, which need not be read again.
 
         Settings of such a guest change only with a reload, which systemd announces.
 
-        :param services: the ``ActiveState`` of each service.
+        :param units: the ``ActiveState`` of each unit.
         """
         with self._lock:
             entries = dict(self._entries)
         return {
             name
             for name, entry in entries.items()
-            if services.get(name) == "active"
+            if units.get(name) == "active"
             and entry.is_alive
             and not self.find_inner(str(entry.running.folder))
         }
+
+    def order_keys(self, keys: Iterable[str]) -> list[str]:
+        """The names in the order of reads: slices first, because they decide about the units below them."""
+        return sorted(keys, key=lambda name: (unit_kind(name) != SLICE, name.count("-"), name))
+
+    def unsteady_keys(self) -> list[str]:
+        """The units that change with others.
+
+        They are slices without a living main process, and guests below a slice that has become a guest.
+        """
+        with self._lock:
+            entries = dict(self._entries)
+        alive = {name for name, entry in entries.items() if entry.is_alive}
+        slices = {name for name in self._managed.keys() - alive if unit_kind(name) == SLICE}
+        inner = {
+            name
+            for name, entry in entries.items()
+            if self._find_outer(f"/{entry.running.folder.relative_to(self._groups)}")
+        }
+        return self.order_keys(slices | inner)
+
+    def _find_outer(self, group: str) -> str:
+        """The name of a slice that is meant to be a guest and contains a group; empty if there is none."""
+        return next((name for name in outer_units(group) if name in self._managed), "")
 
     def _look_closely(self, key: str) -> SubjectFinding:
         properties = self._manager.read_unit(key)
@@ -102,9 +138,9 @@ class UnitTable(GuestTable):
         try:
             unit = parse_unit(properties)
         except ValueError as error:
-            LOG.warning("The agent ignores service %s: %s", key, error)
+            LOG.warning("The agent ignores unit %s: %s", key, error)
             return SubjectFinding(is_other=True)
-        # An alias is left out, because systemd also lists the service under its own name.
+        # An alias is left out, because systemd also lists the unit under its own name.
         if unit.name != key or not unit.loaded:
             return SubjectFinding(is_other=unit.loaded)
         guest_uuid = made_uuid(self._host, key)
@@ -117,18 +153,23 @@ class UnitTable(GuestTable):
         except (BadDeclarationError, UnfitSubjectError) as error:
             if not unit.may_run:
                 return SubjectFinding()
-            reason = f"service {key} cannot be a guest: {error}"
+            reason = f"{unit_kind(key)} {key} cannot be a guest: {error}"
             return SubjectFinding(lost=(guest_uuid, printable_text(reason)))
 
     def _find_entry(self, unit: UnitState, guest_uuid: str, settings: DeclaredSettings) -> SubjectFinding:
-        properties = self._manager.read_service(unit.name)
+        refuse_unit(unit.name)
+        properties = self._manager.read_group(unit.name)
         if properties is None or unit.has_ended:
             return SubjectFinding()
         try:
-            unit = parse_service(unit, properties)
+            unit = parse_group(unit, properties)
         except ValueError as error:
             raise UnfitSubjectError(str(error)) from error
-        self._refuse_namesake(unit.name, guest_uuid, "service", "Uuid=")
+        if outer := self._find_outer(unit.group):
+            raise UnfitSubjectError(
+                f"it belongs to slice {outer}, which is a guest: set Guest=false in one of the two"
+            )
+        self._refuse_namesake(unit.name, guest_uuid, "unit", "Uuid=")
         running = find_running(unit, self._groups)
         if running is None:
             return SubjectFinding(managed=guest_uuid)

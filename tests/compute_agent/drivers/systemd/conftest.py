@@ -29,7 +29,7 @@ def open_driver(systemd, tmp_path):
 
     def open_driver(seconds=5.0, **options):
         options = {"look_interval": 60.0, **options}
-        records = ValueRecords(tmp_path / "records", "service", options.get("look_only", False))
+        records = ValueRecords(tmp_path / "records", "unit", options.get("look_only", False))
         driver: Any = SystemdDriver(
             bus_opener(systemd.path, seconds), HOST, records, systemd.folders, **options
         )

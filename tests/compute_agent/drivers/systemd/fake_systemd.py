@@ -18,14 +18,14 @@ from jeepney.low_level import HeaderFields, MessageType, Parser
 
 from compute_agent.drivers.foreign.editor import HostFolders
 from compute_agent.drivers.foreign.values import IDLE, INFINITY
-from compute_agent.drivers.systemd.manager import MANAGER, MANAGER_PATH, PROPERTIES, SERVICE, SYSTEMD, UNIT
+from compute_agent.drivers.systemd.manager import MANAGER, MANAGER_PATH, PROPERTIES, SYSTEMD, UNIT
 from compute_agent.drivers.systemd.unit_properties import (
     UNIT_DEFAULTS,
     decode_value,
     drop_in_name,
     encode_value,
 )
-from compute_agent.drivers.systemd.unit_state import unit_of_path, unit_path
+from compute_agent.drivers.systemd.unit_state import SERVICE, SLICE, unit_kind, unit_of_path, unit_path
 from compute_agent.model import cpuset
 from tests.compute_agent.cgroups import FILES
 
@@ -34,7 +34,7 @@ BUS = "org.freedesktop.DBus"
 
 @dataclass
 class FakeUnit:
-    """A service with its processes."""
+    """A unit with its processes; a slice has the processes of the units in it."""
 
     name: str
     files: list[Path]
@@ -44,6 +44,7 @@ class FakeUnit:
     main_pid: int | None = None
     """The main process that systemd names; None: the first process."""
     group_path: str | None = None
+    slice: str = "system.slice"
     load: str = "loaded"
     invocation: bytes = b""
     slow_stop: bool = False
@@ -51,7 +52,10 @@ class FakeUnit:
 
     @property
     def group(self):
-        return f"/system.slice/{self.name}" if self.group_path is None else self.group_path
+        if self.group_path is not None:
+            return self.group_path
+        parts = slice_parts(self.name if unit_kind(self.name) == SLICE else self.slice)
+        return "/" + "/".join(parts if parts[-1] == self.name else [*parts, self.name])
 
     def properties(self, interface):
         if interface == UNIT:
@@ -64,10 +68,12 @@ class FakeUnit:
                 "DropInPaths": ("as", paths[1:]),
                 "InvocationID": ("ay", self.invocation),
             }
+        assert interface == f"{SYSTEMD}.{unit_kind(self.name).capitalize()}"
         main = self.processes[0].pid if self.processes else 0
+        is_service = unit_kind(self.name) == SERVICE
         return {
-            "MainPID": ("u", main if self.main_pid is None else self.main_pid),
-            "ControlGroup": ("s", self.group if self.processes else ""),
+            **({"MainPID": ("u", main if self.main_pid is None else self.main_pid)} if is_service else {}),
+            "ControlGroup": ("s", self.group if self.processes or self.active == "active" else ""),
             **{name: encode_value(name, value) for name, value in self.values.items()},
         }
 
@@ -78,7 +84,8 @@ class FakeSystemd:
     def __init__(self, folder):
         self.folder = folder
         self.path = folder / "bus"
-        self.folders = HostFolders(Path("/"), folder / "cgroup", folder / "control")
+        self.folders = HostFolders(Path("/"), folder / "cgroup", folder / "run")
+        self.control = folder / "run/system.control"
         self.units = {}
         self.calls = []
         """The members of the calls of the manager."""
@@ -93,8 +100,8 @@ class FakeSystemd:
         self._clients = []
         self._serial = 0
         self._lock = threading.RLock()
-        for name in ("units", "control", "cgroup"):
-            (folder / name).mkdir()
+        for name in ("units", "run/system.control", "run/transient", "cgroup"):
+            (folder / name).mkdir(parents=True)
         (folder / "cgroup/cgroup.controllers").write_text("cpuset cpu io memory")
         self._server = None
         self.listen()
@@ -146,10 +153,11 @@ class FakeSystemd:
         self._emit(MANAGER_PATH, MANAGER, "UnitNew", "so", (name, unit_path(name)))
         return unit
 
-    def start(self, name, section="[X-ComputeAgent]\n", drop_ins=(), processes=1):
-        """Define a service if it is new, and start its processes."""
+    def start(self, name, section="[X-ComputeAgent]\n", drop_ins=(), processes=1, slice="system.slice"):
+        """Define a unit if it is new, and start its processes."""
         unit = self.units.get(name) or self.define(name, section, drop_ins)
         with self._lock:
+            unit.slice = slice
             unit.processes = [subprocess.Popen(["sleep", "600"]) for _ in range(processes)]
             folder = self.folder_of(unit)
             folder.mkdir(parents=True, exist_ok=True)
@@ -175,6 +183,17 @@ class FakeSystemd:
             unit.processes, unit.active = [], active
             shutil.rmtree(self.folder_of(unit), ignore_errors=True)
         self.changed(unit)
+
+    def units_below(self, name):
+        """The units in a slice, the innermost first."""
+        group = self.units[name].group
+        below = [unit for unit in self.units.values() if unit.group.startswith(f"{group}/")]
+        return sorted(below, key=lambda unit: -unit.group.count("/"))
+
+    def stop_slice(self, name):
+        """systemd stops the units in a slice before the slice."""
+        for unit in (*self.units_below(name), self.units[name]):
+            self.stop(unit.name)
 
     def begin_stop(self, name):
         """The main process ends, and systemd waits for the other processes."""
@@ -236,16 +255,23 @@ class FakeSystemd:
 
     def drop_ins(self, name):
         """The files that systemd has written for properties of a service."""
-        return sorted(path.name for path in (self.folders.control / f"{name}.d").glob("*"))
+        return sorted(path.name for path in self.control_of(name).glob("*"))
+
+    def control_of(self, name):
+        """The folder of systemd's files for properties that are set at run time."""
+        # A scope has no unit file, and so has its properties in another folder.
+        scope = self.folders.runtime / "transient"
+        return (scope if unit_kind(name) == "scope" else self.control) / f"{name}.d"
 
     def realize(self, unit, values):
         """Write properties to the group, as systemd does some time after its answer."""
         folder = self.folder_of(unit)
         if not folder.is_dir():
             return
+        processes = [process for one in (unit, *self.units_below(unit.name)) for process in one.processes]
         for name, value in values.items():
             if name not in self.ignores:
-                _write_group(folder, name, value, unit.processes)
+                _write_group(folder, name, value, processes)
 
     # The protocol
 
@@ -326,15 +352,17 @@ class FakeSystemd:
                 ]
                 return "a(ssssssouso)", (rows,), None
             case "GetAll":
-                assert body[0] in (UNIT, SERVICE)
                 return "a{sv}", (self.units[unit_of_path(path)].properties(body[0]),), None
             case "SetUnitProperties":
                 return None, (), self._set(*body)
             case "StopUnit":
+                if unit_kind(body[0]) == SLICE:
+                    return "o", ("/org/freedesktop/systemd1/job/1",), lambda: self.stop_slice(body[0])
                 stop = self.begin_stop if self.units[body[0]].slow_stop else self.stop
                 return "o", ("/org/freedesktop/systemd1/job/1",), lambda: stop(body[0])
             case "KillUnit":
-                return None, (), lambda: self.stop(body[0], "failed")
+                units = (*self.units_below(body[0]), self.units[body[0]])
+                return None, (), lambda: [self.stop(unit.name, "failed") for unit in units]
         raise AssertionError(member)
 
     def _set(self, name, runtime, pairs):
@@ -345,7 +373,7 @@ class FakeSystemd:
             if key in self.refusals:
                 raise RefusedError(*self.refusals[key])
         unit.values.update(values)
-        folder = self.folders.control / f"{name}.d"
+        folder = self.control_of(name)
         folder.mkdir(exist_ok=True)
         for key in values:
             (folder / drop_in_name(key)).write_text("# written by systemd\n")
@@ -370,6 +398,12 @@ class FakeSystemd:
             message.header.fields[HeaderFields.sender] = sender
             assert message.header.message_type is not MessageType.method_call
             client.sendall(message.serialise(self._serial))
+
+
+def slice_parts(name):
+    """The slices from the outermost one to this one: a-b.slice is in a.slice."""
+    words = name.removesuffix(".slice").split("-")
+    return [f"{'-'.join(words[:end])}.slice" for end in range(1, len(words) + 1)]
 
 
 class RefusedError(Exception):

@@ -253,7 +253,7 @@ class TestFinding:
             systemd.start(name, f"[X-ComputeAgent]\nUuid={UUID}\n")
         driver = open_driver()
         assert [(guest.uuid, guest.name) for guest in driver.guests()] == [(UUID, "a.service")]
-        assert "service a.service has the same uuid" in driver.lost_guests()[UUID]
+        assert "unit a.service has the same uuid" in driver.lost_guests()[UUID]
 
     def test_the_service_of_the_agent_is_no_guest(self, systemd, open_driver):
         unit = systemd.start(DB)
@@ -430,8 +430,8 @@ class TestSetting:
 
     def test_a_file_of_the_operator_for_a_property_stays(self, systemd, rig):
         driver, guest = rig
-        (systemd.folders.control / f"{DB}.d").mkdir()
-        (systemd.folders.control / f"{DB}.d/50-CPUQuota.conf").write_text("")
+        systemd.control_of(DB).mkdir()
+        (systemd.control_of(DB) / "50-CPUQuota.conf").write_text("")
         driver.apply_cpu_limits(guest, CpuLimits(quota=1))
         driver.apply_cpu_limits(guest, CpuLimits())
         assert systemd.drop_ins(DB) == ["50-CPUQuota.conf"]
@@ -677,7 +677,7 @@ class TestAway:
 
     def test_a_second_agent_is_kept_off(self, systemd, open_driver, caplog):
         def locked():
-            raise DriverError("another agent already manages the services of systemd")
+            raise DriverError("another agent already manages the units of systemd")
 
         with caplog.at_level(logging.WARNING):
             driver = open_driver(lock=locked)
