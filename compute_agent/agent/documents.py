@@ -80,6 +80,7 @@ def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[
         "claim_expires": "" if claim_expires is None else _iso_time(claim_expires),
         "migration": "" if view.migration is None else view.migration.consumer,
         **{name: _json_value(getattr(view.guest.settings, name)) for name in SETTING_NAMES},
+        "deferred_class": view.guest.deferred_class,
         "rule": view.guest.rule,
         "setting_sources": dict(view.guest.setting_sources),
         "setting_problems": list(view.guest.setting_problems),
@@ -157,7 +158,13 @@ def guest_reason(view: GuestView) -> str:
     """The reason why a guest does not run on the CPUs of its allocation; empty if it runs on them."""
     unknown = "" if view.allocation is not None else "the allocation is not known yet from Placement"
     migrating = "" if view.migration is None else str(view.migration)
-    return "; ".join(filter(None, (migrating, view.refusal or unknown, view.stray)))
+    waiting = (
+        f"this host has no room for its claim: it has class {view.guest.settings.qos_class} now, and gets"
+        f" class {view.guest.deferred_class} with the claim; free resources of this host, or let it claim fewer"
+        if view.guest.deferred_class
+        else ""
+    )
+    return "; ".join(filter(None, (migrating, view.refusal or unknown, view.stray, waiting)))
 
 
 def move_document(view: GuestView, to: CpuAssignment | None, outcome: str) -> dict[str, Any]:

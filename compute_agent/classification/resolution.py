@@ -13,7 +13,7 @@ problem.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from oslo_config import cfg
@@ -24,6 +24,7 @@ from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.classification.rules import GuestFacts, GuestRule, KnownClasses, first_match, parse_rules
 from compute_agent.conf.guests import FLAVOR_SETTINGS, IMAGE_SETTINGS
 from compute_agent.model.guest_settings import (
+    BEST_EFFORT,
     DEFAULT_VALUES,
     LATENCY_SENSITIVE,
     SETTING_NAMES,
@@ -76,6 +77,7 @@ class ClassificationPolicy:
     - ``flavor_settings`` are the settings that flavors may set; ``image_settings`` are the image properties
       that count.
     - ``known`` are the existing classes; None means that names of classes are not checked.
+    - ``waits_for_room``: a guest without room for its claim has the class ``BE`` until it gets its claim.
     - ``follows``: another program (Nova) pins guests to CPUs, so that settings about the choice of CPUs have
       no effect.
     """
@@ -86,6 +88,7 @@ class ClassificationPolicy:
     image_settings: frozenset[str] = frozenset(IMAGE_SETTINGS)
     known: KnownClasses | None = None
     follows: bool = False
+    waits_for_room: bool = False
 
 
 NO_CLASSIFICATION: Final = ClassificationPolicy()
@@ -100,12 +103,14 @@ class ResolvedSettings:
       night``.
     - ``problems`` are messages about values that cannot be used.
     - ``rule`` is the name of the matching rule; empty if no rule matches.
+    - ``deferred_class`` is the QoS class that the guest gets with its claim; empty if it has this class now.
     """
 
     settings: GuestSettings
     sources: Mapping[str, str]
     problems: tuple[str, ...] = ()
     rule: str = ""
+    deferred_class: str = ""
 
 
 @dataclass(slots=True)
@@ -183,11 +188,16 @@ def resolve_settings(
         sources[setting], values[setting] = next(
             (source, layer[setting]) for source, layer in layers if setting in layer
         )
-    settings = GuestSettings(vcpus=vcpus, **values)
+    settings, deferred = GuestSettings(vcpus=vcpus, **values), ""
+    # A class that an operator has set by hand waits, too: it would take CPU time from guests with a claim.
+    waits = policy.waits_for_room and facts.without_room and not settings.preserve
+    if waits and settings.qos_class != BEST_EFFORT:
+        deferred, settings = settings.qos_class, replace(settings, qos_class=BEST_EFFORT)
+        sources["qos_class"] = str(SettingSource.NO_ROOM)
     if policy.follows and not settings.preserve:
         found.problems += _position_problems(settings, sources)
     problems = tuple(found.problems[:_MAX_PROBLEMS])
-    return ResolvedSettings(settings, sources, problems, "" if rule is None else rule.name)
+    return ResolvedSettings(settings, sources, problems, "" if rule is None else rule.name, deferred)
 
 
 def _position_problems(settings: GuestSettings, sources: Mapping[str, str]) -> Iterator[str]:
@@ -295,4 +305,5 @@ def parse_policy(conf: cfg.ConfigOpts, follows: bool = False) -> ClassificationP
         frozenset(options.image_settings),
         known,
         follows,
+        options.claim and options.no_room == "run",
     )

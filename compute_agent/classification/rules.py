@@ -30,7 +30,8 @@ class GuestFacts:
     """The properties of a guest that rules can match.
 
     ``project_id``, ``user_id`` and ``consumer_type`` come from the guest's consumer in Placement, and
-    ``resource_classes`` from its allocation. ``identity`` contains the flavor, image and owner that the
+    ``resource_classes`` from its allocation. ``without_room`` says that Placement has refused the agent's
+    claim for the guest, because the host has no room. ``identity`` contains the flavor, image and owner that the
     driver reports.
     """
 
@@ -43,6 +44,7 @@ class GuestFacts:
     consumer_type: str = ""
     resource_classes: frozenset[str] = frozenset()
     traits: frozenset[str] = frozenset()
+    without_room: bool = False
 
 
 _WORDS: Final[Mapping[str, Callable[[GuestFacts], Iterable[str]]]] = {

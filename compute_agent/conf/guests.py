@@ -108,8 +108,8 @@ GUESTS_OPTS: Final = [
         choices=[
             (
                 "run",
-                "the guest runs without an allocation and with its own QoS class: on the shared CPUs, unless"
-                " unallocated is ignore",
+                "the guest runs without an allocation: on the shared CPUs, unless unallocated is ignore, and"
+                " with the QoS class BE until the agent gets the claim",
             ),
             ("stop", "the agent stops the guest if the guest has just started"),
         ],

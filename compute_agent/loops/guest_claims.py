@@ -20,7 +20,7 @@ from compute_agent.loops.base import ConfigurationInForce
 from compute_agent.loops.note_files import ClaimStore
 from compute_agent.model.guest import Allocation, ConsumerAllocations, Guest
 from compute_agent.model.messages import DriverError
-from compute_agent.pipeline.events import AllocationsRead
+from compute_agent.pipeline.events import AllocationsRead, RoomRefused
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.answers import (
@@ -321,7 +321,7 @@ class GuestClaims:
         except DriverError as error:
             LOG.debug("The memory of guest %s is not known: %s", guest, error)
             return None
-        amounts = claimed_amounts(guest.settings, options.claim_dedicated, memory)
+        amounts = claimed_amounts(guest.claimed_settings, options.claim_dedicated, memory)
         owner = ConsumerOwner(
             options.claim_project or UNKNOWN_OWNER, options.claim_user or UNKNOWN_OWNER, CLAIM_TYPE
         )
@@ -425,14 +425,11 @@ class GuestClaims:
         else:
             self._forget_note(note)
         is_first = self._note_refusal(view, _refusal_text(error, bool(note.former)))
+        if not _has_no_room(error):
+            return
+        self._pipeline.submit(RoomRefused(view.guest.uuid))
         options = self._in_force.current.options.guests
-        if (
-            options.no_room == "stop"
-            and is_first
-            and known is None
-            and self._has_just_started(view.guest)
-            and _has_no_room(error)
-        ):
+        if options.no_room == "stop" and is_first and known is None and self._has_just_started(view.guest):
             run_aside(
                 NO_ROOM_THREAD,
                 partial(self._stop_guest, view.guest, options.stop_timeout),

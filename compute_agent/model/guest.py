@@ -165,6 +165,8 @@ class Guest:
     :ivar declared_problems: sentences about declared values that have no effect.
     :ivar setting_sources: the source of each setting as text, by setting.
     :ivar setting_problems: sentences about values of settings that have no effect.
+    :ivar deferred_class: the QoS class that the guest gets with its claim, while it has another class because
+        there is no room for the claim; otherwise empty.
     :ivar rule: name of the rule that matches the guest; empty if no rule matches.
     :ivar devices: addresses of the host's PCI devices that the guest has, and uuids of mediated devices; None
         if they are not known.
@@ -188,12 +190,18 @@ class Guest:
     declared_problems: tuple[str, ...] = ()
     setting_sources: Mapping[str, str] = field(default_factory=dict)
     setting_problems: tuple[str, ...] = ()
+    deferred_class: str = ""
     rule: str = ""
     devices: frozenset[str] | None = None
     run: tuple[int, float] | None = None
 
     def __str__(self) -> str:
         return full_name(self.name, self.uuid)
+
+    @property
+    def claimed_settings(self) -> GuestSettings:
+        """The settings of the guest with its own QoS class, which decide about its claim."""
+        return replace(self.settings, qos_class=self.deferred_class) if self.deferred_class else self.settings
 
     def is_same_run(self, other: Guest) -> bool:
         """Whether ``other`` is this guest in the same run, maybe with another main process."""

@@ -152,6 +152,8 @@ class GuestSettings:
 class SettingSource(enum.StrEnum):
     """The sources of a setting, the strongest first."""
 
+    NO_ROOM = "no room"
+    """``[guests] no_room``: the class of a guest that waits for its claim."""
     BY_HAND = "by hand"
     """The command ``compute-agent guest set``."""
     FLEET = "fleet"

@@ -135,6 +135,13 @@ class AllocationsRead:
 
 
 @dataclass(frozen=True, slots=True)
+class RoomRefused:
+    """Placement has refused the agent's claim for a guest, because the host has no room for it."""
+
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
 class HostStateChanged:
     """The configuration or the hardware has changed.
 
@@ -217,6 +224,7 @@ Event = (
     | GuestAppeared
     | GuestStopped
     | AllocationsRead
+    | RoomRefused
     | HostStateChanged
     | ConfigureGuest
     | LimitGuest

@@ -34,6 +34,7 @@ class CachedGuest:
     :ivar cache_delay: the age of the guest's process, in seconds, when it was put into its cache group; None
         if unknown.
     :ivar owner: project, user and type of the guest's consumer in Placement; None if unknown.
+    :ivar without_room: whether Placement has last refused the agent's claim for the guest for lack of room.
     """
 
     guest: Guest
@@ -49,11 +50,12 @@ class CachedGuest:
     migration: GuestMigration | None = None
     cache_delay: float | None = None
     owner: ConsumerOwner | None = None
+    without_room: bool = False
 
     @property
     def saved_guest(self) -> SavedGuest:
         """The data of the guest for the state file."""
-        return SavedGuest(self.allocation, self.assignment, self.guest.driver)
+        return SavedGuest(self.allocation, self.assignment, self.guest.driver, self.without_room)
 
 
 @dataclass(frozen=True, slots=True)

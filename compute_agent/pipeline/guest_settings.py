@@ -230,11 +230,17 @@ class GuestClassifier:
         """The problems that were reported, by uuid of the guest."""
 
     def classify_guest(
-        self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, host_state: HostState
+        self,
+        guest: Guest,
+        allocation: Allocation | None,
+        owner: ConsumerOwner | None,
+        host_state: HostState,
+        without_room: bool = False,
     ) -> Guest:
         """Return the guest with its settings resolved from all sources.
 
         :param owner: project, user and type of the guest's consumer in Placement; None if unknown.
+        :param without_room: whether Placement has last refused the guest's claim for lack of room.
         """
         # Before the first resolution of a guest, ``settings`` can have values that its driver has set.
         declared = (
@@ -242,7 +248,7 @@ class GuestClassifier:
         )
         found = resolve_settings(
             host_state.classification,
-            guest_facts(guest, allocation, owner, host_state),
+            guest_facts(guest, allocation, owner, host_state, without_room),
             guest.settings.vcpus,
             declared,
             guest.declared_by,
@@ -254,18 +260,26 @@ class GuestClassifier:
             declared=declared,
             setting_sources=found.sources,
             setting_problems=(*guest.declared_problems, *found.problems),
+            deferred_class=found.deferred_class,
             rule=found.rule,
         )
 
     def resolution_input(
-        self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, host_state: HostState
+        self,
+        guest: Guest,
+        allocation: Allocation | None,
+        owner: ConsumerOwner | None,
+        host_state: HostState,
+        without_room: bool = False,
     ) -> ResolutionInput:
         """The inputs from which a guest's settings are resolved.
 
         A caller can also resolve them by other rules.
         """
         return ResolutionInput(
-            guest, guest_facts(guest, allocation, owner, host_state), self.manual.values(guest.uuid)
+            guest,
+            guest_facts(guest, allocation, owner, host_state, without_room),
+            self.manual.values(guest.uuid),
         )
 
     def report_problems(self, guest: Guest) -> None:
@@ -300,11 +314,16 @@ class GuestClassifier:
 
 
 def guest_facts(
-    guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, host_state: HostState
+    guest: Guest,
+    allocation: Allocation | None,
+    owner: ConsumerOwner | None,
+    host_state: HostState,
+    without_room: bool = False,
 ) -> GuestFacts:
     """Collect the facts of a guest that rules match.
 
     :param owner: project, user and type of the guest's consumer in Placement; None if unknown.
+    :param without_room: whether Placement has last refused the guest's claim for lack of room.
     """
     held = {uuid: amounts for uuid, amounts in (allocation or {}).items() if amounts}
     return GuestFacts(
@@ -317,4 +336,5 @@ def guest_facts(
         "" if owner is None else owner.consumer_type or "",
         frozenset().union(*held.values()),
         frozenset().union(*(zone.traits for zone in host_state.all_zones if zone.uuid in held)),
+        without_room and not held,
     )

@@ -140,13 +140,14 @@ class GuestLifecycle:
             place = lost.assignment if lost and self._placer.host_state.places_guests else None
             held = self._held_before(guest, allocation)
             owner = owner or self._owners.get(guest.uuid)
-            self._cache.add(
-                entry := CachedGuest(self._classify_guest(guest, held, owner), held, place, owner=owner)
-            )
+            without_room = lost is not None and lost.without_room
+            guest = self._classify_guest(guest, held, owner, without_room)
+            entry = CachedGuest(guest, held, place, owner=owner, without_room=without_room)
+            self._cache.add(entry)
         else:
             held = entry.allocation if allocation is None else allocation
             entry.owner = owner or entry.owner
-            guest = self._classify_guest(guest, held, entry.owner)
+            guest = self._classify_guest(guest, held, entry.owner, entry.without_room)
             # A start creates new cgroups, which have no limits. Throttling will decide about the new run.
             if started and guest != entry.guest:
                 entry.limits.clear()
@@ -162,15 +163,24 @@ class GuestLifecycle:
             self._stop_unplaced(entry)
 
     def _classify_guest(
-        self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None
+        self,
+        guest: Guest,
+        allocation: Allocation | None,
+        owner: ConsumerOwner | None,
+        without_room: bool = False,
     ) -> Guest:
-        found = self._classifier.classify_guest(guest, allocation, owner, self._placer.host_state)
+        found = self._classifier.classify_guest(
+            guest, allocation, owner, self._placer.host_state, without_room
+        )
         self._classifier.report_problems(found)
         return found
 
     def classify_again(self, entry: CachedGuest) -> bool:
         """Resolve a guest's settings after a change of their sources; return whether they have changed."""
-        return self.use_settings(entry, self._classify_guest(entry.guest, entry.allocation, entry.owner))
+        # A guest that loses its allocation later has its own class until the next refusal.
+        entry.without_room = entry.without_room and not entry.allocation
+        found = self._classify_guest(entry.guest, entry.allocation, entry.owner, entry.without_room)
+        return self.use_settings(entry, found)
 
     def use_settings(self, entry: CachedGuest, guest: Guest) -> bool:
         """Replace the guest of a cache entry by ``guest``; return whether any setting differs."""
@@ -300,8 +310,11 @@ class GuestLifecycle:
         assignment = old.assignment if self._placer.host_state.places_guests else None
         limits = dict(self._limits.get(uuid, {}))
         owner = self._owners.get(uuid)
-        found = self._classify_guest(guest, old.allocation, owner)
-        entry = CachedGuest(found, old.allocation, assignment, limits=limits, owner=owner)
+        # Whether there is room now is not known before Placement answers, so the guest keeps its class.
+        found = self._classify_guest(guest, old.allocation, owner, old.without_room)
+        entry = CachedGuest(
+            found, old.allocation, assignment, limits=limits, owner=owner, without_room=old.without_room
+        )
         if limits and found.settings.preserve:
             self._enforcer.lift_limits(entry, self._placer.host_state)
         self._cache.add(entry)

@@ -38,11 +38,13 @@ class SavedGuest:
     """The data of a guest in the state file: its allocation and its assignment.
 
     :ivar driver: the name of the driver of the guest; empty if unknown, as in files of former releases.
+    :ivar without_room: whether Placement has last refused the agent's claim for the guest for lack of room.
     """
 
     allocation: Allocation | None
     assignment: CpuAssignment | None
     driver: str = ""
+    without_room: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +356,7 @@ def _guest_to_json(guest: SavedGuest) -> dict[str, Any]:
             "mems": sorted(assignment.mems),
         },
         "driver": guest.driver,
+        "without_room": guest.without_room,
     }
 
 
@@ -372,4 +375,9 @@ def _guest_from_json(content: Any, driver: str) -> SavedGuest:
             withheld=frozenset(saved["withheld"]),
             mems=frozenset(saved["mems"]),
         )
-    return SavedGuest(content["allocation"], assignment, str(content.get("driver", driver)))
+    return SavedGuest(
+        content["allocation"],
+        assignment,
+        str(content.get("driver", driver)),
+        content.get("without_room") is True,
+    )

@@ -39,6 +39,7 @@ from compute_agent.pipeline.events import (
     LimitGuest,
     MoveGuest,
     ReconcileGuests,
+    RoomRefused,
     StartGuest,
     UseMeasured,
 )
@@ -228,7 +229,10 @@ class GuestPipeline:
         """The facts and the manual settings from which the settings of each guest are resolved."""
         with self._lock:
             resolve = self._classifier.resolution_input
-            return [resolve(one.guest, one.allocation, one.owner, self.host_state) for one in self._cache]
+            return [
+                resolve(one.guest, one.allocation, one.owner, self.host_state, one.without_room)
+                for one in self._cache
+            ]
 
     @property
     def unclaimed_holdings(self) -> dict[str, UnclaimedHolding]:
@@ -404,6 +408,8 @@ class GuestPipeline:
                 if held is not None:
                     self._cache.hold_for(held, as_of)
                 self._read_allocations(allocations, migrations, owners, as_of)
+            case RoomRefused(uuid):
+                self._note_refused_room(uuid)
             case HostStateChanged():
                 # Settings are resolved first, because the policy depends on them.
                 for entry in self._cache:
@@ -547,6 +553,20 @@ class GuestPipeline:
             # another rule.
             elif self._lifecycle.classify_again(entry):
                 self._placer.place_guest(entry)
+
+    def _note_refused_room(self, uuid: str) -> None:
+        # The guest may have ended, or another program may have allocated for it, since the refusal.
+        if (entry := self._cache.get(uuid)) is not None:
+            entry.without_room = True
+            if self._lifecycle.classify_again(entry):
+                self._placer.place_guest(entry)
+                LOG.warning(
+                    "Guest %s has class %s until this host has room for its claim, and then class %s: free"
+                    " resources of this host, or let the guest claim fewer",
+                    entry.guest,
+                    entry.guest.settings.qos_class,
+                    entry.guest.deferred_class,
+                )
 
     def _follow_migration(self, entry: CachedGuest, migration: GuestMigration | None) -> None:
         """Record which migration holds a guest's allocation (None: no migration), and log a change."""

@@ -137,6 +137,10 @@ class TestClaims:
         assert held(rig, kind.uuid) == []
 
 
+def _not_answered(*_):
+    raise LOST_ANSWERS[1]
+
+
 class TestRoom:
     def test_a_guest_without_room_runs_on_shared_cpus_with_a_reason(self, rig, kind, caplog):
         kind.start(vcpus="4096", memory="2147483647", **{"class": "LSR"})
@@ -151,6 +155,38 @@ class TestRoom:
             )
             == 1
         )
+
+    def test_a_guest_without_room_has_class_be_until_its_claim_succeeds(
+        self, start_agent, kind, monkeypatch, caplog
+    ):
+        monkeypatch.setattr(guest_claims, "_FIRST_PAUSE", 0)
+        rig = start_agent()
+        rig.claim(UUID, PCPU=1)
+        kind.start(**PINNED)
+        rig.wait_for(lambda: shown(rig, kind.name).get("qos_class") == "BE")
+        guest = shown(rig, kind.name)
+        assert (guest["deferred_class"], guest["setting_sources"]["qos_class"]) == ("LSR", "no room")
+        assert (
+            "this host has no room for its claim: it has class BE now, and gets class LSR" in guest["reason"]
+        )
+        warning = "has class BE until this host has room for its claim, and then class LSR"
+        assert warning in caplog.text
+        # Placement gives the next agent no certain answer.
+        monkeypatch.setattr(PlacementClient, "claim_place", _not_answered)
+        classes = []
+        rig.restart()
+        for _ in range(3):
+            rig.agent.reports.report_now()
+            classes.append(shown(rig, kind.name)["qos_class"])
+        assert classes == ["BE"] * 3
+        assert caplog.text.count(warning) == 1
+        monkeypatch.undo()
+        monkeypatch.setattr(guest_claims, "_FIRST_PAUSE", 0)
+        rig.client.set_allocations(replace(rig.client.get_allocations(UUID), resources={}))
+        rig.wait_for(lambda: rig.agent.reports.report_now() and shown(rig, kind.name)["kind"] == "dedicated")
+        guest = shown(rig, kind.name)
+        assert (guest["qos_class"], guest["deferred_class"], guest["reason"]) == ("LSR", "", "")
+        assert held(rig, kind.uuid) == [{"PCPU": 1, "MEMORY_MB": 64}]
 
     def test_a_refused_claim_is_tried_again_after_a_pause_only(self, rig, kind, live_placement):
         kind.start(vcpus="2", **{"class": "LSR"})
