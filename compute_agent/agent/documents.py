@@ -160,7 +160,8 @@ def guest_reason(view: GuestView) -> str:
     migrating = "" if view.migration is None else str(view.migration)
     waiting = (
         f"this host has no room for its claim: it has class {view.guest.settings.qos_class} now, and gets"
-        f" class {view.guest.deferred_class} with the claim; free resources of this host, or let it claim fewer"
+        f" class {view.guest.deferred_class} with the claim; free resources of this host, or let the guest"
+        " claim fewer"
         if view.guest.deferred_class
         else ""
     )

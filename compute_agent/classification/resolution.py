@@ -1,8 +1,9 @@
 """Resolution: the settings of a guest, each from its strongest source, and problems with values of sources.
 
 Operators make flavors. An extra spec ``compute_agent:SETTING`` counts if ``[guests] flavor_settings`` lists
-the setting. Tenants make images. A property of an image counts if ``[guests] image_settings`` lists the
-property.
+the setting. In the same way, ``[guests] label_settings`` and ``[guests] unit_settings`` list the settings
+that count in labels of containers and in files of units. An entry ``SETTING=VALUE`` allows only this value.
+Tenants make images. A property of an image counts if ``[guests] image_settings`` lists the property.
 
 If flavor and image have different thread policies, the rule of Nova applies
 (``get_cpu_thread_policy_constraint`` of ``nova.virt.hardware``). The policy of the image applies only if the
@@ -12,7 +13,7 @@ problem.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -71,11 +72,63 @@ ManualValues = Mapping[SettingSource, Values]
 
 
 @dataclass(frozen=True, slots=True)
+class AllowedSettings:
+    """The settings that one source, such as flavors, is allowed to choose.
+
+    :ivar option: the option of ``[guests]`` that lists the settings.
+    :ivar values: the allowed values by setting; None allows each value.
+    """
+
+    option: str
+    values: Mapping[str, frozenset[Any] | None]
+
+    @classmethod
+    def parse_entries(cls, option: str, entries: Iterable[str], known: KnownClasses) -> AllowedSettings:
+        """Parse a list of ``SETTING`` and ``SETTING=VALUE``.
+
+        :raises ConfigError: an entry names no setting, or a value that the setting cannot have.
+        """
+        values: dict[str, frozenset[Any] | None] = {}
+        for entry in sorted(entries):
+            setting, separator, text = map(str.strip, entry.partition("="))
+            if setting not in SETTING_NAMES:
+                raise ConfigError(
+                    f"[guests] {option}: there is no setting {setting}; there are {', '.join(SETTING_NAMES)}"
+                )
+            if not separator:
+                values[setting] = None
+                continue
+            try:
+                value = read_setting(setting, text)
+            except ValueError as error:
+                raise ConfigError(f"[guests] {option}: {entry} cannot be used ({error})") from error
+            if missing := known.missing_class(setting, value):
+                raise ConfigError(f"[guests] {option}: {missing}")
+            before = values.get(setting, frozenset())
+            values[setting] = None if before is None else before | {value}
+        return cls(option, values)
+
+    def explain_refusal(self, setting: str, value: Any) -> str:
+        """The reason why the source cannot choose this value; empty if it can."""
+        allowed = self.values.get(setting, frozenset())
+        if allowed is None or value in allowed:
+            return ""
+        if not allowed:
+            return f"[guests] {self.option} does not list it"
+        texts = ", ".join(sorted(map(setting_text, allowed)))
+        return f"[guests] {self.option} lists {setting} only with {texts}"
+
+
+FLAVOR_ALLOWED: Final = AllowedSettings("flavor_settings", dict.fromkeys(FLAVOR_SETTINGS))
+"""The settings that flavors choose by default."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClassificationPolicy:
     """The configuration of classification. The defaults describe a host without rules.
 
-    - ``flavor_settings`` are the settings that flavors may set; ``image_settings`` are the image properties
-      that count.
+    - ``allowed`` has the settings that flavors, labels and files of units may choose, by source. A source
+      without an entry may choose all settings. ``image_settings`` are the image properties that count.
     - ``known`` are the existing classes; None means that names of classes are not checked.
     - ``waits_for_room``: a guest without room for its claim has the class ``BE`` until it gets its claim.
     - ``follows``: another program (Nova) pins guests to CPUs, so that settings about the choice of CPUs have
@@ -84,12 +137,21 @@ class ClassificationPolicy:
 
     rules: tuple[GuestRule, ...] = ()
     default_qos_class: str = LATENCY_SENSITIVE
-    flavor_settings: frozenset[str] = frozenset(FLAVOR_SETTINGS)
+    allowed: Mapping[SettingSource, AllowedSettings] = field(
+        default_factory=lambda: {SettingSource.FLAVOR: FLAVOR_ALLOWED}
+    )
     image_settings: frozenset[str] = frozenset(IMAGE_SETTINGS)
     known: KnownClasses | None = None
     follows: bool = False
     waits_for_room: bool = False
 
+
+_OPTIONS: Final = {
+    SettingSource.FLAVOR: "flavor_settings",
+    SettingSource.LABEL: "label_settings",
+    SettingSource.UNIT: "unit_settings",
+}
+"""The options of ``[guests]`` that list the settings of a source."""
 
 NO_CLASSIFICATION: Final = ClassificationPolicy()
 """The policy of a host without rules, which does not check names of classes."""
@@ -120,16 +182,22 @@ class _SourceFindings:
     known: KnownClasses | None
     problems: list[str] = field(default_factory=list)
 
-    def read_value(self, where: str, setting: str, text: str) -> Values:
-        """Parse ``text`` as the value of a setting. If the text is wrong, note a problem.
+    def read_value(
+        self, where: str, setting: str, text: str, allowed: AllowedSettings | None = None
+    ) -> Values:
+        """Parse ``text`` as the value of a setting. If the text is wrong or not allowed, note a problem.
 
         The result is a dict with the setting and its value; it is empty if the value cannot be used.
-        ``where`` names the source of the text in the message about a problem.
+        ``where`` names the source of the text in the message about a problem. Without ``allowed``, each value
+        is allowed.
         """
         try:
             value = read_setting(setting, text)
         except ValueError as error:
             self.problems.append(f"{where} = {printable_text(text[:_MAX_SHOWN])!r} cannot be used ({error})")
+            return {}
+        if allowed is not None and (reason := allowed.explain_refusal(setting, value)):
+            self.problems.append(f"{where} has no effect, because {reason}")
             return {}
         return self.check_class(where, setting, value)
 
@@ -177,7 +245,7 @@ def resolve_settings(
             (str(source), _check_classes(found, str(source), manual.get(source, {})))
             for source in (SettingSource.BY_HAND, SettingSource.FLEET)
         ),
-        (str(declared_by), _check_classes(found, str(declared_by), declared or {})),
+        (str(declared_by), _declared_values(found, policy, declared_by, declared or {})),
         (str(SettingSource.FLAVOR), _flavor_values(found, policy, facts)),
         (str(SettingSource.IMAGE), _image_values(found, policy, facts)),
         ("" if rule is None else f"{SettingSource.RULE} {rule.name}", {} if rule is None else rule.settings),
@@ -219,6 +287,22 @@ def _check_classes(found: _SourceFindings, source: str, values: Values) -> Value
     return checked
 
 
+def _declared_values(
+    found: _SourceFindings, policy: ClassificationPolicy, source: SettingSource, values: Values
+) -> Values:
+    """The values that the guest's definition may choose."""
+    allowed, kept = policy.allowed.get(source), {}
+    for setting, value in values.items():
+        if allowed is not None and (reason := allowed.explain_refusal(setting, value)):
+            found.problems.append(
+                f"{source}: {setting} = {setting_text(value)} has no effect, because {reason}: list it there,"
+                f" or remove it from the {source}"
+            )
+        else:
+            kept[setting] = value
+    return _check_classes(found, str(source), kept)
+
+
 def _flavor_values(found: _SourceFindings, policy: ClassificationPolicy, facts: GuestFacts) -> Values:
     values: dict[str, Any] = {}
     for key, text in facts.identity.extra_specs.items():
@@ -230,12 +314,9 @@ def _flavor_values(found: _SourceFindings, policy: ClassificationPolicy, facts: 
             setting, shown = key.removeprefix(NAMESPACE), printable_text(key[:_MAX_SHOWN])
             if setting not in SETTING_NAMES:
                 found.problems.append(f"flavor: there is no setting {shown}")
-            elif setting not in policy.flavor_settings:
-                found.problems.append(
-                    f"flavor: {shown} has no effect, because [guests] flavor_settings does not list it"
-                )
             else:
-                values |= found.read_value(f"flavor: {shown}", setting, text)
+                allowed = policy.allowed.get(SettingSource.FLAVOR)
+                values |= found.read_value(f"flavor: {shown}", setting, text, allowed)
     return values
 
 
@@ -287,11 +368,6 @@ def parse_policy(conf: cfg.ConfigOpts, follows: bool = False) -> ClassificationP
     options = conf.guests
     if missing := known.missing_class("qos_class", options.default_qos_class):
         raise ConfigError(f"[guests] default_qos_class: {missing}")
-    if unknown := sorted(set(options.flavor_settings) - set(SETTING_NAMES)):
-        raise ConfigError(
-            f"[guests] flavor_settings: there is no setting {unknown[0]}; there are"
-            f" {', '.join(SETTING_NAMES)}"
-        )
     properties = {*_NOVA_PROPERTIES, *(f"{_IMAGE_NAMESPACE}{setting}" for setting in SETTING_NAMES)}
     if unknown := sorted(set(options.image_settings) - properties):
         raise ConfigError(
@@ -301,7 +377,10 @@ def parse_policy(conf: cfg.ConfigOpts, follows: bool = False) -> ClassificationP
     return ClassificationPolicy(
         parse_rules(conf, known),
         options.default_qos_class,
-        frozenset(options.flavor_settings),
+        {
+            source: AllowedSettings.parse_entries(name, options[name], known)
+            for source, name in _OPTIONS.items()
+        },
         frozenset(options.image_settings),
         known,
         follows,

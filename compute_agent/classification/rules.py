@@ -31,8 +31,8 @@ class GuestFacts:
 
     ``project_id``, ``user_id`` and ``consumer_type`` come from the guest's consumer in Placement, and
     ``resource_classes`` from its allocation. ``without_room`` says that Placement has refused the agent's
-    claim for the guest, because the host has no room. ``identity`` contains the flavor, image and owner that the
-    driver reports.
+    claim for the guest, because the host has no room. ``identity`` contains the flavor, image and owner that
+    the driver reports.
     """
 
     driver: str

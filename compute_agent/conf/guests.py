@@ -5,7 +5,7 @@ from typing import Final
 from oslo_config import cfg, types
 
 from compute_agent.conf.duration import DurationType
-from compute_agent.model.guest_settings import LATENCY_SENSITIVE, LATENCY_SENSITIVE_RESERVED
+from compute_agent.model.guest_settings import LATENCY_SENSITIVE, LATENCY_SENSITIVE_RESERVED, SETTING_NAMES
 
 FLAVOR_SETTINGS: Final = (
     "qos_class",
@@ -77,8 +77,25 @@ GUESTS_OPTS: Final = [
         default=list(FLAVOR_SETTINGS),
         help="Settings of guests that flavors of Nova are allowed to choose. A flavor chooses a setting with"
         " the extra spec compute_agent:SETTING, such as compute_agent:qos_class. If this list does not"
-        " contain SETTING, the agent ignores the extra spec, and `compute-agent guest show` reports it. The"
-        " extra specs hw:cpu_thread_policy and hw:emulator_threads_policy always apply.",
+        " contain SETTING, the agent ignores the extra spec, and `compute-agent guest show` reports it. An"
+        " entry SETTING=VALUE, such as qos_class=BE, allows only this value; several such entries allow"
+        " several values. The extra specs hw:cpu_thread_policy and hw:emulator_threads_policy always apply.",
+    ),
+    cfg.ListOpt(
+        "label_settings",
+        default=list(SETTING_NAMES),
+        help="Settings of guests that labels of containers are allowed to choose, such as qos_class for the"
+        " label compute-agent.class. The entries are those of flavor_settings. The agent ignores other"
+        " labels, and `compute-agent guest show` reports them. The labels compute-agent.guest, .uuid, .vcpus"
+        " and .memory always apply.",
+    ),
+    cfg.ListOpt(
+        "unit_settings",
+        default=list(SETTING_NAMES),
+        help="Settings of guests that the section [X-ComputeAgent] of units of systemd is allowed to choose,"
+        " such as qos_class for the key Class. The entries are those of flavor_settings. The agent ignores"
+        " other keys, and `compute-agent guest show` reports them. The keys Guest, Uuid, Vcpus and Memory"
+        " always apply.",
     ),
     cfg.ListOpt(
         "image_settings",

@@ -75,12 +75,15 @@ class Services:
         self.section = {"systemd": f"bus_socket = {self.peer.path}"}
 
     def start(self, name=name, **settings):
-        keys = {key: "".join(word.capitalize() for word in key.split("-")) for key in settings}
-        lines = "".join(f"{keys[key]}={text}\n" for key, text in settings.items())
+        section = self.section_of(settings)
         if name in self.peer.units:
-            self.peer.define(name, f"[X-ComputeAgent]\n{lines}")
+            self.peer.define(name, section)
             self.peer.reload()
-        self.peer.start(name, f"[X-ComputeAgent]\n{lines}")
+        self.peer.start(name, section)
+
+    def section_of(self, settings):
+        keys = {key: "".join(word.capitalize() for word in key.split("-")) for key in settings}
+        return "[X-ComputeAgent]\n" + "".join(f"{keys[key]}={text}\n" for key, text in settings.items())
 
     def end(self, name=name):
         """End a guest for good."""
@@ -94,3 +97,47 @@ class Services:
 
     def group_file(self, file, name=name):
         return self.peer.group_file(name, file)
+
+
+class Scopes(Services):
+    """Scopes of a fake systemd, which have their settings in a drop-in."""
+
+    name = "job.scope"
+
+    def start(self, name=name, **settings):
+        self.peer.start(name, None, [self.section_of(settings)])
+
+    def end(self, name=name):
+        self.peer.stop(name)
+        self.peer.changed(self.peer.units.pop(name))
+
+    def is_running(self, name=name):
+        return name in self.peer.units and super().is_running(name)
+
+    def pids(self, name=name):
+        return super().pids(name)
+
+    def group_file(self, file, name=name):
+        return super().group_file(file, name)
+
+
+class Slices(Services):
+    """Slices of a fake systemd with one service, which is no guest by itself."""
+
+    name = "app.slice"
+
+    def start(self, name=name, **settings):
+        self.peer.start(name, self.section_of(settings), processes=0)
+        self.peer.start(f"in-{name}.service", None, slice=name)
+
+    def end(self, name=name):
+        self.peer.stop_slice(name)
+
+    def is_running(self, name=name):
+        return super().is_running(f"in-{name}.service")
+
+    def pids(self, name=name):
+        return super().pids(f"in-{name}.service")
+
+    def group_file(self, file, name=name):
+        return super().group_file(file, name)

@@ -1,4 +1,4 @@
-"""The rows of the table of enforcement that hold as for all guests: services, containers and pods."""
+"""The rows of the table of enforcement that hold as for all guests: units, containers and pods."""
 
 import os
 
@@ -12,7 +12,7 @@ from tests.compute_agent.power_trees import KernelFiles, xeon
 
 pytest.importorskip("jeepney", reason="needs jeepney, of the extra systemd")
 
-from tests.compute_agent.agent.peer_kinds import Containers, DockerContainers, Pods, Services
+from tests.compute_agent.agent.peer_kinds import Containers, DockerContainers, Pods, Scopes, Services, Slices
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ SECTIONS = {
 }
 
 
-@pytest.fixture(params=[Services, Containers, DockerContainers, Pods])
+@pytest.fixture(params=[Services, Scopes, Slices, Containers, DockerContainers, Pods])
 def kind(request, tmp_path, monkeypatch):
     folder = tmp_path / "peer"
     folder.mkdir()
@@ -37,13 +37,19 @@ def kind(request, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def rig(write_host, client, files, kind, tmp_path, monkeypatch):
+def options():
+    """Lines of ``[guests]``."""
+    return ""
+
+
+@pytest.fixture
+def rig(write_host, client, files, kind, options, tmp_path, monkeypatch):
     """An agent on a host with frequencies and a fake resctrl, with CPU 0 dedicated and CPU 1 shared."""
     xeon(tmp_path / "host", cpus=2)
     monkeypatch.setattr(configured_host, "KernelFiles", KernelFiles)
 
     def write():
-        guests = f"drivers = {kind.option}, process\nreconcile_interval = 0.3\nstop_timeout = 1"
+        guests = f"drivers = {kind.option}, process\nreconcile_interval = 0.3\nstop_timeout = 1\n{options}"
         return write_host(guests=guests, **kind.section, **SECTIONS)
 
     rig = CacheAgent(write, client, files)
@@ -113,3 +119,20 @@ def test_a_preserved_guest_is_left_alone(rig, kind):
     rig.agent.reconcile()
     assert kind.group_file("cpuset.cpus") == ""
     assert [os.sched_getaffinity(pid) for pid in kind.pids()] == before
+
+
+LISTED = "qos_class=BE, priority"
+
+
+@pytest.mark.parametrize("options", [f"label_settings = {LISTED}\nunit_settings = {LISTED}"])
+def test_settings_that_the_operator_does_not_list_have_no_effect(rig, kind):
+    rig.claim(kind.uuid, PCPU=1)
+    kind.start(**{"class": "gold", "priority": "7", "isolation": "quiet"})
+    rig.wait_for(lambda: [row for row in rig.ask("guest.list") if row["kind"] == "dedicated"])
+    shown = rig.ask("guest.show", guest=kind.uuid)
+    assert (shown["qos_class"], shown["priority"], shown["isolation"]) == ("LS", 7, "")
+    problems = " ".join(shown["setting_problems"])
+    source = "unit" if kind.option == "systemd" else "label"
+    assert f"{source}: qos_class = gold has no effect, because [guests] {source}_settings lists" in problems
+    assert f"{source}: isolation = quiet has no effect" in problems
+    assert rig.ask("status")["quiet_cpus"] == ""

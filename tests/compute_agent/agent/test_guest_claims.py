@@ -17,7 +17,7 @@ from tests.compute_agent.agent.running import RunningAgent
 
 pytest.importorskip("jeepney", reason="needs jeepney, of the extra systemd")
 
-from tests.compute_agent.agent.peer_kinds import Containers, Services
+from tests.compute_agent.agent.peer_kinds import Containers, Scopes, Services, Slices
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ UUID = "6b0c0f5e-54e5-4f2c-8f0e-1a9d5f4f9c11"
 PINNED = {"class": "LSR", "memory": "64"}
 
 
-@pytest.fixture(params=[Containers, Services])
+@pytest.fixture(params=[Containers, Services, Scopes, Slices])
 def kind(request, tmp_path, monkeypatch):
     folder = tmp_path / "peer"
     folder.mkdir()
@@ -244,8 +244,8 @@ class TestRoom:
     def test_a_service_that_ran_before_the_agent_may_change_its_main_process(
         self, start_agent, kind, monkeypatch, caplog
     ):
-        if kind.option != "systemd":
-            pytest.skip("a container keeps its main process")
+        if kind.name != Services.name:
+            pytest.skip("only a service can choose its main process")
         monkeypatch.setattr(guest_claims, "_FIRST_PAUSE", 0)
         kind.start(vcpus="2", **{"class": "LSR"})
         rig = start_agent("no_room = stop")

@@ -2,11 +2,13 @@
 values.
 """
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.classification.resolution import ClassificationPolicy, resolve_settings
+from compute_agent.classification.resolution import ClassificationPolicy, parse_policy, resolve_settings
 from compute_agent.classification.rules import GuestFacts, KnownClasses, make_rule
 from compute_agent.model.guest import GuestIdentity
 from compute_agent.model.guest_settings import (
@@ -48,7 +50,7 @@ def test_each_setting_is_that_of_its_strongest_source(by_hand, fleet, domain, fl
     policy = ClassificationPolicy(
         (make_rule("r", 0, {"driver": ["libvirt"]}, rule),),
         default,
-        frozenset(SETTING_NAMES),
+        {},
         known=KNOWN,
     )
     specs = {f"compute_agent:{name}": setting_text(value) for name, value in flavor.items()}
@@ -164,3 +166,57 @@ def test_settings_of_positions_that_nova_does_not_read_are_told(specs, by_rule, 
     assert [problem.partition(" has no effect")[0] for problem in found.problems] == told
     assert all("in the flavor" in problem for problem in found.problems)
     assert resolve_settings(ClassificationPolicy(rules), facts(specs)).problems == ()
+
+
+@pytest.mark.parametrize(("source", "option"), [("label", "label_settings"), ("unit", "unit_settings")])
+def test_declared_settings_count_only_if_the_operator_lists_them(load, source, option):
+    policy = parse_policy(load(f"[guests]\n{option} = qos_class=LS, qos_class = BE, priority"))
+    declared = {"qos_class": "LSR", "priority": 3, "resctrl": "A", "isolation": IsolationLevel.ALONE}
+    found = resolve_settings(policy, facts(), declared=declared, declared_by=SettingSource(source))
+    assert (found.settings.qos_class, found.settings.priority, found.settings.resctrl) == ("LS", 3, "")
+    assert found.sources["qos_class"] == "default"
+    remedy = f"list it there, or remove it from the {source}"
+    assert found.problems == (
+        f"{source}: qos_class = LSR has no effect, because [guests] {option} lists qos_class only with BE,"
+        f" LS: {remedy}",
+        f"{source}: resctrl = A has no effect, because [guests] {option} does not list it: {remedy}",
+        f"{source}: isolation = alone has no effect, because [guests] {option} does not list it: {remedy}",
+    )
+    found = resolve_settings(policy, facts(), declared={"qos_class": "BE"}, declared_by=SettingSource(source))
+    assert (found.settings.qos_class, found.sources["qos_class"], found.problems) == ("BE", source, ())
+
+
+def test_an_empty_list_allows_no_declared_setting_and_the_default_allows_all(load):
+    declared = {"qos_class": "BE", "preserve": True}
+    nothing = parse_policy(load("[guests]\nlabel_settings ="))
+    found = resolve_settings(nothing, facts(), declared=declared, declared_by=SettingSource.LABEL)
+    assert (found.settings.qos_class, len(found.problems)) == ("LS", 2)
+    # The option is about labels only.
+    found = resolve_settings(nothing, facts(), declared=declared, declared_by=SettingSource.DOMAIN)
+    assert (found.settings.qos_class, found.problems) == ("BE", ())
+    found = resolve_settings(
+        parse_policy(load("")), facts(), declared=declared, declared_by=SettingSource.LABEL
+    )
+    assert (found.settings.qos_class, found.problems) == ("BE", ())
+
+
+def test_flavors_choose_only_the_values_that_the_operator_lists(load):
+    policy = parse_policy(load("[guests]\nflavor_settings = qos_class=BE, priority=1, priority"))
+    found = resolve_settings(policy, facts({"compute_agent:qos_class": "LSR", "compute_agent:priority": "9"}))
+    assert (found.settings.qos_class, found.settings.priority) == ("LS", 9)
+    assert found.problems == (
+        "flavor: compute_agent:qos_class has no effect, because [guests] flavor_settings lists qos_class only"
+        " with BE",
+    )
+
+
+def test_a_guest_without_room_has_class_be_unless_it_is_preserved():
+    waiting = replace(facts(), without_room=True)
+    policy = ClassificationPolicy(waits_for_room=True)
+    manual = {SettingSource.BY_HAND: {"qos_class": "LSR"}}
+    found = resolve_settings(policy, waiting, manual=manual)
+    assert (found.settings.qos_class, found.deferred_class) == ("BE", "LSR")
+    assert found.sources["qos_class"] == "no room"
+    for other, declared in ((policy, {"preserve": True}), (ClassificationPolicy(), {})):
+        found = resolve_settings(other, waiting, declared=declared, manual=manual)
+        assert (found.settings.qos_class, found.deferred_class) == ("LSR", "")

@@ -164,6 +164,9 @@ def test_misspelt_sections_options_and_values_are_refused_when_files_are_read(lo
     [
         ("default_qos_class = HP", "default_qos_class: there is no class 'HP'"),
         ("flavor_settings = qos_class, colour", "flavor_settings: there is no setting colour"),
+        ("label_settings = uuid", "label_settings: there is no setting uuid"),
+        ("label_settings = qos_class=HP", "label_settings: there is no class 'HP'"),
+        ("unit_settings = priority=high", "unit_settings: priority=high cannot be used"),
         ("image_settings = os_type", "image_settings: os_type is not a property with a setting"),
     ],
 )
