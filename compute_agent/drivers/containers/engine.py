@@ -55,17 +55,18 @@ _NOT_MODIFIED: Final = 304
 class EngineError(DriverError):
     """The engine has refused a call, or gave no usable answer about one object, but it answers other calls.
 
-    :ivar status: the HTTP status of the answer; 0 if the answer was not complete in time or too long.
+    :ivar failure: the reason why the answer could not be read: it was not complete in time, or too long. None
+        if the answer was read.
     """
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(self, text: str, failure: Exception | None = None) -> None:
         super().__init__(text)
-        self.status = status
+        self.failure = failure
 
     @property
     def is_stuck(self) -> bool:
         """Whether the engine answers, but not to calls about this object."""
-        return self.status == 0
+        return self.failure is not None
 
 
 class ContainerEngine:
@@ -156,18 +157,16 @@ class ContainerEngine:
         try:
             found = self._ask_object(f"/containers/json?{urlencode({'filters': json.dumps(filters)})}")
         except EngineError as error:
-            if isinstance(error.__cause__, LargeAnswerError):
-                raise EngineError(
-                    0,
+            if error.failure is None:
+                raise
+            told = f"{self._name} answers, but gives no list of containers: {error.failure}"
+            if isinstance(error.failure, LargeAnswerError):
+                told = (
                     f"the list of containers of {self._name} is longer than {_MAX_ANSWER / (1 << 20):g} MiB,"
                     " because it has the labels of containers and of their images: remove containers with"
-                    " very long labels",
-                ) from error
-            if error.is_stuck:
-                raise EngineError(
-                    0, f"{self._name} answers, but gives no list of containers: {error.__cause__}"
-                ) from error
-            raise
+                    " very long labels"
+                )
+            raise EngineError(told, error.failure) from error
         try:
             return parse_list(found)
         except ValueError as error:
@@ -295,7 +294,7 @@ class ContainerEngine:
         except (OSError, http.client.HTTPException) as error:
             if of_object and (isinstance(error, LargeAnswerError) or self._still_answers()):
                 told = f"{self._name} gives no answer to {method} {path[:200]} that can be used"
-                raise EngineError(0, printable_text(f"{told}: {error}")) from error
+                raise EngineError(printable_text(f"{told}: {error}"), error) from error
             # The connection is closed here, because the stream of events would not notice an engine that
             # hangs.
             self.close()
@@ -303,7 +302,7 @@ class ContainerEngine:
             raise self._away_error(error) from error
         if not answer.is_success and answer.status not in (_NOT_FOUND, _NOT_MODIFIED):
             told = f"{self._name} answers {answer.status} to {method} {path[:200]}"
-            raise EngineError(answer.status, printable_text(f"{told}: {_refusal_text(answer.content)}"))
+            raise EngineError(printable_text(f"{told}: {_refusal_text(answer.content)}"))
         return answer
 
     def _still_answers(self) -> bool:
@@ -322,7 +321,7 @@ class ContainerEngine:
             return json.loads(answer.content)
         except (ValueError, RecursionError) as error:
             raise EngineError(
-                answer.status, f"{self._name} gives an unexpected answer: {printable_text(str(error))}"
+                f"{self._name} gives an unexpected answer: {printable_text(str(error))}"
             ) from error
 
     def _ask_object(self, path: str) -> Any:

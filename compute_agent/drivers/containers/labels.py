@@ -17,6 +17,7 @@ from compute_agent.drivers.foreign.declared import (
     DeclaredSettings,
     KeyNames,
     parse_declaration,
+    read_wish,
 )
 from compute_agent.model.guest_settings import SETTING_NAMES
 from compute_agent.model.messages import printable_text
@@ -58,15 +59,12 @@ def parse_labels(
         key: text for key, text in trusted_labels(labels, image_labels).items() if key.startswith(PREFIX)
     }
     # If an option of the agent chooses the container, the label of the image has no effect.
-    wanted = trusted.get(GUEST, "true" if is_chosen else labels.get(GUEST, "false")).strip().lower()
-    if wanted == "false":
+    if not read_wish(GUEST, trusted.get(GUEST, "true" if is_chosen else labels.get(GUEST, "false"))):
         return None
     if GUEST not in trusted and not is_chosen:
         raise BadDeclarationError(
             f"{GUEST} is a label of its image, which is not trusted, or the image is gone"
         )
-    if wanted != "true":
-        raise BadDeclarationError(f"{GUEST}={printable_text(labels[GUEST])[:100]} is neither true nor false")
     if long := sorted(key for key, text in trusted.items() if len(key) + len(text) > _MAX_TEXT):
         raise BadDeclarationError(
             f"label {printable_text(long[0])[:100]} is longer than {_MAX_TEXT} characters"

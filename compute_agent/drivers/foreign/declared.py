@@ -87,6 +87,17 @@ def matches_any(name: str, patterns: Collection[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, one) for one in patterns)
 
 
+def read_wish(key: str, text: str) -> bool:
+    """Whether a declaration makes its subject a guest: ``true`` or ``false``, in any case of letters.
+
+    :raises BadDeclarationError: the text is neither.
+    """
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise BadDeclarationError(f"{key}={printable_text(text)[:100]} is neither true nor false")
+    return word == "true"
+
+
 def parse_declaration(values: Mapping[str, str], keys: KeyNames) -> DeclaredSettings:
     """Parse declared settings, which are texts by key; an empty text stands for the default.
 

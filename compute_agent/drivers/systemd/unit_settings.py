@@ -20,10 +20,11 @@ from compute_agent.drivers.foreign.declared import (
     DeclaredSettings,
     KeyNames,
     parse_declaration,
+    read_wish,
 )
 from compute_agent.files import UnsafeFileError, check_folder, read_bounded
 from compute_agent.model.guest_settings import SETTING_NAMES
-from compute_agent.model.messages import named_few, printable_text
+from compute_agent.model.messages import named_few
 
 SECTION: Final = "X-ComputeAgent"
 
@@ -90,12 +91,7 @@ def parse_section(lines: Sequence[tuple[str, str]]) -> DeclaredSettings | None:
         used.
     """
     values = dict(lines)
-    wanted = values.pop(GUEST, "")
-    if wanted.lower() == "false":
-        return None
-    if wanted.lower() not in ("", "true"):
-        raise BadDeclarationError(f"{GUEST}={printable_text(wanted)[:100]} is neither true nor false")
-    return parse_declaration(values, _KEYS)
+    return parse_declaration(values, _KEYS) if read_wish(GUEST, values.pop(GUEST, "") or "true") else None
 
 
 def read_settings(paths: Sequence[Path], is_chosen: bool = False) -> DeclaredSettings | None:
