@@ -53,6 +53,12 @@ class Pods(Containers):
             name, {**GUEST, **{f"compute-agent.{key}": text for key, text in settings.items()}}
         )
 
+    def end(self, name="db"):
+        self.peer.stop_pod(name)
+        key = self.peer.pod_key(name)
+        for container in [one.name for one in self.peer.containers.values() if one.pod == key]:
+            self.peer.remove(container)
+
     def is_running(self, name="db"):
         return self.peer.is_running(f"{name}-1")
 

@@ -43,14 +43,20 @@ def options():
 
 
 @pytest.fixture
-def rig(write_host, client, files, kind, options, tmp_path, monkeypatch):
+def sections():
+    """More sections."""
+    return {}
+
+
+@pytest.fixture
+def rig(write_host, client, files, kind, options, sections, tmp_path, monkeypatch):
     """An agent on a host with frequencies and a fake resctrl, with CPU 0 dedicated and CPU 1 shared."""
     xeon(tmp_path / "host", cpus=2)
     monkeypatch.setattr(configured_host, "KernelFiles", KernelFiles)
 
     def write():
         guests = f"drivers = {kind.option}, process\nreconcile_interval = 0.3\nstop_timeout = 1\n{options}"
-        return write_host(guests=guests, **kind.section, **SECTIONS)
+        return write_host(guests=guests, **kind.section, **SECTIONS, **sections)
 
     rig = CacheAgent(write, client, files)
     yield rig
@@ -136,3 +142,56 @@ def test_settings_that_the_operator_does_not_list_have_no_effect(rig, kind):
     assert f"{source}: qos_class = gold has no effect, because [guests] {source}_settings lists" in problems
     assert f"{source}: isolation = quiet has no effect" in problems
     assert rig.ask("status")["quiet_cpus"] == ""
+
+
+def affinities(kind, *name):
+    return {frozenset(os.sched_getaffinity(pid)) for pid in kind.pids(*name)}
+
+
+@pytest.mark.parametrize("level", ["quiet", "alone"])
+def test_a_guest_that_starts_beside_quiet_cpus_stays_off_them(rig, kind, level):
+    rig.claim(kind.uuid, PCPU=1)
+    kind.start(isolation=level)
+    rig.wait_for(lambda: rig.ask("status")["quiet_cpus"] == "0")
+    other = "web" + "".join(kind.name.partition(".")[1:])
+    kind.start(other)
+    rig.wait_for(lambda: affinities(kind, other) == {frozenset({1})})
+    rig.agent.reconcile()
+    assert (affinities(kind), affinities(kind, other)) == ({frozenset({0})}, {frozenset({1})})
+    assert rig.ask("status")["quiet_cpus"] == "0"
+    kind.end(other)
+    rig.wait_for(lambda: [row["name"] for row in rig.ask("guest.list")] == [kind.name])
+    assert affinities(kind) == {frozenset({0})}
+
+
+def test_an_audit_finds_a_guest_without_allocation_and_an_allocation_without_guest(rig, kind):
+    kind.start()
+    rig.wait_for(lambda: rig.ask("guest.list"))
+    ((finding, consumer),) = [(row["finding"], row["consumer"]) for row in rig.ask("audit")]
+    assert (finding, consumer) == ("guest without allocation", kind.uuid)
+    rig.claim(kind.uuid, VCPU=1)
+    rig.wait_for(lambda: rig.agent.reports.report_now() and rig.ask("audit") == [])
+    kind.end()
+    rig.wait_for(lambda: rig.ask("guest.list") == [])
+    (row,) = rig.ask("audit")
+    assert (row["finding"], row["consumer"]) == ("allocation without guest", kind.uuid)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {
+            "qos": "interval = 1\nmargin = 0\nevict_grace = 1",
+            "metric:load": "command = echo 9\ninterval = 1",
+            "watermark:load": "metric = load\nevict = 5\nfor_samples = 1",
+        }
+    ],
+)
+def test_a_watermark_evicts_only_guests_of_the_lowest_class(rig, kind):
+    other = "web" + "".join(kind.name.partition(".")[1:])
+    kind.start(other, **{"class": "gold"})
+    kind.start(**{"class": "BE"})
+    rig.claim(kind.uuid, VCPU=1)
+    rig.wait_for(lambda: not kind.is_running())
+    rig.wait_for(lambda: [row["name"] for row in rig.ask("guest.list")] == [other])
+    assert kind.is_running(other)
