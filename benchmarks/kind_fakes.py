@@ -23,8 +23,8 @@ GROUPS = {"podman": "/machine.slice/libpod-{}.scope", "docker": "/system.slice/d
 def start_services(folder, host, uuids):
     """A systemd with a service for each uuid."""
     fake = FakeSystemd(folder)
-    fake.folders = HostFolders(host, host / "sys/fs/cgroup", host / "run/systemd/system.control")
-    fake.folders.control.mkdir(parents=True)
+    fake.folders = HostFolders(host, host / "sys/fs/cgroup", host / "run/systemd")
+    (fake.folders.runtime / "system.control").mkdir(parents=True)
     for number, one in enumerate(uuids):
         fake.start(f"s{number}.service", f"[X-ComputeAgent]\nUuid={one}\n")
     return fake

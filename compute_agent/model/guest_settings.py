@@ -161,7 +161,7 @@ class SettingSource(enum.StrEnum):
     DOMAIN = "domain"
     """The metadata of the guest's libvirt domain."""
     UNIT = "unit"
-    """The section ``[X-ComputeAgent]`` of the guest's systemd service."""
+    """The section ``[X-ComputeAgent]`` of the guest's systemd unit."""
     LABEL = "label"
     """Labels of the guest's container."""
     START = "start"

@@ -85,6 +85,9 @@ class Services:
         if name in self.peer.units:
             self.peer.define(name, section)
             self.peer.reload()
+        self.start_unit(name, section)
+
+    def start_unit(self, name, section):
         self.peer.start(name, section)
 
     def section_of(self, settings):
@@ -111,7 +114,10 @@ class Scopes(Services):
     name = "job.scope"
 
     def start(self, name=name, **settings):
-        self.peer.start(name, None, [self.section_of(settings)])
+        super().start(name, **settings)
+
+    def start_unit(self, name, section):
+        self.peer.start(name, None, [section])
 
     def end(self, name=name):
         self.peer.stop(name)
@@ -133,7 +139,10 @@ class Slices(Services):
     name = "app.slice"
 
     def start(self, name=name, **settings):
-        self.peer.start(name, self.section_of(settings), processes=0)
+        super().start(name, **settings)
+
+    def start_unit(self, name, section):
+        self.peer.start(name, section, processes=0)
         self.peer.start(f"in-{name}.service", None, slice=name)
 
     def end(self, name=name):

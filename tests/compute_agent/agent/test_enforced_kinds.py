@@ -44,7 +44,7 @@ def options():
 
 @pytest.fixture
 def sections():
-    """More sections."""
+    """Further sections of the configuration."""
     return {}
 
 

@@ -85,7 +85,6 @@ class FakeSystemd:
         self.folder = folder
         self.path = folder / "bus"
         self.folders = HostFolders(Path("/"), folder / "cgroup", folder / "run")
-        self.control = folder / "run/system.control"
         self.units = {}
         self.calls = []
         """The members of the calls of the manager."""
@@ -260,8 +259,8 @@ class FakeSystemd:
     def control_of(self, name):
         """The folder of systemd's files for properties that are set at run time."""
         # A scope has no unit file, and so has its properties in another folder.
-        scope = self.folders.runtime / "transient"
-        return (scope if unit_kind(name) == "scope" else self.control) / f"{name}.d"
+        folder = "transient" if unit_kind(name) == "scope" else "system.control"
+        return self.folders.runtime / folder / f"{name}.d"
 
     def realize(self, unit, values):
         """Write properties to the group, as systemd does some time after its answer."""
