@@ -45,6 +45,7 @@ from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet, named_cpus
 from compute_agent.model.guest import Allocation, ConsumerAllocations, GuestHolding, GuestMigration
 from compute_agent.model.messages import full_name
+from compute_agent.model.resource import RECLAIMED_VCPU
 from compute_agent.report.capacity import CpuLocation, FreeCapacity, Held
 
 MIGRATION_TYPE: Final = "MIGRATION"
@@ -423,6 +424,8 @@ def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) 
         pcpu = min(own, guest.vcpus + extra)
     # The CPU of the emulator is not a guest CPU.
     vcpu = guest.vcpus - (pcpu - extra if pcpu else 0)
+    # A guest of class BE can hold reclaimed CPUs in place of other shared CPUs.
+    vcpu -= min(vcpu, (holds or {}).get(RECLAIMED_VCPU, 0))
     amounts = {"PCPU": pcpu, "VCPU": vcpu, **guest.resources}
     return {name: amount for name, amount in amounts.items() if amount > 0}
 

@@ -6,6 +6,8 @@ import pytest
 
 from compute_agent.agent import configured_host
 from compute_agent.drivers import factory
+from compute_agent.model.resource import RECLAIMED_VCPU
+from compute_agent.report.answers import ConflictError
 from compute_agent.resctrl.groups import read_tasks
 from tests.compute_agent.agent.cache_agent import CacheAgent
 from tests.compute_agent.power_trees import KernelFiles, xeon
@@ -195,3 +197,29 @@ def test_a_watermark_evicts_only_guests_of_the_lowest_class(rig, kind):
     rig.wait_for(lambda: not kind.is_running())
     rig.wait_for(lambda: [row["name"] for row in rig.ask("guest.list")] == [other])
     assert kind.is_running(other)
+
+
+def hold_reclaimed(rig, consumer):
+    """Let a consumer hold one reclaimed CPU, which the agent itself reserves; return whether it holds it."""
+    (zone,) = rig.agent.pipeline.host_state.tree.providers_of(RECLAIMED_VCPU)
+    inventories, generation = rig.client.get_inventories(zone.uuid)
+    try:
+        rig.client.set_inventories(
+            zone.uuid, {RECLAIMED_VCPU: {**inventories[RECLAIMED_VCPU], "reserved": 0}}, generation
+        )
+        rig.claim_on(consumer, {zone.uuid: {RECLAIMED_VCPU: 1}})
+    except ConflictError:
+        # A report of the agent has reserved the CPU again meanwhile.
+        return False
+    return True
+
+
+@pytest.mark.parametrize("sections", [{"capacity": "mode = preview", "qos_class:BE": "reclaimed_cap = 50"}])
+def test_a_guest_with_reclaimed_cpus_runs_on_shared_cpus_with_a_limit(rig, kind):
+    rig.wait_for(lambda: hold_reclaimed(rig, kind.uuid))
+    kind.start(**{"class": "BE"})
+    rig.wait_for(lambda: affinities(kind) == {frozenset({1})})
+    rig.wait_for(lambda: kind.group_file("cpu.max") == "50000 100000")
+    (row,) = rig.ask("guest.list")
+    assert (row["kind"], row["cpus"]) == ("shared", "1")
+    assert rig.ask("audit") == []

@@ -87,6 +87,9 @@ class TestFindings:
             ({"vcpus": 3}, {"PCPU": 2, "VCPU": 1}, ""),
             ({"location": FLOATING}, {"VCPU": 2}, ""),
             ({"location": FLOATING}, {"VCPU": 3}, "holds 3 VCPU, uses 2"),
+            ({"location": FLOATING}, {"CUSTOM_RECLAIMED_VCPU": 2}, ""),
+            ({"location": FLOATING}, {"CUSTOM_RECLAIMED_VCPU": 1}, "holds 0 VCPU, uses 1"),
+            ({"location": FLOATING}, {"CUSTOM_RECLAIMED_VCPU": 2, "VCPU": 1}, "holds 1 VCPU, uses 0"),
             (
                 {"location": FLOATING, "dedicated": 2},
                 {"VCPU": 2},
