@@ -91,6 +91,25 @@ class HostTimes:
         ends = [each.fits_until(start, self._budget) for each in others]
         return min([self.tight_end(root, start), *ends])
 
+    def count_at(self, root: int, start: float) -> float:
+        """Return an upper bound of the number of equal requests that fit together from a start on.
+
+        The bound is infinity if the host gives no amounts itself.
+        """
+        if self._limits_of(root) is None:
+            return 0
+        self._budget.spend(len(self._needs))
+        window = TimeWindow(start, start + self._duration)
+        counts = [rooms[root].sum_during(window) // need.total for need, rooms in self._needs]
+        return min(counts, default=math.inf)
+
+    def next_end(self, root: int, time: float) -> float:
+        """Return the first end after ``time`` of an amount that can limit the request on a host."""
+        if self._limits_of(root) is None:
+            return math.inf
+        ends = [each.next_end(time) for _, rooms in self._needs for each in rooms[root].skylines]
+        return whole_milliseconds(min(ends, default=math.inf))
+
     def _limits_of(self, root: int) -> _HostLimits | None:
         if root not in self._limits:
             self._limits[root] = self._find_limits(root)
