@@ -92,7 +92,7 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
         found = search.find_places(len(guests) - len(left), upper_bound)
         upper_bound = found.upper_bound
         if found.places is not None:
-            places, placed = found.places, {guest for guest, _, _ in found.places}
+            places, placed = [*found.places], {guest for guest, _, _ in found.places}
             left = [each for each in largest if each not in placed]
     fit = FitBounds(len(guests) - len(left), upper_bound)
     named = tuple(

@@ -84,6 +84,16 @@ class HostTimes:
             return math.inf
         return min([skyline.fits_until(most, start) for skyline, most in limits[0]], default=math.inf)
 
+    def tight_gaps(self, root: int, start: float, now: float) -> tuple[float, float]:
+        """Return the length of the free time around a start, and its part before the start.
+
+        Like :meth:`tight_end`, this considers only classes that one provider of the host has.
+        """
+        limits = self._limits_of(root)
+        begins = [] if limits is None else [skyline.fits_since(most, start) for skyline, most in limits[0]]
+        begin = min(start, max([now, *begins]))
+        return self.tight_end(root, start) - begin, start - begin
+
     def latest_end(self, root: int, start: float) -> float:
         """Return the latest end time of a stay that begins at ``start``, according to the sums of a host."""
         limits = self._limits_of(root)

@@ -26,6 +26,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from time import thread_time
 from typing import Final
@@ -255,13 +256,13 @@ def move_away(context: ClaimContext, host: str, window: TimeWindow) -> list[str]
             snapshot = timed.view.snapshot
             budget = context.make_budget(timed.view, context.search_seconds)
             search = WindowMover(snapshot, timed.skylines, schedule, movable, budget, context.rng)
-            if root in snapshot.trees:
+            if root is not None and root in snapshot.trees:
                 moves.extend(search.find_departures(snapshot.whole_trees()[root], window))
     moved = []
     for each in moves:
         # another client may have taken the room; then the window stays, and is degraded
         with suppress(Conflict):
-            if context.database.write(lambda tx, each=each: write_move(tx, each)):
+            if context.database.write(partial(write_move, move=each)):
                 moved.append(each.consumer)
     return moved
 

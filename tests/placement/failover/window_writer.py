@@ -24,7 +24,7 @@ _PATH = "/ext/v1/reservations"
 
 @dataclass(frozen=True)
 class BookedState:
-    """What a client sees of a window: its end, and the amount that it and its claims have."""
+    """The state of a window as clients see it: its end, and the amount that it and its claims have."""
 
     expires_at: str
     amount: int
@@ -116,7 +116,7 @@ class WindowWriter(Booker):
             self._judge.find("other", f"{method} {path}: {answer.status_code} {answer.text}")
 
     def _read(self, window: str, service: int | None = None) -> dict[str, Any] | None:
-        """Return the document of a window, whose state must be a possible one; None if it does not exist."""
+        """Return the document of a window in one of its possible states; None if it does not exist."""
         shown = self._find(window, service)
         state = None if shown is None else _state_of(shown)
         if state not in self._possible[window]:
