@@ -1,6 +1,6 @@
 """Two weeks of a cloud with bookings, simulated for three ways to book: ``python -m benchmarks.booked_days``.
 
-The same bookings and guests, made at random from ``--seed``, meet the same hosts: with windows of this
+The same bookings and guests, made at random from each seed, meet the same hosts: with windows of this
 service, with reservations of this service that hold their room from the booking on, and with Blazar's
 algorithm on a part of the hosts that only bookings may use. The service runs in this process on SQLite, and
 the simulation moves its clock. ``booked_days.md`` describes the results.
@@ -10,10 +10,12 @@ import argparse
 import json
 import math
 import random
+import statistics
 import tempfile
 import time
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +30,8 @@ TICK: Final = 900
 """Seconds between two instants at which something happens."""
 HOUR: Final = 3600
 DAY: Final = 24 * HOUR
+MIN_DURATION: Final = HOUR
+"""Seconds for which each preemptible guest wants to keep its room, unless it is short itself."""
 _SIZES: Final = (16, 32, 32, 64)
 """VCPU of the hosts, in turn."""
 _FENCE: Final = "CUSTOM_FOR_BOOKINGS"
@@ -35,11 +39,14 @@ _FENCE: Final = "CUSTOM_FOR_BOOKINGS"
 
 
 class DemandKind(StrEnum):
-    """Kinds of demand: for a later time, or from now on until a time that the service learns or does not."""
+    """Kinds of demand: for a later time, or from now on until a time that the service learns, or does not, or
+    chooses.
+    """
 
     BOOKING = "bookings"
     WITH_END = "guests with an end"
     WITHOUT_END = "guests without an end"
+    PREEMPTIBLE = "preemptible guests"
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,11 @@ class CloudDemand:
     begin: int
     end: int
     cpus: int
+
+    @property
+    def min_duration(self) -> int:
+        """The seconds for which a preemptible guest keeps its room."""
+        return min(MIN_DURATION, (self.end - self.begin) // 2)
 
     def hours(self, seconds: int) -> float:
         """Return the VCPU-hours inside a simulation of some seconds."""
@@ -111,11 +123,16 @@ class MovedService:
         """Return a simulated time as the API takes it."""
         return iso(time.time() + instant - self._now())
 
-    def post(self, path: str, body: dict[str, Any], made: str) -> dict[str, Any] | None:
-        """Send a request; return what it made, or None if there is no room."""
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any] | None:
+        """Send a request; return the answer, or None if there is no room."""
         answer = self.admin("POST", path, json=body)
         assert answer.status_code in {201, 409}, answer.text
-        return None if answer.status_code == 409 else json.loads(answer.data)[made]
+        return None if answer.status_code == 409 else json.loads(answer.data)
+
+    def tick_of(self, text: str) -> int:
+        """Return the simulated time of an answer, which is a whole number of ticks."""
+        instant = datetime.fromisoformat(text).timestamp() - time.time() + self._now()
+        return TICK * round(instant / TICK)
 
     def host_of(self, allocations: dict[str, Any]) -> str:
         """Return the name of the only host of some allocations."""
@@ -132,17 +149,37 @@ class BookingMethod:
         self.service = service
         self._guest_query = guest_query
         self._consumers: dict[str, str] = {}
+        #: the earlier ends of guests that the service has chosen since the last call of ``take_ends``
+        self._ends: dict[str, int] = {}
 
     def start(self, guest: CloudDemand) -> str | None:
         """Claim the resources of a guest; return the name of its host, or None if there is no room."""
-        times = {"ends_at": self.service.at(guest.end)} if guest.kind is DemandKind.WITH_END else {}
+        fields: dict[str, Any] = {}
+        if guest.kind is not DemandKind.WITHOUT_END:
+            fields["ends_at"] = self.service.at(guest.end)
+        if guest.kind is DemandKind.PREEMPTIBLE:
+            fields["preemptible"] = {"min_duration": guest.min_duration}
         claim = new_claim(f"resources=VCPU:{guest.cpus}{self._guest_query}")
-        answer = post_claims(self.service.admin, claim, **times)
+        answer = post_claims(self.service.admin, claim, **fields)
         if answer.status_code == 409:
             return None
         assert answer.status_code == 201, answer.text
         self._consumers[guest.name] = claim["consumer_uuid"]
-        return self.service.host_of(json.loads(answer.data)["claims"][0]["allocations"])
+        (made,) = json.loads(answer.data)["claims"]
+        if guest.kind is DemandKind.PREEMPTIBLE:
+            self._ends[guest.name] = self.service.tick_of(made["ends_at"])
+        return self.service.host_of(made["allocations"])
+
+    def take_ends(self) -> dict[str, int]:
+        """Return the ends of preemptible guests that the service has chosen since the last call, by name."""
+        found, self._ends = self._ends, {}
+        return found
+
+    def _note_preempted(self, consumers: list[str]) -> None:
+        names = {consumer: name for name, consumer in self._consumers.items()} if consumers else {}
+        for each in consumers:
+            shown = json.loads(self.service.admin("GET", f"/ext/v1/claims/{each}").data)["claim"]
+            self._ends[names[each]] = self.service.tick_of(shown["ends_at"])
 
     def stop(self, guest: CloudDemand) -> None:
         """Release the resources of a guest, unless the service does so at the end that it learnt."""
@@ -174,9 +211,11 @@ class ReservedRoom(BookingMethod):
             times["starts_at"] = self.service.at(booking.begin)
         owner = {"project_id": "project", "user_id": "user"}
         body = {"query": f"resources=VCPU:{booking.cpus}", **owner, **times}
-        made = self.service.post("/ext/v1/reservations", body, "reservation")
-        if made is None:
+        answer = self.service.post("/ext/v1/reservations", body)
+        if answer is None:
             return None
+        self._note_preempted(answer["preempted"])
+        made = answer["reservation"]
         self._reservations[booking.name] = made["uuid"]
         return self.service.host_of(made["allocations"])
 
@@ -186,7 +225,7 @@ class ReservedRoom(BookingMethod):
         shown = json.loads(self.service.admin("GET", f"/ext/v1/reservations/{uuid}").data)["reservation"]
         claim = new_claim(f"resources=VCPU:{booking.cpus}")
         body = {"claims": [claim], "reservation": uuid, "ends_at": shown["expires_at"]}
-        return self.service.post("/ext/v1/claims", body, "claims") is not None
+        return self.service.post("/ext/v1/claims", body) is not None
 
 
 class FencedHosts(BookingMethod):
@@ -214,15 +253,22 @@ class FencedHosts(BookingMethod):
 
 @dataclass
 class DaysResult:
-    """Sums of VCPU-hours over the simulated time, and what was accepted of what was asked."""
+    """Sums of VCPU-hours over the simulated time: asked and served by kind, and those of the cloud."""
 
     capacity: float = 0.0
     used: float = 0.0
     promised: float = 0.0
     lent: float = 0.0
     broken: int = 0
-    asked: Counter[DemandKind] = field(default_factory=Counter)
-    accepted: Counter[DemandKind] = field(default_factory=Counter)
+    asked: dict[DemandKind, float] = field(default_factory=lambda: defaultdict(float))
+    served: dict[DemandKind, float] = field(default_factory=lambda: defaultdict(float))
+    #: number of preemptible guests that a later booking has ended early
+    preempted: int = 0
+
+    def shares(self) -> list[float]:
+        """Return the served shares of all kinds, then the used share of the cloud and the lent promises."""
+        kinds = [self.served[kind] / self.asked[kind] if self.asked[kind] else 0.0 for kind in DemandKind]
+        return [*kinds, self.used / self.capacity, self.lent / self.promised]
 
 
 class CloudDays:
@@ -233,8 +279,9 @@ class CloudDays:
         self._method, self._seconds = method, seconds
         self._hosts = {name: HostUse(cpus) for name, cpus in hosts.items()}
         self._places: dict[str, str] = {}
+        self._kept: dict[str, int] = {}
         self._begins = defaultdict[int, list[CloudDemand]](list)
-        self._ends = defaultdict[int, list[CloudDemand]](list)
+        self._ends = defaultdict[int, list[str]](list)
 
     def run(self, demands: list[CloudDemand]) -> DaysResult:
         """Simulate the whole time."""
@@ -244,8 +291,8 @@ class CloudDays:
         for now in range(0, self._seconds, TICK):
             # the clock passes the instant, so that the service has released what ends at it
             self._method.service.pass_until(now + 1)
-            for ended in self._ends.pop(now, ()):
-                self._end(ended)
+            for name in self._ends.pop(now, ()):
+                self._end(name, now)
             for begun in self._begins.pop(now, ()):
                 self.result.broken += not self._method.begin(begun)
             for asked in arrivals[now]:
@@ -257,25 +304,40 @@ class CloudDays:
 
     def _ask(self, demand: CloudDemand) -> None:
         is_booking = demand.kind is DemandKind.BOOKING
-        self.result.asked[demand.kind] += round(demand.hours(self._seconds))
+        self.result.asked[demand.kind] += demand.hours(self._seconds)
         place = self._method.book(demand) if is_booking else self._method.start(demand)
         if place is None:
             return
-        self.result.accepted[demand.kind] += round(demand.hours(self._seconds))
         self._hosts[place].served[demand.name] = demand
+        self._kept[demand.name] = demand.min_duration
         self._places[demand.name] = place
-        self._ends[demand.end].append(demand)
+        self._ends[demand.end].append(demand.name)
         if is_booking:
             self._begins[demand.begin].append(demand)
+        for name, end in self._method.take_ends().items():
+            served = self._hosts[self._places[name]].served
+            self.result.preempted += name != demand.name
+            # a guest that has less than it was promised
+            self.result.broken += end < served[name].begin + self._kept[name]
+            served[name] = replace(served[name], end=end)
+            self._ends[end].append(name)
 
-    def _end(self, demand: CloudDemand) -> None:
-        del self._hosts[self._places.pop(demand.name)].served[demand.name]
+    def _end(self, name: str, now: int) -> None:
+        place = self._places.get(name)
+        # a preemptible guest may have got an earlier end since
+        if place is None or self._hosts[place].served[name].end > now:
+            return
+        del self._places[name]
+        demand = self._hosts[place].served.pop(name)
         if demand.kind is not DemandKind.BOOKING:
             self._method.stop(demand)
 
     def _count(self, now: int) -> None:
         for host in self._hosts.values():
             used, promised = host.used(now), host.promised(now)
+            for each in host.served.values():
+                if each.begin <= now < each.end:
+                    self.result.served[each.kind] += each.cpus * TICK / HOUR
             self.result.capacity += host.cpus * TICK / HOUR
             self.result.used += used * TICK / HOUR
             self.result.promised += promised * TICK / HOUR
@@ -303,40 +365,68 @@ def make_demands(rng: random.Random, kind: DemandKind, seconds: int, hours: floa
     return made
 
 
+METHODS: Final = ("windows", "held from the booking on", "Blazar, 25% of hosts", "Blazar, 50% of hosts")
+
+
 def main() -> None:
     """Simulate and print."""
     top = argparse.ArgumentParser(prog="python -m benchmarks.booked_days", description=__doc__)
-    top.add_argument("--hosts", type=int, default=48, help="a multiple of 16; default: %(default)s")
+    top.add_argument("--hosts", type=int, default=32, help="a multiple of 16; default: %(default)s")
     top.add_argument("--days", type=int, default=14, help="default: %(default)s")
     top.add_argument("--booked", type=float, default=0.25, help="share of the cloud; default: %(default)s")
     top.add_argument("--guests", type=float, default=0.9, help="share of the cloud; default: %(default)s")
     top.add_argument("--with-end", type=float, default=0.5, help="share of the guests; default: %(default)s")
-    top.add_argument("--seed", type=int, default=1, help="default: %(default)s")
+    top.add_argument(
+        "--preemptible", type=float, default=0.2, help="share of the cloud; default: %(default)s"
+    )
+    top.add_argument("--seed", type=int, default=1, help="the first seed; default: %(default)s")
+    top.add_argument("--seeds", type=int, default=5, help="number of seeds; default: %(default)s")
+    top.add_argument("--method", choices=METHODS, action="append", help="default: all")
     options = top.parse_args()
     hosts = {f"h{each:03}": _SIZES[each % 4] for each in range(options.hosts)}
-    seconds, rng = options.days * DAY, random.Random(options.seed)
+    seconds = options.days * DAY
     hours = sum(hosts.values()) * seconds / HOUR
     shares = {
         DemandKind.BOOKING: options.booked,
         DemandKind.WITH_END: options.guests * options.with_end,
         DemandKind.WITHOUT_END: options.guests * (1 - options.with_end),
+        DemandKind.PREEMPTIBLE: options.preemptible,
     }
-    demands = [
-        each for kind, share in shares.items() for each in make_demands(rng, kind, seconds, share * hours)
-    ]
-    print(f"seed {options.seed}: {len(hosts)} hosts, {sum(hosts.values())} VCPU, {len(demands)} demands")
-    print(f"| method | {' | '.join(DemandKind)} | cloud used | promised ahead | of it lent | broken |")
-    print("| --- |" + " --- |" * (len(DemandKind) + 4))
-    for number in range(4):
-        with tempfile.TemporaryDirectory() as folder:
-            method = _make_method(number, Path(folder), hosts)
-            result = CloudDays(method, hosts, seconds).run(demands)
-        kinds = " | ".join(f"{result.accepted[kind] / result.asked[kind]:.1%}" for kind in DemandKind)
-        print(
-            f"| {method.name} | {kinds} | {result.used / result.capacity:.1%} |"
-            f" {result.promised:,.0f} VCPU-hours | {result.lent / result.promised:.1%} | {result.broken} |",
-            flush=True,
-        )
+    results: dict[str, list[DaysResult]] = {name: [] for name in options.method or METHODS}
+    for seed in range(options.seed, options.seed + options.seeds):
+        rng = random.Random(seed)
+        demands = [
+            each for kind, share in shares.items() for each in make_demands(rng, kind, seconds, share * hours)
+        ]
+        print(f"seed {seed}: {len(hosts)} hosts, {sum(hosts.values())} VCPU, {len(demands)} demands")
+        _print_head()
+        for name, found in results.items():
+            with tempfile.TemporaryDirectory() as folder:
+                method = _make_method(METHODS.index(name), Path(folder), hosts)
+                found.append(CloudDays(method, hosts, seconds).run(demands))
+            _print_rows(name, found[-1:])
+    print(f"the medians of {options.seeds} seeds, with the least and the largest value")
+    _print_head()
+    for name, found in results.items():
+        _print_rows(name, found)
+
+
+def _print_head() -> None:
+    columns = [*DemandKind, "cloud used", "lent part of promises", "promised ahead", "preempted", "broken"]
+    print(f"| method | {' | '.join(columns)} |")
+    print("| --- |" + " --- |" * len(columns), flush=True)
+
+
+def _print_rows(name: str, results: list[DaysResult]) -> None:
+    """Print a row with the shares of one result, or with the medians of several ones."""
+    texts = []
+    for values in zip(*(each.shares() for each in results), strict=True):
+        span = f" ({min(values):.1%}-{max(values):.1%})" if len(values) > 1 else ""
+        texts.append(f"{statistics.median(values):.1%}{span}")
+    promised = statistics.median(each.promised for each in results)
+    preempted = statistics.median(each.preempted for each in results)
+    broken = sum(each.broken for each in results)
+    print(f"| {name} | {' | '.join(texts)} | {promised:,.0f} | {preempted:.0f} | {broken} |", flush=True)
 
 
 def _make_method(number: int, folder: Path, hosts: dict[str, int]) -> BookingMethod:

@@ -37,17 +37,23 @@ DAY: Final = 24 * HOUR
 _OWNER: Final = {"project_id": "project", "user_id": "user"}
 _BATCH: Final = 2_000
 _NUMA_SHARE: Final = 0.2
+_DEVICE_SHARE: Final = 0.1
+_DEVICES: Final = 4
 _ADDITIONS: Final = 5_000_000
 
 
 def unlike_host(seed: int, number: int) -> Tree:
-    """A host of random size; one of five has two NUMA nodes with dedicated CPUs."""
+    """A host of random size; one of five has two NUMA nodes with dedicated CPUs, one of ten has devices."""
     rng = random.Random(f"{seed}-{number}")
     name, disk = f"host-{number}", {"DISK_GB": inventory(rng.randrange(500, 8_000))}
-    if rng.random() >= _NUMA_SHARE:
+    kind = rng.random()
+    if kind >= _NUMA_SHARE:
         vcpus = rng.randrange(16, 129)
         own = {"VCPU": inventory(vcpus), "MEMORY_MB": inventory(1024 * rng.randrange(2, 9) * vcpus)}
-        return [Provider(name, None, {**own, **disk}, ("COMPUTE_NODE",))]
+        root = Provider(name, None, {**own, **disk}, ("COMPUTE_NODE",))
+        count = _DEVICES if kind >= 1 - _DEVICE_SHARE else 0
+        devices = (Provider(f"{name}-gpu{each}", root.uuid, {"PGPU": inventory(1)}) for each in range(count))
+        return [root, *devices]
     root = Provider(name, None, disk, ("COMPUTE_NODE",))
     cpus = rng.randrange(16, 65)
     cells = {"PCPU": inventory(cpus), "MEMORY_MB": inventory(1024 * rng.randrange(4, 9) * cpus)}
@@ -57,24 +63,31 @@ def unlike_host(seed: int, number: int) -> Tree:
     ]
 
 
+AmountsByProvider = Mapping[str, Mapping[str, int]]
+"""Amounts by uuid of the provider and by resource class."""
+
+
 def booked_windows(
-    rng: random.Random, provider: Provider, count: int, now: float
-) -> tuple[dict[str, int], list[tuple[TimeWindow, dict[str, int]]]]:
+    rng: random.Random, provider: Provider, devices: Sequence[Provider], count: int, now: float
+) -> tuple[AmountsByProvider, list[tuple[TimeWindow, AmountsByProvider]]]:
     """The used amounts of guests without an end on a provider, and windows with their amounts.
 
-    The windows of a lane follow one another, and all lanes together fit beside the guests.
+    The windows of a lane follow one another, and all lanes together fit beside the guests. On a host with
+    devices, the windows of each lane also take one device.
     """
     cpus, memory = (int(provider.inventories[name]["total"]) for name in (_cpu_class(provider), "MEMORY_MB"))
     guests = rng.randrange(cpus // 2)
-    lanes = rng.randrange(1, 5)
+    lanes = rng.randrange(1, _DEVICES + 1)
     most = (cpus - guests) // lanes
     windows = []
     for lane in range(lanes):
         begin = now + rng.uniform(HOUR, DAY)
+        device = {each.uuid: {"PGPU": 1} for each in devices[lane : lane + 1]}
         for _ in range(lane, count, lanes):
             end = begin + rng.uniform(HOUR, DAY)
             amount = rng.randrange(max(1, most // 2), most + 1)
-            windows.append((TimeWindow(begin, end), _amounts(provider, amount, memory * amount // cpus)))
+            held = _amounts(provider, amount, memory * amount // cpus)
+            windows.append((TimeWindow(begin, end), {**held, **device}))
             begin = end + rng.choice([0.0, rng.uniform(0, DAY / 2)])
     return _amounts(provider, guests, memory * guests // cpus), windows
 
@@ -83,8 +96,8 @@ def _cpu_class(provider: Provider) -> str:
     return "VCPU" if "VCPU" in provider.inventories else "PCPU"
 
 
-def _amounts(provider: Provider, cpus: int, memory: int) -> dict[str, int]:
-    return {_cpu_class(provider): cpus, "MEMORY_MB": memory} if cpus else {}
+def _amounts(provider: Provider, cpus: int, memory: int) -> AmountsByProvider:
+    return {provider.uuid: {_cpu_class(provider): cpus, "MEMORY_MB": memory}} if cpus else {}
 
 
 class _Rows:
@@ -100,7 +113,7 @@ class _Rows:
         self._rows: dict[str, list[dict[str, Any]]] = {}
 
     def add_consumer(
-        self, consumer: str, kind: str, provider: Provider, held: dict[str, int], window: TimeWindow | None
+        self, consumer: str, kind: str, held: AmountsByProvider, window: TimeWindow | None
     ) -> None:
         """Add a consumer with its allocations, or a pending window with its planned ones."""
         self.count += 1
@@ -111,14 +124,15 @@ class _Rows:
         if window is not None:
             times = {"starts_at": window.starts_at, "expires_at": window.ends_at}
             self._add(tables.reservations, {"consumer_id": self.count, "claim_group": None, **times})
-        for name, used in held.items():
-            row = {
-                "consumer_id": self.count,
-                "provider_id": self.ids["resource_providers"][provider.uuid],
-                "resource_class_id": self.ids["resource_classes"][name],
-                "used": used,
-            }
-            self._add(tables.allocations if window is None else tables.planned_allocations, row)
+        for provider, amounts in held.items():
+            for name, used in amounts.items():
+                row = {
+                    "consumer_id": self.count,
+                    "provider_id": self.ids["resource_providers"][provider],
+                    "resource_class_id": self.ids["resource_classes"][name],
+                    "used": used,
+                }
+                self._add(tables.allocations if window is None else tables.planned_allocations, row)
         if self.count % _BATCH == 0:
             self.send()
 
@@ -154,21 +168,26 @@ def _book(tx: WriteTransaction, hosts: Sequence[Tree], count: int, seed: int, *,
     for tree in hosts:
         # the windows of a host with NUMA nodes are on its nodes
         cells = [each for each in tree if "MEMORY_MB" in each.inventories]
+        devices = [each for each in tree if "PGPU" in each.inventories]
         for provider in cells:
-            guests, windows = booked_windows(rng, provider, count // len(cells), now)
+            guests, windows = booked_windows(rng, provider, devices, count // len(cells), now)
             if guests:
-                rows.add_consumer(_new_uuid(rng), "INSTANCE", provider, guests, None)
+                rows.add_consumer(_new_uuid(rng), "INSTANCE", guests, None)
             some = [
-                TimedAmount("", provider.uuid, name, used, window, has_begun=False)
+                TimedAmount("", provider_uuid, name, used, window, has_begun=False)
                 for window, held in windows
-                for name, used in held.items()
+                for provider_uuid, amounts in held.items()
+                for name, used in amounts.items()
             ]
-            held = {name: amount for (_, name), amount in needed_holds(some, now).items()}
+            holds: dict[str, dict[str, int]] = {}
+            for (provider_uuid, name), amount in needed_holds(some, now).items():
+                holds.setdefault(provider_uuid, {})[name] = amount
             kind = tables.WINDOW_HOLD if has_windows else "INSTANCE"
-            rows.add_consumer(hold_uuid(provider.uuid), kind, provider, held, None)
+            for provider_uuid, amounts in holds.items():
+                rows.add_consumer(hold_uuid(provider_uuid), kind, {provider_uuid: amounts}, None)
             if has_windows:
-                for window, amounts in windows:
-                    rows.add_consumer(_new_uuid(rng), tables.RESERVATION, provider, amounts, window)
+                for window, held in windows:
+                    rows.add_consumer(_new_uuid(rng), tables.RESERVATION, held, window)
     rows.send()
     advance_sequence(tx.conn, tables.consumers)
 
@@ -190,6 +209,7 @@ def addition_seconds() -> float:
 
 
 GROUPS: Final = "&".join(f"resources_{each}=PCPU:4,MEMORY_MB:4096" for each in "ABC") + "&group_policy=none"
+DEVICES: Final = "&".join(f"resources_{each}=PGPU:1" for each in "AB") + "&group_policy=isolate"
 SMALL: Final = "resources=VCPU:2,MEMORY_MB:4096,DISK_GB:10"
 
 
@@ -198,6 +218,20 @@ def questions(rng: random.Random, now: float) -> dict[str, Callable[[], dict[str
 
     def body(query: str, hours: float, **fields: Any) -> dict[str, Any]:
         return {"query": query, "duration": int(hours * HOUR), **fields}
+
+    def claims(each: Mapping[str, Any], count: int, **fields: Any) -> dict[str, Any]:
+        duration = int(rng.uniform(1, 48) * HOUR)
+        return {"claims": [{**each, "count": count}], "duration": duration, **fields}
+
+    def flavor(**extra_specs: str) -> dict[str, Any]:
+        size = rng.randrange(1, 9)
+        return {"vcpus": size, "ram": 2048 * size, "disk": 10, "extra_specs": extra_specs}
+
+    def flavors(limit: int, **extra_specs: str) -> dict[str, Any]:
+        duration = int(rng.uniform(1, 48) * HOUR)
+        return {"flavor": flavor(**extra_specs), "duration": duration, "limit": limit}
+
+    gpu = {"resources1:PGPU": "1"}
 
     def later() -> float:
         return now + rng.uniform(2 * DAY, 8 * DAY)
@@ -219,6 +253,14 @@ def questions(rng: random.Random, now: float) -> dict[str, Callable[[], dict[str
             "resources=VCPU:126,MEMORY_MB:900000", 24, deadline=_iso(now + 6 * DAY)
         ),
         "100 windows": lambda: body(large(), rng.uniform(1, 48), limit=100),
+        "two devices of one host": lambda: body(f"{small()}&{DEVICES}", rng.uniform(1, 48)),
+        "flavor": lambda: flavors(5),
+        "flavor with pinned CPUs": lambda: flavors(5, **{"hw:cpu_policy": "dedicated"}),
+        "flavor with a device": lambda: flavors(5, **gpu),
+        "20 windows of a flavor with a device": lambda: flavors(20, **gpu),
+        "4 claims on one host or several": lambda: claims({"query": large()}, 4),
+        "16 claims on different hosts": lambda: claims({"query": small()}, 16, different_hosts=True),
+        "8 flavors with a device": lambda: claims({"flavor": flavor(**gpu)}, 8),
     }
 
 
@@ -258,7 +300,7 @@ class _Side:
         if times:
             work, clock = (percentiles(list(each)) for each in zip(*times, strict=True))
             speed = f"additions {addition_seconds():.2f} s"
-            print(f"{self.name:10} {title:34} {work} ms of CPU, {clock} by the clock; {speed}", flush=True)
+            print(f"{self.name:10} {title:42} {work} ms of CPU, {clock} by the clock; {speed}", flush=True)
 
     def settle(self) -> None:
         """Wait until the worker has read the windows that exist when it starts."""
@@ -270,10 +312,12 @@ class _Side:
         (worker,) = self.service.worker_processes()
         print(f"{self.name:10} {'CPU time of the start':28} {sum(worker.cpu_times()[:2]):7.2f} s", flush=True)
 
-    def print_memory(self, title: str) -> None:
-        """Print the memory of the worker."""
+    def print_memory(self, title: str) -> float:
+        """Print and return the memory of the worker, in MB."""
         (worker,) = self.service.worker_processes()
-        print(f"{self.name:10} {title:28} {worker.memory_info().rss / 1e6:7.0f} MB", flush=True)
+        used = worker.memory_info().rss / 1e6
+        print(f"{self.name:10} {title:28} {used:7.0f} MB", flush=True)
+        return used
 
 
 class _Deeds:
@@ -371,8 +415,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 side.measure("candidates", deeds.candidates, options.count)
             for side in sides:
                 side.measure("claim", deeds.claim, options.count)
-        for side in sides:
-            side.print_memory("memory before the first find")
+        with_windows, without = (side.print_memory("memory before the first find") for side in sides)
+        print(f"the windows in the read model take {with_windows - without:.0f} MB", flush=True)
         if not options.no_finds:
             _measure_windows(sides[0], deeds, random.Random(options.seed), options.count)
     return 0

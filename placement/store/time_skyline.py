@@ -127,6 +127,19 @@ class TimeSkyline:
                 return self.times[index]
         return math.inf
 
+    def fits_since(self, most: int, start: float) -> float:
+        """Return the last time up to ``start`` from which on the sum never exceeds ``most``.
+
+        The result is minus infinity if the sum has never exceeded ``most``, and ``start`` if it exceeds
+        ``most`` at ``start``.
+        """
+        at = bisect_right(self.times, start) - 1
+        if at >= 0 and self.sums[at] > most:
+            return start
+        while at > 0 and self.sums[at - 1] <= most:
+            at -= 1
+        return self.times[at] if at > 0 else -math.inf
+
     def rises_within(self, begin: float, end: float) -> list[float]:
         """Return the breakpoints at which the sum of the timed amounts grows.
 

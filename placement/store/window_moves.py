@@ -12,7 +12,8 @@ from placement.db.batch import split_rows
 from placement.db.database import WriteTransaction
 from placement.db.tables import consumers, planned_allocations, reservations, resource_providers
 from placement.store import reservations as reservation_store
-from placement.store.claimants import LockedConsumers
+from placement.store.allocations import write_claims
+from placement.store.claimants import LockedConsumers, lock_consumers
 from placement.store.claims import ConsumerClaim
 from placement.store.time_profile import TimeWindow
 
@@ -53,6 +54,20 @@ def movable_windows(conn: sa.Connection, uuids: Collection[str], roots: Mapping[
         for consumer, provider in conn.execute(query, {"uuids": chunk}):
             found.setdefault(consumer, set()).add(roots.get(provider))
     return {consumer for consumer, trees in found.items() if len(trees) == 1 and None not in trees}
+
+
+def write_move(tx: WriteTransaction, move: WindowMove) -> bool:
+    """Move a window in this transaction; return False if the window has changed since it was chosen.
+
+    :raises Conflict: the new host has no room.
+    """
+    locked = lock_consumers(tx, [move.consumer])
+    tx.lock({*move.before, *move.after})
+    claims = moved_claims(tx, [move], locked)
+    if claims is None:
+        return False
+    write_claims(tx, claims, locked)
+    return True
 
 
 def moved_claims(

@@ -99,7 +99,7 @@ class ShowCapacity(command.Lister):
     each aggregate. The part "shortages" shows the resources that full hosts lack, and the free capacity that
     no guest can use on these hosts. The part "moves" shows the smallest number of moves of consumers that
     make room for a guest. The part "drain" shows the consumers on hosts of --excluded-host that have no place
-    on other hosts.
+    on other hosts. The part "drain-moves" shows the new hosts of the other consumers.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -151,7 +151,7 @@ class ShowCapacity(command.Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
         """Show the wanted part as a table; print the numbers of guests together and of drained consumers."""
         body: dict[str, Any] = {"flavors": [], "excluded_hosts": root_uuids(self, parsed_args.excluded_host)}
-        body |= {"drain": True} if parsed_args.drain or parsed_args.part == "drain" else {}
+        body |= {"drain": True} if parsed_args.drain or parsed_args.part in _DRAIN_PARTS else {}
         if parsed_args.maintenance is not None:
             body["maintenance"] = parsed_args.maintenance
         body |= {"moves": True} if parsed_args.part == "moves" else {}
@@ -214,7 +214,7 @@ class ShowCapacity(command.Lister):
                 )
                 print(f"{told} another place, too.", file=self.app.stderr)
         columns, rows = _CAPACITY_PARTS[parsed_args.part]
-        about = [answer] if parsed_args.part == "drain" else answer["flavors"]
+        about = [answer] if parsed_args.part in _DRAIN_PARTS else answer["flavors"]
         return columns, [tuple(row) for each in about for row in rows(each)]
 
 
@@ -277,6 +277,19 @@ def _drain_rows(answer: Mapping[str, Any]) -> Iterable[TableRow]:
         yield each["host"], each["consumer_uuid"], each["consumer_type"], held, why
 
 
+def _drain_move_rows(answer: Mapping[str, Any]) -> Iterable[TableRow]:
+    drain = answer["drain"]
+    for each in drain["steps"]:
+        yield (
+            each["consumer_uuid"],
+            each["consumer_type"],
+            each["source"]["host"],
+            each["destination"]["host"],
+        )
+    for consumer in drain["ending"]:
+        yield consumer, "", "", "none: it ends before"
+
+
 def _move_rows(flavor: Mapping[str, Any]) -> Iterable[TableRow]:
     moves = flavor["moves"]
     name, least = flavor["name"], moves["lower_bound"]
@@ -336,6 +349,8 @@ _EXPLANATION_PARTS: Final[AnswerParts] = {
     "relaxations": (("#", *_CONDITION, "hosts"), _relaxation_rows),
     "max-amounts": (("group", "resource_class", "requested_amount", "max_amount"), _max_amount_rows),
 }
+_DRAIN_PARTS: Final = ("drain", "drain-moves")
+"""The parts about consumers on excluded hosts instead of flavors."""
 _CAPACITY_PARTS: Final[AnswerParts] = {
     "flavors": (
         ("flavor", "guests", "candidate hosts", "capable hosts", "after host failure", "worst host"),
@@ -347,5 +362,6 @@ _CAPACITY_PARTS: Final[AnswerParts] = {
         _shortage_rows,
     ),
     "drain": (("host", "consumer", "type", "resources", "no place as"), _drain_rows),
+    "drain-moves": (("consumer", "type", "source", "destination"), _drain_move_rows),
     "moves": (("flavor", "#", "consumer", "source", "destination"), _move_rows),
 }

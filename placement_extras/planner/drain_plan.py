@@ -9,6 +9,7 @@ from typing import Final
 from placement.read_model.provider import Provider
 from placement.search.budget import SearchBudget, yielding_slices
 from placement_extras.planner.cluster_simulation import ClusterSimulation, Host, HostedConsumer
+from placement_extras.planner.migration_plan import MigrationStep
 from placement_extras.planner.packing import FitBounds, Way, most_by_volume
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
@@ -21,6 +22,11 @@ _MAX_PLACES: Final = 200
 """The second search runs only if all guests together have at most this number of possible places."""
 MAX_UNPLACED: Final = 100
 """Maximum number of guests without a new place that an answer lists."""
+MAX_STEPS: Final = 1000
+"""Maximum number of moves to new places that an answer lists."""
+
+_GuestPlace = tuple[HostedConsumer, Provider, Way]
+"""A guest with the root of its new host, and the way in which it is placed there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +43,16 @@ class UnplacedGuest:
 
 @dataclass(frozen=True, slots=True)
 class DisplacedGuests:
-    """The number of guests of drained hosts, bounds for the number of them that fit, and unplaced guests."""
+    """The number of guests of drained hosts, bounds for the number of them that fit, and unplaced guests.
+
+    ``steps`` has the moves of the other guests. The guests leave the drained hosts for other hosts, so the
+    moves can be made in any order.
+    """
 
     guests: int
     fit: FitBounds
     unplaced: tuple[UnplacedGuest, ...]
+    steps: tuple[MigrationStep, ...]
 
 
 def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> DisplacedGuests:
@@ -57,16 +68,18 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
         board.take_amounts(guest.held.items(), -1)
     # large guests come first, because they have the fewest places; small guests fit into the gaps
     largest = _largest_first(guests, board.budget)
-    taken, left = _place_guests(board, largest)
+    places, left = _place_guests(board, largest)
     # the guests of the first pass are removed, because the second search begins without displaced guests
-    for way in taken:
+    for _, _, way in places:
         board.take_amounts(way, -1)
     if not left:
-        return DisplacedGuests(len(guests), FitBounds(len(guests), len(guests)), ())
+        return DisplacedGuests(
+            len(guests), FitBounds(len(guests), len(guests)), (), _list_steps(board, places)
+        )
     # guests with the same request have the same answer, which is computed once, because a cloud has few
     # flavors
     alone = {
-        request: _FirstPlaces(board, guest).next_way() is not None
+        request: _FirstPlaces(board, guest).next_place() is not None
         for request, guest in {id(each.request): each for each in left}.items()
     }
     # a guest without a place when no other guest is placed has no place in any plan
@@ -78,8 +91,8 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
     if len(guests) - len(left) < upper_bound:
         found = search.find_places(len(guests) - len(left), upper_bound)
         upper_bound = found.upper_bound
-        if found.unplaced is not None:
-            placed = {*search.guests} - {*found.unplaced}
+        if found.places is not None:
+            places, placed = [*found.places], {guest for guest, _, _ in found.places}
             left = [each for each in largest if each not in placed]
     fit = FitBounds(len(guests) - len(left), upper_bound)
     named = tuple(
@@ -88,7 +101,17 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
             for each in left[:MAX_UNPLACED]
         ]
     )
-    return DisplacedGuests(len(guests), fit, named)
+    return DisplacedGuests(len(guests), fit, named, _list_steps(board, places))
+
+
+def _list_steps(board: ClusterSimulation, places: Sequence[_GuestPlace]) -> tuple[MigrationStep, ...]:
+    """Return the moves of guests to their new places."""
+    return tuple(
+        [
+            MigrationStep.from_way(board, guest, board.drained_root(guest.held), root, way)
+            for guest, root, way in places[:MAX_STEPS]
+        ]
+    )
 
 
 def _largest_first(guests: Sequence[HostedConsumer], budget: SearchBudget) -> list[HostedConsumer]:
@@ -112,20 +135,21 @@ def _largest_first(guests: Sequence[HostedConsumer], budget: SearchBudget) -> li
 
 def _place_guests(
     board: ClusterSimulation, guests: Sequence[HostedConsumer]
-) -> tuple[list[Way], list[HostedConsumer]]:
-    """Place each guest at the first host with room; return the ways that they take, and unplaced guests."""
-    taken, left = [], []
+) -> tuple[list[_GuestPlace], list[HostedConsumer]]:
+    """Place each guest at the first host with room; return their places, and unplaced guests."""
+    taken, left = list[_GuestPlace](), []
     # guests with equal requests share the object of the request, and so one search
     places: dict[int, _FirstPlaces] = {}
     for guest in guests:
         if id(guest.request) not in places:
             places[id(guest.request)] = _FirstPlaces(board, guest)
-        way = places[id(guest.request)].next_way()
-        if way is None:
+        place = places[id(guest.request)].next_place()
+        if place is None:
             left.append(guest)
         else:
+            root, way = place
             board.take_amounts(way)
-            taken.append(way)
+            taken.append((guest, root, way))
     return taken, left
 
 
@@ -138,13 +162,13 @@ class _FirstPlaces:
         self._hosts: Iterator[Host] = board.candidate_hosts(guest.request)
         self._host = next(self._hosts, None)
 
-    def next_way(self) -> Way | None:
-        """Return a way to place the next guest at the first host with room; None if no host has room."""
+    def next_place(self) -> tuple[Provider, Way] | None:
+        """Return the first host with room for the next guest, and a way to place it; None if all are full."""
         while self._host is not None:
             self._board.budget.spend()
             way = next(self._board.room_at(self._request, self._host), None)
             if way is not None:
-                return way
+                return self._host[0].root, way
             self._host = next(self._hosts, None)
         return None
 
@@ -174,7 +198,7 @@ def _by_volume(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> in
 @dataclass(frozen=True, slots=True)
 class _DrainResult:
     upper_bound: int
-    unplaced: tuple[HostedConsumer, ...] | None
+    places: Sequence[_GuestPlace] | None
 
 
 class _DrainSearch:
@@ -184,7 +208,7 @@ class _DrainSearch:
         self._board = board
         self.guests = guests
         self._journal = TrialJournal(board.budget, _MAX_TRIES)
-        self._best: tuple[HostedConsumer, ...] = ()
+        self._places: list[_GuestPlace] = []
 
     def find_places(self, known: int, upper_bound: int) -> _DrainResult:
         """Search for places for more than ``known`` guests; at most ``upper_bound`` guests have places."""
@@ -193,19 +217,19 @@ class _DrainSearch:
         # the number of guests that the next search is allowed to leave without a place
         spare = len(self.guests) - known - 1
         least = len(self.guests) - upper_bound
-        unplaced: tuple[HostedConsumer, ...] | None = None
+        best: Sequence[_GuestPlace] | None = None
         try:
             # each search has to place more guests than the search before, until no solution exists
             while spare >= least:
-                if self._try_guests(0, [], spare):
-                    unplaced = self._best
-                    spare = len(unplaced) - 1
+                if self._try_guests(0, spare):
+                    best = tuple(self._places)
+                    spare = len(self.guests) - len(best) - 1
                 else:
                     least = spare + 1
                 self._journal.undo_changes()
         except TriesExhausted:
             self._journal.undo_changes()
-        return _DrainResult(len(self.guests) - least, unplaced)
+        return _DrainResult(len(self.guests) - least, best)
 
     def _is_small(self) -> bool:
         places = 0
@@ -216,20 +240,21 @@ class _DrainSearch:
                     return False
         return True
 
-    def _try_guests(self, number: int, left: list[HostedConsumer], spare: int) -> bool:
+    def _try_guests(self, number: int, spare: int) -> bool:
         """Try to place the guests from index ``number`` on; up to ``spare`` of them can stay without a place.
 
         Return whether this succeeds. The placed guests then stay at their places.
         """
         self._journal.count_try()
         if number == len(self.guests):
-            self._best = tuple(left)
             return True
         guest = self.guests[number]
-        for _, way in self._journal.try_each(self._board.find_rooms(guest.request)):
+        for root, way in self._journal.try_each(self._board.find_rooms(guest.request)):
             self._board.take_amounts(way)
             self._journal.record_undo(self._board.take_amounts, way, -1)
-            if self._try_guests(number + 1, left, spare):
+            self._places.append((guest, root, way))
+            self._journal.record_undo(self._places.pop)
+            if self._try_guests(number + 1, spare):
                 return True
         # at last, the guest is left without a place, because no place for it has led to a result
-        return spare > 0 and self._try_guests(number + 1, [*left, guest], spare - 1)
+        return spare > 0 and self._try_guests(number + 1, spare - 1)

@@ -36,7 +36,7 @@ from placement.store.maintenances import MaintenanceGuests, read_maintenance
 from placement_extras.planner import rules
 from placement_extras.planner.capacity import ClassShortage, CloudHosts, FlavorCapacity, count_flavor
 from placement_extras.planner.cluster_simulation import ClusterSimulation, HostedConsumer, guests_of
-from placement_extras.planner.drain_plan import DisplacedGuests, displace_guests
+from placement_extras.planner.drain_plan import MAX_STEPS, DisplacedGuests, displace_guests
 from placement_extras.planner.migration_plan import (
     WINDOW_HOLD,
     MigrationPlan,
@@ -335,7 +335,7 @@ def count_capacity(call: ApiRequest) -> Response:
             if displaced is None
             else of_displaced(
                 displaced,
-                len(maintenance.ending) if maintenance else 0,
+                sorted(maintenance.ending) if maintenance else (),
                 len(maintenance.planned) if maintenance else 0,
             ),
         }
@@ -429,16 +429,17 @@ def of_sets(sets: FitBounds, shares: Mapping[str, FlavorProportion]) -> dict[str
     return {**_fit_document(sets), "guests": guests}
 
 
-def of_displaced(displaced: DisplacedGuests, ending: int, planned: int) -> dict[str, Any]:
+def of_displaced(displaced: DisplacedGuests, ending: Sequence[str], planned: int) -> dict[str, Any]:
     """Return the document about the guests of drained hosts.
 
-    :param ending: the number of other guests on these hosts, which end before the hosts are drained.
+    :param ending: the other guests on these hosts, which end before the hosts are drained.
     :param planned: the number of windows on these hosts that have not begun. Such a window has no allocations
         yet.
     """
     return {
         "consumers": displaced.guests,
-        "ending_before": ending,
+        "ending_before": len(ending),
+        "ending": ending[:MAX_STEPS],
         "pending": planned,
         **_fit_document(displaced.fit),
         "unplaced": [
@@ -450,6 +451,7 @@ def of_displaced(displaced: DisplacedGuests, ending: int, planned: int) -> dict[
             }
             for each in displaced.unplaced
         ],
+        "steps": [_step_document(each) for each in displaced.steps],
     }
 
 

@@ -1,5 +1,7 @@
 """Finds the smallest number of moves of guests that make room for one more guest of a flavor."""
 
+from __future__ import annotations
+
 import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,6 +44,16 @@ class MigrationStep:
     target: Provider
     way: Way
     allocations: Mapping[str, Mapping[str, int]]
+
+    @classmethod
+    def from_way(
+        cls, board: ClusterSimulation, guest: HostedConsumer, source: Provider, target: Provider, way: Way
+    ) -> MigrationStep:
+        """Return the move of a guest that takes these amounts at its new host."""
+        allocations: dict[str, dict[str, int]] = {}
+        for (provider_id, name), amount in way:
+            allocations.setdefault(board.snapshot.providers[provider_id].uuid, {})[name] = amount
+        return cls(guest, source, target, way, allocations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,11 +364,7 @@ class _MigrationSearch:
     def _move_guest(self, guest: HostedConsumer, where: tuple[Provider, Way]) -> bool:
         root, way = where
         source = self._board.snapshot.providers[self._at[guest]]
-        allocations: dict[str, dict[str, int]] = {}
-        for (provider_id, name), amount in way:
-            uuid = self._board.snapshot.providers[provider_id].uuid
-            allocations.setdefault(uuid, {})[name] = amount
-        self._moves.append(MigrationStep(guest, source, root, way, allocations))
+        self._moves.append(MigrationStep.from_way(self._board, guest, source, root, way))
         # the last entry is undone first: the guest returns, and then its move is removed from the list
         self._journal.record_undo(self._moves.pop)
         self._journal.record_undo(self._put_guest, guest, source.id, self._holding[guest])

@@ -50,7 +50,7 @@ def test_windows_lend_their_room_and_no_promise_is_broken(tmp_path: Path) -> Non
     hours = 48 * 12.0
     demands = [
         each
-        for kind, share in zip(DemandKind, (0.3, 0.6, 0.3), strict=True)
+        for kind, share in zip(DemandKind, (0.3, 0.6, 0.3, 0.3), strict=True)
         for each in make_demands(rng, kind, seconds, share * hours)
     ]
     results = {}
@@ -64,3 +64,5 @@ def test_windows_lend_their_room_and_no_promise_is_broken(tmp_path: Path) -> Non
     assert windows.promised
     assert windows.lent > held.lent == 0
     assert windows.used > held.used
+    assert windows.preempted > 0
+    assert 0 < windows.served[DemandKind.PREEMPTIBLE] < windows.asked[DemandKind.PREEMPTIBLE]

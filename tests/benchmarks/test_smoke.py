@@ -59,6 +59,7 @@ def test_windows_are_found_and_booked_in_a_small_world() -> None:
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "find: 100 windows" in done.stdout
+    assert "find: 8 flavors with a device" in done.stdout
     assert "book on any host" in done.stdout
 
 

@@ -1,7 +1,9 @@
 """The resources ``/ext/v1/reservations`` and ``/ext/v1/reservations/{uuid}``."""
 
+import logging
 import uuid as uuids
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, Final
 
@@ -18,13 +20,14 @@ from placement.api.ext.claims import (
 from placement.api.paths import EXT
 from placement.db.clock import server_time
 from placement.db.database import WriteTransaction
-from placement.exceptions import NoCandidate
+from placement.exceptions import NoCandidate, Unavailable
 from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
 from placement.schemas.base import canonical_uuid
 from placement.schemas.claim import parse_end_action
 from placement.search.claims.degradation import DegradationCause, PromisingProviders, find_causes, has_failed
 from placement.search.claims.service import ClaimService
+from placement.search.claims.window_moves import move_away
 from placement.search.claims.window_search import WindowSearch
 from placement.store import reservation_changes
 from placement.store import reservations as store
@@ -43,6 +46,7 @@ from placement.store.time_schedule import project_amounts, read_schedule
 from placement.store.time_skyline import SkylinesByProvider, make_skylines
 from placement.store.window_history import PastState, WindowRecord, list_past
 
+LOG = logging.getLogger(__name__)
 blueprint = Blueprint("ext_reservations", __name__)
 
 PATH: Final = f"{EXT}/reservations"
@@ -70,6 +74,10 @@ def create_reservation(call: ApiRequest) -> Response:
         written = call.service.database.write(
             lambda tx: book_maintenance(tx, uuid, body["maintenance_of"], owner, time)
         )
+        # the maintenance is booked, so no error of the moves may refuse it; windows that stay are degraded
+        with suppress(Unavailable):
+            if moved := move_away(claim_context(call), body["maintenance_of"], time):
+                LOG.info("The windows %s have moved, because of the maintenance %s.", ", ".join(moved), uuid)
         answer = call.json_answer(
             {"reservation": _written_document(call, written), "preempted": [], "warnings": []}, status=201
         )

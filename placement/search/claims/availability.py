@@ -50,7 +50,7 @@ _ANY_AMOUNT: Final = -(2**62)
 _CONSIDERED: Final = 64
 """Number of hosts with room at the same start that the search compares, to yield the tightest fit first."""
 _PLACED_AT_ONCE: Final = 8
-"""Number of hosts in the small snapshot in which the search places one claim."""
+"""Number of hosts in the small snapshot in which the search places one claim, after the best host."""
 
 
 NEVER: Final = TimeWindow(1e12, 1e12 + 1)
@@ -203,8 +203,11 @@ def place_in_window(
     budget: SearchBudget,
     rng: random.Random,
     ways: Sequence[HostTimes],
+    now: float,
 ) -> list[PlacedClaim]:
     """Return the claim placed in a window, on a host with a tight fit; empty if no host has room.
+
+    The fit is the tightest where the free time around the window, from now on, is the shortest.
 
     The claim must have no order, no group and no alternates, so that any host is good enough. The fallback of
     the claim is used only if its request has no place on any host.
@@ -217,7 +220,7 @@ def place_in_window(
     for request, times in zip(wanted.all_requests, ways, strict=True):
         one = replace(wanted, request=request, fallback=None)
         possible = times.possible_roots(chain(roots[first:], roots[:first]))
-        for chosen in _tight_hosts(times, possible, window.starts_at):
+        for chosen in _tight_hosts(times, possible, window.starts_at, now):
             here = snapshot_during(snapshot, chosen, skylines, window)
             budget.spend(len(here))
             world = ClaimScenario.from_members(here, {}, [one])
@@ -227,17 +230,24 @@ def place_in_window(
     return []
 
 
-def _tight_hosts(times: HostTimes, roots: Iterable[int], start: float) -> Iterator[Sequence[int]]:
-    """Yield hosts that possibly have room from a start on, in small groups sorted by tightness."""
+def _tight_hosts(times: HostTimes, roots: Iterable[int], start: float, now: float) -> Iterator[Sequence[int]]:
+    """Yield hosts that possibly have room from a start on, in small groups sorted by tightness.
+
+    The first group is the best host alone.
+    """
     rest = iter(roots)
     while some := list(islice(rest, _CONSIDERED)):
         tight = sorted(
-            (times.tight_end(root, start), root)
+            (times.tight_gaps(root, start, now), root)
             for root in some
             if times.first_start(root, start, start) <= start
         )
-        for begin in range(0, len(tight), _PLACED_AT_ONCE):
-            yield [root for _, root in tight[begin : begin + _PLACED_AT_ONCE]]
+        ordered = [root for _, root in tight]
+        # the placement chooses any of the hosts that it gets, so it gets the best one alone
+        if ordered:
+            yield ordered[:1]
+        for begin in range(1, len(ordered), _PLACED_AT_ONCE):
+            yield ordered[begin : begin + _PLACED_AT_ONCE]
 
 
 def allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBudget) -> set[int]:

@@ -14,6 +14,7 @@ from typing import Final
 
 from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
+from placement.store.time_profile import TimeWindow
 from placement.store.time_skyline import NO_SKYLINE, SkylinesByClass, TimeSkyline
 
 Skylines = Mapping[int, SkylinesByClass]
@@ -73,6 +74,11 @@ class HostRoom:
             if free > beside
         ]
         return sum(rooms), max(rooms, default=0)
+
+    def sum_during(self, window: TimeWindow) -> int:
+        """Return the free amount of all providers together during a window, for any number of allocations."""
+        pairs = zip(self.free, self.skylines, strict=True)
+        return sum(max(0, free - each.largest_sum(window)) for free, each in pairs)
 
     def sum_up(self, budget: SearchBudget) -> None:
         """Compute ``total``, if it is unknown."""

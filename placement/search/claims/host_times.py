@@ -84,12 +84,41 @@ class HostTimes:
             return math.inf
         return min([skyline.fits_until(most, start) for skyline, most in limits[0]], default=math.inf)
 
+    def tight_gaps(self, root: int, start: float, now: float) -> tuple[float, float]:
+        """Return the length of the free time around a start, and its part before the start.
+
+        Like :meth:`tight_end`, this considers only classes that one provider of the host has.
+        """
+        limits = self._limits_of(root)
+        begins = [] if limits is None else [skyline.fits_since(most, start) for skyline, most in limits[0]]
+        begin = min(start, max([now, *begins]))
+        return self.tight_end(root, start) - begin, start - begin
+
     def latest_end(self, root: int, start: float) -> float:
         """Return the latest end time of a stay that begins at ``start``, according to the sums of a host."""
         limits = self._limits_of(root)
         others = () if limits is None else limits[1]
         ends = [each.fits_until(start, self._budget) for each in others]
         return min([self.tight_end(root, start), *ends])
+
+    def count_at(self, root: int, start: float) -> float:
+        """Return an upper bound of the number of equal requests that fit together from a start on.
+
+        The bound is infinity if the host gives no amounts itself.
+        """
+        if self._limits_of(root) is None:
+            return 0
+        self._budget.spend(len(self._needs))
+        window = TimeWindow(start, start + self._duration)
+        counts = [rooms[root].sum_during(window) // need.total for need, rooms in self._needs]
+        return min(counts, default=math.inf)
+
+    def next_end(self, root: int, time: float) -> float:
+        """Return the first end after ``time`` of an amount that can limit the request on a host."""
+        if self._limits_of(root) is None:
+            return math.inf
+        ends = [each.next_end(time) for _, rooms in self._needs for each in rooms[root].skylines]
+        return whole_milliseconds(min(ends, default=math.inf))
 
     def _limits_of(self, root: int) -> _HostLimits | None:
         if root not in self._limits:

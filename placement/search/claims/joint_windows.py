@@ -3,7 +3,7 @@
 A *joint window* has one choice for each claim; all choices are possible together from the start of the
 window. As for a single claim (:mod:`placement.search.claims.availability`), only the first allowed start and
 the end times of timed amounts can be earliest starts. The search tests these starts in the order of time. The
-search skips a start if the sums of amounts leave too few hosts for a claim. The search places
+search skips a start if the sums of amounts leave too little room for all equal claims. The search places
 all claims together in a snapshot of the remaining hosts, with the usage during the window.
 
 A worked example
@@ -126,7 +126,7 @@ class _EndsAhead:
 
 @dataclass(slots=True)
 class _ClaimHosts:
-    """The possible hosts of equal claims, which together need at least ``count`` hosts.
+    """The possible hosts of ``count`` equal claims, with at most one of them on each host if ``are_apart``.
 
     ``ready`` has the hosts that possibly have room now, each with a start before which it has no room.
     ``waiting`` has the other hosts, as pairs of such a start and the root.
@@ -136,6 +136,7 @@ class _ClaimHosts:
     count: int
     ready: dict[int, float]
     last: float
+    are_apart: bool
     waiting: list[tuple[float, int]] = field(default_factory=list)
 
     def possible_at(self, start: float) -> Iterator[int]:
@@ -158,16 +159,22 @@ class _ClaimHosts:
             yield root
 
     def first_start(self, start: float) -> float:
-        """Return the first start, at ``start`` or later, at which enough hosts are possible.
+        """Return the first start, at ``start`` or later, at which hosts possibly have room for all claims.
 
         The result is infinity if there is no such start.
 
         The result can be too early, but is never too late.
         """
-        found = sum(1 for _ in islice(self.possible_at(start), self.count))
-        if found == self.count:
-            return start
-        return self.waiting[0][0] if self.waiting else math.inf
+        found, roots = 0.0, list[int]()
+        for root in self.possible_at(start):
+            # a part of the claims may use the fallback
+            found += 1 if self.are_apart else sum(each.count_at(root, start) for each in self.times)
+            roots.append(root)
+            if found >= self.count:
+                return start
+        # either a further host has room, or a host with room gets more of it
+        ends = [] if self.are_apart else [each.next_end(root, start) for each in self.times for root in roots]
+        return min([*ends, *(each for each, _ in self.waiting[:1])], default=math.inf)
 
 
 class _JointHosts:
@@ -213,8 +220,8 @@ class _JointHosts:
             is_apart = each.group is not None and each.group.policy is GroupPolicy.ANTI_AFFINITY
             # a claim that takes all amounts from sharing providers counts only on the hosts of these
             # providers
-            count = counts[key] if is_apart and not has_pools else 1
-            by_claim.append(_ClaimHosts(times, count, dict.fromkeys(allowed, -math.inf), span.last))
+            count = 1 if has_pools else counts[key]
+            by_claim.append(_ClaimHosts(times, count, dict.fromkeys(allowed, -math.inf), span.last, is_apart))
         return cls(snapshot, skylines, wanted, by_claim, frozenset(roots))
 
     def first_start(self, start: float) -> float:

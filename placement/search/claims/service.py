@@ -449,6 +449,7 @@ class ClaimService:
                 budget,
                 self._context.rng,
                 times_by_way(snapshot, skylines, one, span.shortest_window.duration_seconds, budget),
+                view.clock,
             ),
         )
 

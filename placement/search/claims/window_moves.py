@@ -10,6 +10,9 @@ of each host alone, and all windows of a host together if they are few. So it ca
 move never changes the amounts or the time of a window, and the transaction of the booking checks all moves
 again.
 
+A maintenance takes the room of the windows on its host. So after its booking, movable windows that overlap it
+move to equivalent hosts with room (:func:`move_away`). The other windows stay, and are degraded.
+
 A worked example
     Hosts ``a`` and ``b`` are equivalent, with 8 VCPU each. Each host has a window of 4 VCPU from 9:00 to
     10:00. A booking of 8 VCPU from 9:00 to 10:00 has no place. Without its window, ``a`` has room, and ``b``
@@ -23,10 +26,12 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from time import thread_time
 from typing import Final
 
+from placement.exceptions import Conflict
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
@@ -46,7 +51,7 @@ from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_
 from placement.store.time_profile import TimedAmount, TimeWindow
 from placement.store.time_schedule import TimeSchedule, read_schedule
 from placement.store.time_skyline import make_skylines
-from placement.store.window_moves import WindowMove, movable_windows
+from placement.store.window_moves import WindowMove, movable_windows, write_move
 
 MAX_HOSTS: Final = 32
 """Maximum number of hosts of which a search reads the windows."""
@@ -116,6 +121,16 @@ class WindowMover:
                 if found is not None:
                     return found
         return None
+
+    def find_departures(self, tree: HostTree, window: TimeWindow) -> Iterator[WindowMove]:
+        """Yield moves of the windows of a host that overlap another window, the largest windows first."""
+        own = {each.uuid for each in tree.members}
+        here = [each for each in self._schedule.amounts if each.provider in own]
+        taken: Counter[tuple[int, str]] = Counter()
+        for consumer in reversed(_moving_consumers(here, self._movable, window)):
+            found = self._new_host(tree, [each for each in here if each.consumer == consumer], taken)
+            if found is not None:
+                yield found[1]
 
     def _place_without(
         self,
@@ -196,15 +211,60 @@ def _moving_sets(
     here: Sequence[TimedAmount], movable: Collection[str], window: TimeWindow
 ) -> Iterator[Sequence[str]]:
     """Yield sets of windows of a host to move: single windows by ascending amounts, then all together."""
-    totals: Counter[str] = Counter()
-    for each in here:
-        if not each.has_begun and each.consumer in movable and each.window.has_overlap(window):
-            totals[each.consumer] += each.used
-    small = sorted(totals, key=lambda consumer: (totals[consumer], consumer))
+    small = _moving_consumers(here, movable, window)
     for consumer in small[:_MAX_SINGLE]:
         yield [consumer]
     if 1 < len(small) <= _MAX_TOGETHER:
         yield small
+
+
+def _moving_consumers(
+    here: Sequence[TimedAmount], movable: Collection[str], window: TimeWindow
+) -> Sequence[str]:
+    """Return the movable windows of a host that overlap another window, by ascending amounts."""
+    totals: Counter[str] = Counter()
+    for each in here:
+        if not each.has_begun and each.consumer in movable and each.window.has_overlap(window):
+            totals[each.consumer] += each.used
+    return sorted(totals, key=lambda consumer: (totals[consumer], consumer))
+
+
+def move_away(context: ClaimContext, host: str, window: TimeWindow) -> list[str]:
+    """Move the movable windows that overlap a maintenance to equivalent hosts, each in a transaction.
+
+    A window without another place stays, and so does a window that changes meanwhile. If the worker stops,
+    the rest of the windows stay. The search has the limit of CPU time of all searches.
+
+    :param host: the uuid of the root of the host.
+    :returns: the uuids of the moved windows.
+    """
+    with context.timetable.fresh_view(None, context.check_awaited) as timed:
+        snapshot = timed.view.snapshot
+        root = snapshot.by_uuid.get(host)
+        roots = {} if root is None else {each.uuid: root for each in snapshot.whole_trees()[root].members}
+    with context.database.read() as conn:
+        schedule = read_schedule(conn, of_providers=roots)
+        movable = movable_windows(
+            conn, {each.consumer for each in schedule.amounts if not each.has_begun}, roots
+        )
+    moves = list[WindowMove]()
+    if movable:
+        with (
+            suppress(BudgetExhausted),
+            context.timetable.fresh_view(None, context.check_awaited) as timed,
+        ):
+            snapshot = timed.view.snapshot
+            budget = context.make_budget(timed.view, context.search_seconds)
+            search = WindowMover(snapshot, timed.skylines, schedule, movable, budget, context.rng)
+            if root is not None and root in snapshot.trees:
+                moves.extend(search.find_departures(snapshot.whole_trees()[root], window))
+    moved = []
+    for each in moves:
+        # another client may have taken the room; then the window stays, and is degraded
+        with suppress(Conflict):
+            if context.database.write(partial(write_move, move=each)):
+                moved.append(each.consumer)
+    return moved
 
 
 def place_by_moves(

@@ -230,7 +230,9 @@ class WindowSearch:
         is_alone = len(wanted) == 1
         if is_alone:
             # few hosts are read for a single claim
-            if place_in_window(snapshot, skylines, wanted[0], NEVER, budget, self._context.rng, ways):
+            if place_in_window(
+                snapshot, skylines, wanted[0], NEVER, budget, self._context.rng, ways, NEVER.starts_at
+            ):
                 return False
             # computing the usage of all hosts without timed amounts costs more than the search
             if not explain:

@@ -10,6 +10,7 @@ from tests.databases.balancer import Balancer, Health
 from tests.databases.galera import Galera, Node
 from tests.placement.failover.judge import FailoverLoad
 from tests.placement.failover.outcome import FailoverOutcome, Fault
+from tests.placement.failover.window_writer import make_writers
 from tests.placement.serving import service
 from tests.waits import wait_for
 
@@ -32,7 +33,7 @@ def run(folder: Path, faults: int, seed: int, *, workers: int = 2, options: str 
             own.mkdir()
             address = stack.enter_context(Balancer(url, health, number))
             services.append(stack.enter_context(service(address.url, own, workers, database_options=options)))
-        load = FailoverLoad(services, seed)
+        load = FailoverLoad(services, seed, make_bookers=make_writers(urls[0], seed))
         outcome.judge = load.judge
         with load:
             time.sleep(1)

@@ -223,36 +223,57 @@ class FailoverWatch(threading.Thread):
             self._judge.find("other", repr(error))
 
 
+class Booker(threading.Thread):
+    """A client that changes windows until it is stopped."""
+
+    def settle(self) -> None:
+        """Compare the final windows with the expected ones, and record differences."""
+        raise NotImplementedError
+
+
 class FailoverLoad:
     """A context in which the writers and the watch run."""
 
     def __init__(
-        self, services: Sequence[RunningService], seed: int, headers: Mapping[str, str] = HEADERS
+        self,
+        services: Sequence[RunningService],
+        seed: int,
+        headers: Mapping[str, str] = HEADERS,
+        make_bookers: Callable[[Judge, Sequence[str]], Sequence[Booker]] = lambda _judge, _hosts: (),
     ) -> None:
         """Make the providers.
 
         :param headers: the headers of all requests.
+        :param make_bookers: a function that returns further clients, which book windows of hosts.
         """
         self.judge = Judge(services, headers)
         setup = JudgedClient(self.judge, random.Random(seed))
         self.shared = [_make_provider(setup, f"host-{number}", CLASSES) for number in range(4)]
         self._writers = [Writer(self.judge, number, self.shared, seed) for number in range(WRITERS)]
-        self._watch = FailoverWatch(self.judge, self.shared, seed)
+        booked = [_make_provider(setup, f"booked-host-{number}", CLASSES) for number in range(2)]
+        self._bookers = make_bookers(self.judge, booked)
+        self._watch = FailoverWatch(self.judge, [*self.shared, *booked], seed)
 
     def __enter__(self) -> Judge:
-        for thread in (*self._writers, self._watch):
+        for thread in self._threads:
             thread.start()
         return self.judge
 
     def __exit__(self, *exception: object) -> None:
         self.judge.stopped.set()
-        for thread in (*self._writers, self._watch):
+        for thread in self._threads:
             thread.join(timeout=200)
             if thread.is_alive():
                 self.judge.find("other", f"{thread.name} hangs")
 
+    @property
+    def _threads(self) -> Sequence[threading.Thread]:
+        return [*self._writers, *self._bookers, self._watch]
+
     def check_books(self) -> None:
-        """Compare allocations, usages and expected totals at the end, and record differences."""
+        """Compare allocations, usages, windows and expected totals at the end, and record differences."""
+        for booker in self._bookers:
+            booker.settle()
         totals = sum((writer.settled() for writer in self._writers), Counter())
         client = self._writers[0].client
         for uuid in (*self.shared, *(writer.host for writer in self._writers)):

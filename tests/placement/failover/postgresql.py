@@ -15,6 +15,7 @@ from placement.db import migration
 from tests.databases.standby import StandbyPair
 from tests.placement.failover.judge import FailoverLoad
 from tests.placement.failover.outcome import FailoverOutcome, Fault
+from tests.placement.failover.window_writer import make_writers
 from tests.placement.serving import service
 
 _OLDEST: Final = """
@@ -37,7 +38,7 @@ def run(folder: Path, faults: int, seed: int, *, workers: int = 2) -> FailoverOu
             own = folder / f"service-{number}"
             own.mkdir()
             services.append(stack.enter_context(service(url, own, workers)))
-        load = FailoverLoad(services, seed)
+        load = FailoverLoad(services, seed, make_bookers=make_writers(url, seed))
         outcome.judge = load.judge
         looking = threading.Thread(target=_look, args=(pair, outcome), daemon=True)
         with load:

@@ -19,7 +19,7 @@ from tests.placement.builders import (
 from tests.placement.moving_clock import iso
 from tests.placement.running import Admin, application
 from tests.placement.sql import execute_sql
-from tests.placement.workers.window_tables import find_broken_promises
+from tests.placement.workers.window_tables import find_broken_promises, read_books
 
 PATH = "/ext/v1/reservations"
 CAPACITY = 6
@@ -159,3 +159,23 @@ def test_the_check_finds_a_full_instant_and_a_wrong_hold(url: str, workers: list
         f"{CAPACITY + 1} of {CAPACITY}.0 VCPU at an instant of {host}",
         f"hold of VCPU of {host}: {CAPACITY}, not {CAPACITY + 1} to {CAPACITY + 1}",
     ]
+
+
+def test_the_check_finds_room_of_a_maintenance_that_was_given_away(url: str, workers: list[Admin]) -> None:
+    admin = workers[0]
+    host, begin, guest = make_provider(admin, "cn", VCPU=CAPACITY), datetime.now().timestamp(), new_claim()
+    assert post_claims(admin, guest).status_code == 201
+    times = {"starts_at": iso(begin + HOUR), "expires_at": iso(begin + 2 * HOUR)}
+    body = {"maintenance_of": host, "project_id": "p", "user_id": "u"}
+    maintenance = admin("POST", PATH, json=body | times).json["reservation"]
+    before = read_books(url)
+    assert before.wrong == before.find_excess() == before.find_growth(before, CAPACITY) == []
+    assert before.degraded_reservations() == {maintenance["uuid"]}
+    assert [each["missing"] for each in maintenance["degraded"]] == [4]
+    execute_sql(url, "UPDATE allocations SET used = used + 1 WHERE used = 4")
+    growth = f"5 VCPU of {host} in a maintenance of {CAPACITY}, before 4"
+    assert read_books(url).find_growth(before, CAPACITY) == [growth]
+    assert admin("DELETE", f"/allocations/{guest['consumer_uuid']}").status_code == 204
+    books = read_books(url)
+    assert books.find_growth(before, CAPACITY) == []
+    assert books.degraded_reservations() == set()

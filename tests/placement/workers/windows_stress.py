@@ -1,5 +1,6 @@
-"""Books, claims, moves, deletes and changes inventories from several clients, and kills worker processes.
+"""Sends all requests that change windows from several clients, and kills worker processes.
 
+Clients book, claim, extend, shrink, return early, reshape, and book maintenances, while inventories change.
 After each kill and at the end, :mod:`tests.placement.workers.window_tables` looks at each instant ahead.
 """
 
@@ -11,26 +12,35 @@ import time
 import uuid
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import requests
 
 from tests.placement.builders import OWNER, claim_body, inventories_body
-from tests.placement.moving_clock import after
+from tests.placement.moving_clock import after, iso
 from tests.placement.serving import HEADERS, RunningService, service
-from tests.placement.workers.window_tables import find_broken_promises
+from tests.placement.workers.window_tables import WindowBooks, read_books
 
 CAPACITY: Final = 8
+_PATH: Final = "/ext/v1/reservations"
 _FIXED_HOSTS: Final = 3
 _MIN_ACCEPTED: Final = 60
 """Minimum number of accepted requests of a run, however slow the machine is."""
-NEEDED: Final = ("book: 201", "claim: 201", "lend: 201", "draw: 201", "leave: 204", "release: 204")
+NEEDED: Final = (
+    *("book: 201", "claim: 201", "lend: 201", "draw: 201", "leave: 204", "release: 204"),
+    *("lengthen: 200", "shorten: 200", "shrink: 200", "prolong: 200", "finish: 204"),
+    *("reshape: 204", "maintain: 201"),
+)
 """Answers that each run contains at least once."""
 _MAX_SECONDS: Final = 240
 """Maximum duration of a run that still waits for one of ``NEEDED``."""
 _OUTCOMES: Final = {200, 201, 204, 404, 409, 503}
 """Statuses of the answers: 404 if the consumer has ended meanwhile, 503 if other clients were faster."""
+
+_LATE: Final = ("has to end", "so it cannot keep")
+"""Parts of the messages of refusals of changes that come too late."""
 
 
 @dataclass
@@ -50,6 +60,7 @@ class WindowClient(threading.Thread):
     begun: list[str] = field(default_factory=list)
     # claims from windows, with their windows
     drawn: list[tuple[str, str]] = field(default_factory=list)
+    maintenances: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__(daemon=True)
@@ -61,8 +72,9 @@ class WindowClient(threading.Thread):
         return id(self)
 
     def run(self) -> None:
-        steps = [self.book] * 5 + [self.claim] * 3 + [self.lend, self.hold, self.draw, self.move, self.resize]
+        steps = [self.book] * 5 + [self.claim] * 3 + [self.lend, self.hold, self.draw, self.resize]
         steps += [self.release] * 3 + [self.draw, self.leave] * 3 + [self.redraw]
+        steps += [self.shrink, self.prolong, self.finish] + [self.move, self.reshape, self.maintain] * 2
         try:
             while not self.stopped.is_set():
                 self.rng.choice(steps)()
@@ -79,7 +91,7 @@ class WindowClient(threading.Thread):
             return True
         self.answers[f"{said}: {answer.status_code}"] += 1
         # a short window may be over before the request is handled
-        is_late = answer.status_code == 400 and "has to end" in answer.text
+        is_late = answer.status_code == 400 and any(each in answer.text for each in _LATE)
         if answer.status_code not in _OUTCOMES and not is_late:
             self.failures.append(f"{said}: {answer.status_code} {answer.text}")
         self.accepted += answer.ok
@@ -97,7 +109,7 @@ class WindowClient(threading.Thread):
         body = {"query": f"resources=VCPU:{self.rng.randint(1, 5)}", "uuid": key}
         body |= {"project_id": "project", "user_id": "user"}
         body |= {"starts_at": after(start), "expires_at": after(start + self.any_length())}
-        if self.send("book", "POST", "/ext/v1/reservations", body):
+        if self.send("book", "POST", _PATH, body):
             self.windows.append(key)
             if not start:
                 self.begun.append(key)
@@ -144,21 +156,82 @@ class WindowClient(threading.Thread):
         if self.send("hold", "PUT", f"/allocations/{key}", claim_body({host: {"VCPU": 1}})):
             self.guests.append(key)
 
+    def read(self, path: str) -> dict[str, Any]:
+        """Return an answer; an empty document if there is none."""
+        try:
+            found = self.session.get(self.service.base + path, timeout=60)
+        except requests.RequestException:
+            return {}
+        return dict(found.json()) if found.ok else {}
+
+    def read_any(self, keys: list[str]) -> dict[str, Any]:
+        """Return the document of one of the last of these reservations; an empty one if it has ended."""
+        return self.read(f"{_PATH}/{self.rng.choice(keys[-8:])}").get("reservation", {}) if keys else {}
+
+    def change(self, said: str, window: dict[str, Any], **fields: Any) -> None:
+        body = {"generation": window["generation"], **fields}
+        self.send(said, "PUT", f"{_PATH}/{window['uuid']}", body)
+
     def move(self) -> None:
-        if self.windows:
-            path = f"/ext/v1/reservations/{self.rng.choice(self.windows)}"
-            body = {"generation": self.rng.randint(1, 2), "expires_at": after(self.rng.choice([2.0, 9000.0]))}
-            self.send("move", "PUT", path, body)
+        """Move the end of a window or of a maintenance."""
+        if window := self.read_any(self.rng.choice([self.windows, self.windows, self.maintenances])):
+            end = datetime.fromisoformat(window["expires_at"]).timestamp()
+            later = self.rng.random() < 0.5
+            # the window may begin at any time after the present
+            end += self.rng.choice([0.5, 1800.0]) if later else -self.rng.choice([0.1, 0.5, 1800.0])
+            self.change("lengthen" if later else "shorten", window, expires_at=iso(end))
+
+    def shrink(self) -> None:
+        """Give a part of the amounts of a window back."""
+        if (window := self.read_any(self.windows)) and window["allocations"]:
+            ((provider, held),) = window["allocations"].items()
+            kept = {provider: {"resources": {"VCPU": self.rng.randint(1, held["resources"]["VCPU"])}}}
+            self.change("shrink", window, allocations=kept)
+
+    def prolong(self) -> None:
+        """Move the end of a claim."""
+        key, _ = self.rng.choice(self.drawn) if self.drawn and self.rng.random() < 0.5 else ("", "")
+        if key or self.guests:
+            path = f"/ext/v1/claims/{key or self.rng.choice(self.guests[-8:])}"
+            if claim := self.read(path).get("claim"):
+                body = {"consumer_generation": claim["consumer_generation"]}
+                self.send("prolong", "PUT", path, {**body, "ends_at": after(self.any_length())})
+
+    def finish(self) -> None:
+        """End a window early, or cancel it."""
+        if chosen := self.rng.choice([self.begun, self.windows]):
+            self.send("finish", "DELETE", f"{_PATH}/{chosen.pop()}")
+
+    def reshape(self) -> None:
+        """Move the allocations of a consumer, with the inventories of its new host, to this host."""
+        keys = [*self.guests[-4:], *self.begun[-4:], *(key for key, _ in self.drawn[-8:])]
+        if not keys:
+            return
+        key, host = self.rng.choice(keys), self.rng.choice(self.hosts)
+        held = self.read(f"/allocations/{key}")
+        if held.get("allocations") and (shape := self.read(f"/resource_providers/{host}/inventories")):
+            amount = sum(each["resources"]["VCPU"] for each in held["allocations"].values())
+            moved = {**held, "allocations": {host: {"resources": {"VCPU": amount}}}}
+            body = {"inventories": {host: shape}, "allocations": {key: moved}}
+            self.send("reshape", "POST", "/reshaper", body)
+
+    def maintain(self) -> None:
+        """Book a maintenance of a host, or delete the last one."""
+        if self.maintenances:
+            self.send("end maintenance", "DELETE", f"{_PATH}/{self.maintenances.pop()}")
+            return
+        start, key = self.any_start(), str(uuid.uuid4())
+        body = {"maintenance_of": self.rng.choice([self.hosts[0], self.hosts[-1]]), "uuid": key}
+        body |= {"project_id": "project", "user_id": "user"}
+        body |= {"starts_at": after(start), "expires_at": after(start + self.any_length())}
+        if self.send("maintain", "POST", _PATH, body):
+            self.maintenances.append(key)
 
     def resize(self) -> None:
         """Lower or raise the inventory of the last host."""
         path = f"/resource_providers/{self.hosts[-1]}"
-        try:
-            found = self.session.get(self.service.base + path, timeout=60)
-        except requests.RequestException:
-            return
-        if found.ok:
-            body = inventories_body(found.json()["generation"], VCPU=self.rng.randint(2, CAPACITY))
+        if found := self.read(path):
+            body = inventories_body(found["generation"], VCPU=self.rng.randint(2, CAPACITY))
             self.send("resize", "PUT", f"{path}/inventories", body)
 
     def release(self) -> None:
@@ -172,6 +245,7 @@ class WindowClient(threading.Thread):
 class WindowsOutcome:
     """The counts and the errors of a run, and the number of looks at all instants."""
 
+    seed: int
     answers: Counter[str]
     kills: int
     looks: int
@@ -185,11 +259,12 @@ def run(url: str, folder: Path, *, seconds: float, kills: int, workers: int = 3)
         # the last host has had the largest capacity before its inventory is lowered
         most = {hosts[-1]: CAPACITY}
         stopped = threading.Event()
-        load = [WindowClient(running, hosts, seed, stopped) for seed in range(4)]
+        seed = random.randrange(1 << 32)
+        load = [WindowClient(running, hosts, seed + number, stopped) for number in range(4)]
         for thread in load:
             thread.start()
         failures: list[str] = []
-        missing = True
+        missing, books = True, read_books(url)
         began, killed, looks, seen, all_accepted = time.monotonic(), 0, 0, 0, 0
         while killed < kills or time.monotonic() - began < seconds or all_accepted < _MIN_ACCEPTED or missing:
             time.sleep(random.uniform(0.05, 0.4))
@@ -201,7 +276,8 @@ def run(url: str, folder: Path, *, seconds: float, kills: int, workers: int = 3)
             if killed < kills and ready:
                 os.kill(random.choice(candidates), signal.SIGKILL)
                 killed, seen = killed + 1, all_accepted
-            failures += find_broken_promises(url, most)
+            books, earlier = read_books(url), books
+            failures += _find_faults(books, earlier, most)
             looks += 1
         stopped.set()
         for thread in load:
@@ -209,9 +285,17 @@ def run(url: str, folder: Path, *, seconds: float, kills: int, workers: int = 3)
         failures += [each for client in load for each in client.failures]
         # the last windows of the run end, and requests release them
         time.sleep(3)
-        running.get("/ext/v1/reservations")
-        failures += find_broken_promises(url, most)
-        return WindowsOutcome(_count_answers(load), killed, looks, failures)
+        shown = running.get(_PATH)["reservations"]
+        books, earlier = read_books(url), books
+        failures += _find_faults(books, earlier, most)
+        degraded = {each["uuid"] for each in shown if each["degraded"]}
+        if degraded != books.degraded_reservations():
+            failures.append(f"degraded: {degraded}, not {books.degraded_reservations()}")
+        return WindowsOutcome(seed, _count_answers(load), killed, looks, failures)
+
+
+def _find_faults(books: WindowBooks, earlier: WindowBooks, most: dict[str, int]) -> list[str]:
+    return [*books.find_excess(most), *books.find_growth(earlier, CAPACITY), *books.wrong]
 
 
 def _count_answers(load: list[WindowClient]) -> Counter[str]:

@@ -341,6 +341,19 @@ def test_a_drain_counts_in_the_singular_and_the_plural(number: int, told: tuple[
     assert all(each in said for each in told)
 
 
+def test_the_moves_of_a_drain_name_the_new_hosts() -> None:
+    ending = "00000009-0000-4000-8000-000000000000"
+    step = {"consumer_uuid": GUEST, "consumer_type": "INSTANCE", "allocations": {}}
+    step |= {"source": {"host": "cn1"}, "destination": {"host": "cn2"}}
+    drain = {"consumers": 1, "ending_before": 1, "ending": [ending], "steps": [step], "pending": 0}
+    drain |= {"unplaced": [], "lower_bound": 1, "upper_bound": 1}
+    client = CommandClient(json.dumps({"flavors": [], "combined": None, "drain": drain}))
+    (_, rows), _ = run(
+        ShowCapacity, client, "resources=VCPU:2", "--maintenance", "u", "--part", "drain-moves"
+    )
+    assert rows == [(GUEST, "INSTANCE", "cn1", "cn2"), (ending, "", "", "none: it ends before")]
+
+
 def test_a_drain_without_a_flavor_says_that_it_needs_one() -> None:
     for options, told in (
         (("--maintenance", GUEST), "--maintenance and --drain need a flavor, too. Give a query"),

@@ -238,6 +238,12 @@ def test_the_largest_number_of_displaced_guests_has_a_place_elsewhere(cloud: Ran
         assert len(found.unplaced) == len(guests) - expected
         for each in found.unplaced:
             assert each.alone == has_place(cloud, guests, root.id, each.guest)
+        moved = {each.guest for each in found.steps}
+        assert moved == {*guests} - {each.guest for each in found.unplaced}
+        # the guests without a place stay
+        left = using(cloud.snapshot, [amounts_of(each.held) for each in moved], -1)
+        assert fits(left, [amounts_of(dict(each.way)) for each in found.steps])
+        assert all(each.source.id == root.id != each.target.id for each in found.steps)
         with patch.object(drain_plan, "_MAX_TRIES", 0):  # it is given up at once
             found = displace_guests(ClusterSimulation(cloud.snapshot, SearchBudget(), {root.id}), guests)
             assert found.fit.lower_bound <= expected <= found.fit.upper_bound

@@ -1,5 +1,7 @@
 """Tests of ``POST /ext/v1/capacity``."""
 
+from typing import Any
+
 import pytest
 
 from placement.db import migration
@@ -234,10 +236,12 @@ def test_guests_of_drained_hosts_without_a_place_are_named(crowded):
     assert answer == {
         "consumers": 2,
         "ending_before": 0,
+        "ending": [],
         "pending": 0,
         "lower_bound": 2,
         "upper_bound": 2,
         "unplaced": [],
+        "steps": [move_of(MIDDLE, "cn3", THIRD, 2), move_of(LITTLE, "cn1", FIRST, 1)],
     }
     answer = crowded("POST", PATH, json={**asked, "excluded_hosts": [FIRST, SECOND]}).json["drain"]
     assert (answer["consumers"], answer["lower_bound"], answer["upper_bound"]) == (3, 1, 1)
@@ -253,6 +257,16 @@ def test_guests_of_drained_hosts_without_a_place_are_named(crowded):
     assert middle["placeable_alone"]
 
 
+def move_of(consumer: str, host: str, uuid: str, cpus: int) -> dict[str, Any]:
+    return {
+        "consumer_uuid": consumer,
+        "consumer_type": "INSTANCE",
+        "source": {"host": "cn2", "host_uuid": SECOND},
+        "destination": {"host": host, "host_uuid": uuid},
+        "allocations": {uuid: {"resources": {"VCPU": cpus}}},
+    }
+
+
 def test_only_guests_that_last_into_a_maintenance_have_to_move(crowded):
     short = new_claim("resources=VCPU:1", allowed_hosts=[SECOND])
     assert post_claims(crowded, short, ends_at=after(1800)).status_code == 201
@@ -261,6 +275,7 @@ def test_only_guests_that_last_into_a_maintenance_have_to_move(crowded):
     planned = {"query": "resources=VCPU:1", "starts_at": after(3000), "expires_at": after(5000), **owner}
     answer = crowded("POST", "/ext/v1/reservations", json={**planned, "allowed_hosts": [SECOND]})
     assert answer.status_code == 201
+    window = answer.json["reservation"]
     times = {"starts_at": after(3600), "expires_at": after(7200)}
     body = {"maintenance_of": SECOND, **owner, **times}
     maintenance = crowded("POST", "/ext/v1/reservations", json=body).json["reservation"]["uuid"]
@@ -272,6 +287,15 @@ def test_only_guests_that_last_into_a_maintenance_have_to_move(crowded):
     assert (answer["hosts"], answer["drain"]["consumers"], answer["drain"]["ending_before"]) == (2, 2, 1)
     assert (answer["drain"]["lower_bound"], answer["drain"]["unplaced"]) == (2, [])
     assert answer["drain"]["pending"] == 1
+    assert answer["drain"]["ending"] == [short["consumer_uuid"]]
+    # the moves can be made: afterwards no guest has to move
+    for step in answer["drain"]["steps"]:
+        held = crowded("GET", f"/allocations/{step['consumer_uuid']}").json
+        moved = {**held, "allocations": step["allocations"]}
+        assert crowded("PUT", f"/allocations/{step['consumer_uuid']}", json=moved).status_code == 204
+    shown = crowded("GET", f"/ext/v1/reservations/{maintenance}").json["reservation"]
+    left = [each["consumer_uuid"] for each in shown["guests"] if each["has_to_move"]]
+    assert left == [window["uuid"]]
     body["maintenance"] = LARGE
     assert crowded("POST", PATH, json=body).status_code == 404
 

@@ -17,6 +17,7 @@ from tests.placement.api.ext.windows import HOUR, PATH, book, booked, show
 from tests.placement.builders import make_provider, provider_path
 from tests.placement.moving_clock import advance_clock, iso
 from tests.placement.running import Admin, application
+from tests.placement.workers.window_tables import read_books
 
 
 def host_of(admin: Admin, reservation: str) -> str:
@@ -172,6 +173,56 @@ def test_several_windows_of_a_host_move_together(admin: Admin, base: float) -> N
         booked(admin, 6, 0, 0, **hours(base, 1, 2), allowed_hosts=[other])
     assert host_of(admin, booked(admin, 8, 0, 0, **hours(base, 1, 2))) == host
     assert {host_of(admin, each) for each in small} == set(others)
+
+
+def maintain(admin: Admin, host: str, base: float, begin: float, end: float) -> dict[str, Any]:
+    body = {"maintenance_of": host, "project_id": "ops", "user_id": "eve", **hours(base, begin, end)}
+    answer = admin("POST", PATH, json=body)
+    assert answer.status_code == 201, answer.text
+    made: dict[str, Any] = answer.json["reservation"]
+    return made
+
+
+def test_a_maintenance_moves_the_windows_that_may_move(admin: Admin, base: float, url: str) -> None:
+    first, second = (make_provider(admin, name, VCPU=8) for name in "ab")
+    full = booked(admin, 8, 0, 0, **hours(base, 1, 4), allowed_hosts=[second])
+    movable = [booked(admin, 2, 0, 0, **hours(base, 1 + number, 2 + number)) for number in range(2)]
+    large, later = booked(admin, 4, 0, 0, **hours(base, 1, 2)), booked(admin, 8, 0, 0, **hours(base, 3, 4))
+    fixed = booked(admin, 2, 0, 0, **hours(base, 1, 2), movable=False)
+    windows = [*movable, large, later, fixed]
+    assert {host_of(admin, each) for each in windows} == {first}
+    assert admin("DELETE", f"{PATH}/{full}").status_code == 204
+    # the other host has room for one of the two windows that begin at once, and the larger one gets it
+    booked(admin, 4, 0, 0, **hours(base, 0, 2), allowed_hosts=[second])
+    before = {each: show(admin, each) for each in windows}
+    maintenance = maintain(admin, first, base, 1.5, 3)
+    found = {each: show(admin, each) for each in windows}
+    assert [each for each in windows if host_of(admin, each) == second] == [movable[1], large]
+    for each in windows:
+        has_moved = each in (movable[1], large)
+        assert found[each]["generation"] == before[each]["generation"] + has_moved
+        assert bool(found[each]["degraded"]) == (each in (movable[0], fixed))
+        assert found[each]["starts_at"] == before[each]["starts_at"]
+    assert {each["reason"] for each in found[fixed]["degraded"]} == {"capacity_exceeded"}
+    assert [each["missing"] for each in maintenance["degraded"]] == [4]
+    assert read_books(url).wrong == []
+
+
+def test_a_maintenance_is_booked_even_if_no_window_can_move(
+    admin: Admin, base: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        make_provider(admin, name, VCPU=8)
+    window = booked(admin, 2, 0, 0, **hours(base, 1, 2))
+    host = host_of(admin, window)
+
+    def changed_meanwhile(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr("placement.store.window_moves.moved_claims", changed_meanwhile)
+    maintenance = maintain(admin, host, base, 1, 2)
+    assert maintenance["degraded"]
+    assert (host_of(admin, window), bool(show(admin, window)["degraded"])) == (host, True)
 
 
 TIMES = [(begin, end) for begin, end in combinations(range(4), 2)]

@@ -1,7 +1,9 @@
 """The earliest free windows, compared with each start that whole seconds allow."""
 
 import math
+import random
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -14,6 +16,7 @@ from placement.search.claims.availability import (
     FreeWindow,
     StartSpan,
     find_free,
+    place_in_window,
     times_by_way,
 )
 from placement.search.claims.claim import WantedClaim
@@ -142,6 +145,31 @@ def test_among_equal_starts_the_tightest_gap_comes_first() -> None:
     assert [each.choice.root.name for each in answers] == ["b", "a", "c"]
 
 
+def test_a_window_is_booked_where_the_free_time_around_it_is_shortest() -> None:
+    # the same gap follows on a and b; on c the room has never an end, and on d it has neither
+    times = {"a": [(1, 3), (20, 30)], "b": [(1, 8), (20, 30)], "c": [(1, 9)], "d": []}
+    amounts = [
+        TimedAmount(f"{host}{begin}", name_to_uuid(host), "VCPU", 4, TimeWindow(begin, end), has_begun=False)
+        for host, windows in times.items()
+        for begin, end in windows
+    ]
+    used = {host: 4 if some else 0 for host, some in times.items()}
+    snapshot = build(*(Spec(each, inventories={"VCPU": 4}, used={"VCPU": used[each]}) for each in times))
+    wanted, window, skylines = (
+        make_wanted("resources=VCPU:4"),
+        TimeWindow(10, 14),
+        skylines_of(snapshot, amounts),
+    )
+    chosen = []
+    for _ in times:
+        avoiding = replace(wanted, avoid=frozenset(name_to_uuid(each) for each in chosen))
+        ways = times_by_way(snapshot, skylines, avoiding, window.duration_seconds, SearchBudget())
+        rng = random.Random(0)
+        (found,) = place_in_window(snapshot, skylines, avoiding, window, SearchBudget(), rng, ways, 0)
+        chosen.append(found.choice.root.name)
+    assert chosen[:3] == ["b", "a", "c"]
+
+
 def test_a_start_is_never_before_the_end_that_makes_room() -> None:
     end = 10.0004
     amounts = [TimedAmount("w", name_to_uuid("a"), "VCPU", 4, TimeWindow(1, end), has_begun=False)]
@@ -205,6 +233,11 @@ def test_a_skyline_answers_like_the_amounts(
         if largest_sum(amounts, TimeWindow(t, t + length)) <= most
     )
     assert skyline.first_fit(most, window.starts_at, length) == first
+    since = skyline.fits_since(most, first)
+    # no amount begins before 0
+    free = range(int(since) if since > -math.inf else -1, first + 1)
+    assert all(largest_sum(amounts, TimeWindow(t, t + 1)) <= most for t in free)
+    assert since == -math.inf or largest_sum(amounts, TimeWindow(since - 1, since)) > most
     until = skyline.fits_until(most, first)
     assert until == next(
         (t for t in range(first, 4 * LAST) if largest_sum(amounts, TimeWindow(t, t + 1)) > most), math.inf
