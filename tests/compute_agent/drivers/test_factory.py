@@ -197,4 +197,6 @@ def test_containers_of_two_engines_and_services_are_opened_together(load, tmp_pa
     )
     assert driver.awaited_drivers == set(names)
     assert "Docker at" in driver.outage_reasons()["docker"]
+    services, *engines = driver.drivers
+    assert [engine.announce_start for engine in engines] == [services.leave_service] * 2
     driver.close()
