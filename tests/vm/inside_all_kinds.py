@@ -518,10 +518,10 @@ def test_evicted_guests_leave_nothing_behind(guests, agent, before):
     wait_for(lambda: call_agent(SOCKET, "guest.list") == [], evidence=agent.log)
     usages = rest.send("GET", f"/resource_providers/{rest.provider('machine')}/usages")["usages"]
     assert set(usages.values()) == {0}
-    say(str(sorted((FOLDER / "state").rglob("*"))))
     wait_for(lambda: not records("guests"), evidence=lambda: records("guests"))
     agent.kill()
-    for guest in guests[:-1]:
+    # The definition of a domain has the values of the agent for the next start of the domain.
+    for guest in guests[1:-1]:
         guest.start()
         assert guest.kernel_values() == before[guest.name], guest.name
         guest.stop()
