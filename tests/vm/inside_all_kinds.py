@@ -436,10 +436,10 @@ def assert_enforced(guests, agent):
 
 
 def test_memory_weights_and_block_io_of_guests_are_enforced(guests, agent):
-    assert len({node_of(guest.cpus()) for guest in guests}) == 3
     hold(guests, PCPU=1, MEMORY_MB=MEMORY_MB)
     configure(agent, INI + AMOUNTS)
     assert_enforced(guests, agent)
+    assert len({node_of(guest.cpus()) for guest in guests}) == 3
     for guest in guests:
         say(f"{guest.name}: {guest.kernel_values()}")
         refused = call_agent(SOCKET, "guest.show", {"guest": guest.uuid})["refused"]
