@@ -167,7 +167,8 @@ class ForkedAgent(MachineAgent):
         say("the agent answers")
 
     def close(self):
-        self.kill()
+        if self.process.poll() is None:
+            self.kill()
         self._source.stdin.close()
         self._source.wait()
 
