@@ -389,6 +389,8 @@ def _assign_groups(opened: Iterable[GuestDriver]) -> None:
             driver.leave_groups(
                 lambda folder: next(filter(None, (one.guest_below(folder) for one in engines)), "")
             )
+            for engine in engines:
+                engine.announce_start = driver.leave_service
 
 
 def foreign_drivers(driver: GuestDriver) -> Mapping[str, ForeignDriver]:

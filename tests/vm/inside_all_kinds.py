@@ -7,8 +7,6 @@ The tests build on each other: the guests live through all of them. Values are r
 import contextlib
 import json
 import os
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -16,34 +14,39 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.agent.protocol import RequestError, call_agent
-from compute_agent.drivers import procfs
+from compute_agent.agent.protocol import call_agent
 from compute_agent.events.store import FILE, read_events
 from compute_agent.model import cpuset
 from compute_agent.throttling import state_file
 from compute_agent.throttling.interference.state import SignalKey
-from tests.compute_agent.drivers.containers.real_podman import pack_sleep
-from tests.vm.inside_hostdevs import connection  # noqa: F401 - a fixture
-from tests.vm.inside_machine import (
-    BASE_INI,
-    FOLDER,
-    SOCKET,
-    SPIN,
-    MachineAgent,
-    PlacementRest,
-    make_agent,
-    uid,
+from tests.vm.guest_kinds import (
+    ALL_NODES,
+    DEDICATED,
+    DISK,
+    DOCKER_FOLDER,
+    PODMAN_FOLDER,
+    ROUNDS,
+    ContainerKind,
+    DomainKind,
+    ForkedAgent,
+    ProcessKind,
+    UnitKind,
+    configure,
+    engines,  # noqa: F401 - a fixture
+    hold,
+    order,
+    read,
+    restart,
+    run,
+    say,
 )
+from tests.vm.inside_hostdevs import connection  # noqa: F401 - a fixture
+from tests.vm.inside_machine import BASE_INI, FOLDER, SOCKET, SPIN, PlacementRest, make_agent, uid
 from tests.waits import wait_for
 
-GROUPS = Path("/sys/fs/cgroup")
-ROUNDS = FOLDER / "rounds"
-"""The number of rounds of the interference loop since the start of the agent."""
 CALM_ROUNDS = 30
 """Rounds without a disturbance, after which the correlation with a disturbing guest is certain enough."""
-DB, WEB = "db.service", "web.service"
-ALL = frozenset(os.sched_getaffinity(0))
-DEDICATED = ALL - {0}
+WEB = "web.service"
 INI = (
     BASE_INI.replace("drivers = process", "drivers = libvirt, systemd, podman, docker, process")
     + f"""
@@ -97,6 +100,26 @@ match_driver = *
 qos_class = BE
 """
 """With its usual weight, a guest of class BE would get hardly any time of a CPU that another guest needs."""
+MEMORY_MB = 256
+AMOUNTS = """
+[compute]
+memory_overhead = 0
+[qos_class:gold]
+rank = 30
+cpu_weight = 300
+memory_high = 75
+memory_low = 50
+oom_score_adj = 42
+[blockio_class:bulk]
+weight = 300
+write_bytes = 2M
+devices = vda
+[guest_rule:all]
+order = 20
+match_driver = *
+qos_class = gold
+blockio_class = bulk
+"""
 STEADY = """
 import time
 while True:
@@ -105,369 +128,14 @@ while True:
         pass
 """
 """The work of a guest that disturbs no other guest."""
-UNIT = """
-[Service]
-ExecStart=/bin/sh -c '{script}'
-Restart=on-failure
-[X-ComputeAgent]
-Uuid={uuid}
-"""
-SPIN_ROM = Path("/usr/share/spin.rom")
-"""A firmware with a single instruction, which jumps to itself, so that the processor never rests."""
-DOMAIN = f"""
-<domain type='qemu'>
-  <name>vm</name>
-  <uuid>{uid(1)}</uuid>
-  <memory unit='MiB'>32</memory>
-  <vcpu>1</vcpu>
-  <os><type arch='x86_64'>hvm</type><loader type='rom'>{SPIN_ROM}</loader></os>
-  <devices>
-    <emulator>/usr/bin/qemu-system-x86_64</emulator>
-    <controller type='usb' model='none'/>
-    <memballoon model='none'/>
-  </devices>
-</domain>
-"""
-PODMAN_CONF = """
-[engine]
-no_pivot_root = true
-events_logger = "file"
-runtime = "crun"
-cgroup_manager = "systemd"
-[containers]
-log_driver = "k8s-file"
-netns = "none"
-"""
-STORAGE_CONF = """
-[storage]
-driver = "vfs"
-runroot = "/run/containers/storage"
-graphroot = "/var/lib/containers/storage"
-"""
-CONTAINERD_CONF = 'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n'
-DOCKERD = ("dockerd", "--containerd=/run/containerd/containerd.sock", "--storage-driver=vfs")
-DOCKERD += ("--bridge=none", "--iptables=false", "--ip-masq=false")
-PAUSED = 3
-"""``VIR_DOMAIN_PAUSED`` of libvirt."""
-KERNEL_FILES = ("cpuset.cpus.effective", "cpuset.mems.effective", "cpu.weight", "cpu.idle", "cpu.max")
-KERNEL_FILES += ("memory.max", "memory.high", "memory.low", "memory.min")
-
-
-# The modules of the agent take a minute to import here, and the time limits of questions to daemons are for
-# processors that are not emulated. The clock for decisions about interference advances by ten seconds in each
-# round, and limits are held for one minute instead of five.
-FORKING = """
-import dataclasses, json, os, sys, time
-from compute_agent.loops import triggers
-from compute_agent.throttling import samplers, state_file
-from compute_agent.throttling.interference import cases
-cases.HOLD_SECONDS = 60.0
-rounds, seconds = 0, triggers.INTERVAL
-triggers.INTERVAL = 1.25
-def decision_clock():
-    return rounds * seconds
-for clocked in (triggers.InterferenceLoop, state_file.ThrottlingFile):
-    clocked.__init__.__defaults__ = (decision_clock,)
-read_guests = samplers.GuestReader.read_guests
-def read_round(self, views, online, signals, now, caches):
-    global rounds
-    sample = read_guests(self, views, online, signals, time.monotonic(), caches)
-    rounds += 1
-    with open(os.environ["AGENT_ROUNDS"], "w") as file:
-        file.write(str(rounds))
-    return sample and dataclasses.replace(sample, time=now)
-samplers.GuestReader.read_guests = read_round
-from compute_agent.drivers.containers import engine
-engine.CALL_SECONDS = 60.0
-from compute_agent.drivers.systemd import bus
-bus.bus_opener.__defaults__ = (60.0,)
-import compute_agent.agent.assembly, compute_agent.cmd.release, compute_agent.cmd.run, libvirt
-from compute_agent.cmd.main import main
-for line in sys.stdin:
-    if not (pid := os.fork()):
-        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-        for output in (1, 2):
-            os.dup2(os.open(os.environ["AGENT_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND), output)
-        sys.exit(main(json.loads(line)))
-    print(pid, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-"""
-
-
-class ForkedProgram:
-    """A command of the agent, as a process that has the modules from its start. One runs at a time."""
-
-    def __init__(self, source, arguments):
-        self._source = source
-        source.stdin.write(json.dumps(arguments) + "\n")
-        source.stdin.flush()
-        self.pid = int(source.stdout.readline())
-
-    def poll(self):
-        return None if Path(f"/proc/{self.pid}").exists() else 0
-
-    def kill(self):
-        os.kill(self.pid, signal.SIGKILL)
-
-    def wait(self):
-        return int(self._source.stdout.readline())
-
-
-class ForkedAgent(MachineAgent):
-    """The daemon, and other commands with its configuration."""
-
-    def __init__(self):
-        super().__init__()
-        environ = os.environ | {"AGENT_LOG": str(FOLDER / "log"), "AGENT_ROUNDS": str(ROUNDS)}
-        command = (sys.executable, "-c", FORKING)
-        self._source = subprocess.Popen(
-            command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def run(self, *arguments):
-        say(f"compute-agent {' '.join(arguments)}")
-        return ForkedProgram(self._source, ["--config-file", str(FOLDER / "agent.ini"), *arguments])
-
-    def start(self):
-        self.process = self.run("run")
-        wait_for(self.answers, evidence=self.log)
-        say("the agent answers")
-
-    def close(self):
-        self.kill()
-        self._source.stdin.close()
-        self._source.wait()
-
-
-def order(method, **parameters):
-    """Ask the agent for a change until it has the time for it."""
-
-    def is_done():
-        try:
-            call_agent(SOCKET, method, parameters)
-        except RequestError as error:
-            if "busy" not in str(error):
-                raise
-            say(f"{method}: {error}")
-            return False
-        return True
-
-    wait_for(is_done)
-
-
-def say(text):
-    """Print a line with the seconds since the start of the machine, also to the serial console."""
-    line = f"{time.monotonic():.1f} s: {text}"
-    print(line, flush=True)
-    with open("/dev/console", "w") as console:
-        print(line, file=console)
-
-
-def read(path):
-    """The text of a file; empty if the guest has ended."""
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
-
-
-def run(*command):
-    say(" ".join(command))
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, f"{command}: {done.stdout} {done.stderr}"
-    return done.stdout.strip()
-
-
-class GuestKind:
-    """A guest of one kind, which holds one dedicated CPU, and its control group."""
-
-    def __init__(self, name, number, folder):
-        self.name, self.uuid = name, uid(number)
-        self.folder = self.cpu_folder = GROUPS / folder
-
-    def start(self):
-        raise NotImplementedError
-
-    def stop(self):
-        raise NotImplementedError
-
-    def tasks(self):
-        """The processes of the guest; of a domain, the thread of its CPU."""
-        # The processes of a container of Podman are in a group of that name.
-        groups = (self.folder, self.folder / "container")
-        return [int(word) for group in groups for word in read(group / "cgroup.procs").split()]
-
-    def is_running(self):
-        return bool(self.tasks())
-
-    def cpus(self):
-        return frozenset().union(*(os.sched_getaffinity(task) for task in self.tasks()))
-
-    def limit(self):
-        return (self.folder / "cpu.max").read_text().split()[0]
-
-    @contextlib.contextmanager
-    def working(self, command):
-        """Run the command in the guest."""
-        process = subprocess.Popen(command)
-        try:
-            group = GROUPS / procfs.cgroup_path(min(self.tasks())).strip("/")
-            (group / "cgroup.procs").write_text(str(process.pid))
-            yield
-        finally:
-            process.kill()
-            process.wait()
-
-    def kernel_values(self):
-        files = {name: self.folder / name for name in KERNEL_FILES}
-        found = {name: file.read_text().strip() for name, file in files.items() if file.exists()}
-        score = Path(f"/proc/{min(self.tasks())}/oom_score_adj").read_text().strip()
-        return found | {"affinity": self.cpus(), "oom_score_adj": score}
-
-    def overwrite(self):
-        """Give the guest all CPUs, as another program may."""
-        (self.cpu_folder / "cpuset.cpus").write_text(cpuset.format(ALL))
-
-
-class DomainKind(GuestKind):
-    """A domain of libvirt, emulated by QEMU."""
-
-    def __init__(self, number, connection):  # noqa: F811
-        # A processor begins 16 bytes before the end of its firmware.
-        SPIN_ROM.write_bytes(bytes.fromhex("eb fe").rjust(65536 - 14, b"\0").ljust(65536, b"\0"))
-        self._domain = connection.defineXML(DOMAIN)
-        super().__init__("domain", number, "")
-
-    def start(self):
-        self._domain.create()
-        (task,) = self.tasks()
-        self.cpu_folder = GROUPS / procfs.cgroup_path(task).strip("/")
-        self.folder = self.cpu_folder.parent
-
-    def stop(self):
-        self._domain.destroy()
-
-    def rest(self, rests):
-        """Pause the domain, or let it run."""
-        # A running domain refuses to be resumed.
-        if self._domain.isActive() and rests != (self._domain.state()[0] == PAUSED):
-            (self._domain.suspend if rests else self._domain.resume)()
-
-    @contextlib.contextmanager
-    def working(self, command):
-        self.rest(False)
-        try:
-            yield
-        finally:
-            self.rest(True)
-
-    def tasks(self):
-        pid_file = Path("/run/libvirt/qemu/vm.pid")
-        if not pid_file.exists():
-            return []
-        threads = Path("/proc", read(pid_file), "task").glob("*")
-        return [int(one.name) for one in threads if "CPU 0" in read(one / "comm")]
-
-
-class UnitKind(GuestKind):
-    """A service of systemd."""
-
-    def __init__(self, number, unit=DB, script="sleep 10000 & exec sleep 10000"):
-        (Path("/run/systemd/system") / unit).write_text(UNIT.format(script=script, uuid=uid(number)))
-        run("systemctl", "daemon-reload")
-        super().__init__("unit", number, f"system.slice/{unit}")
-        self._unit = unit
-
-    def start(self):
-        run("systemctl", "start", self._unit)
-
-    def stop(self):
-        run("systemctl", "stop", self._unit)
-
-
-class ContainerKind(GuestKind):
-    """A container of Podman or Docker."""
-
-    def __init__(self, engine, number, folder):
-        labels = {"compute-agent.guest": "true", "compute-agent.uuid": uid(number)}
-        words = [f"--label={key}={text}" for key, text in labels.items()]
-        # The machine has AppArmor, and not the program that loads its profiles.
-        words.append("--security-opt=apparmor=unconfined")
-        key = run(engine, "create", "--name=db", "--network=none", *words, "sleep:test", "/bin/sleep", "9000")
-        super().__init__(engine, number, folder.format(key))
-
-    def start(self):
-        run(self.name, "start", "db")
-
-    def stop(self):
-        run(self.name, "stop", "--time=0", "db")
-
-
-class ProcessKind(GuestKind):
-    """A process that the agent runs."""
-
-    def __init__(self, number):
-        super().__init__("process", number, f"agent/guest-{uid(number)}")
-
-    def start(self):
-        try:
-            call_agent(SOCKET, "guest.run", {"uuid": self.uuid, "command": ["sleep", "10000"]})
-        except RequestError as error:
-            # The guest starts as soon as the agent has the time.
-            if "busy" not in str(error):
-                raise
-
-    def stop(self):
-        order("guest.stop", guest=self.uuid)
-
-
-@pytest.fixture(scope="module")
-def engines():
-    """Podman and Docker with an image, and the message bus; the machine has started its command only."""
-    run("systemctl", "start", "dbus.socket", "dbus.service")
-    for path, text in {
-        "/etc/containers/containers.conf": PODMAN_CONF,
-        "/etc/containers/storage.conf": STORAGE_CONF,
-        "/etc/containerd/config.toml": CONTAINERD_CONF,
-    }.items():
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(text)
-    Path("/run/podman").mkdir(exist_ok=True)
-    FOLDER.mkdir(exist_ok=True)
-    log = (FOLDER / "engines.log").open("wb")
-    # The root of the machine is an initial file system, in which pivot_root fails.
-    environ = os.environ | {"DOCKER_RAMDISK": "1"}
-    started = []
-    for command, socket in (
-        (("podman", "system", "service", "--time=0"), "/run/podman/podman.sock"),
-        (("containerd",), "/run/containerd/containerd.sock"),
-        (DOCKERD, "/run/docker.sock"),
-    ):
-        started.append(subprocess.Popen(command, env=environ, stdout=log, stderr=subprocess.STDOUT))
-        wait_for(Path(socket).exists, evidence=(FOLDER / "engines.log").read_text)
-    archive = FOLDER / "image.tar"
-    pack_sleep(archive)
-    run("podman", "import", str(archive), "sleep:test")
-    wait_for(lambda: not subprocess.run(["docker", "version"], check=False, capture_output=True).returncode)
-    run("docker", "import", str(archive), "sleep:test")
-    yield
-    for process in reversed(started):
-        process.terminate()
-        process.wait()
 
 
 @pytest.fixture(scope="module")
 def agent():
-    agent = make_agent(INI, make=ForkedAgent)
+    agent = make_agent(INI, "+cpu +cpuset +memory +io", ForkedAgent)
     yield agent
     print(agent.log())
     agent.close()
-
-
-def restart(agent):
-    """Kill the agent and start another one, as a crash does."""
-    agent.kill()
-    agent.start()
 
 
 @pytest.fixture(scope="module")
@@ -482,8 +150,8 @@ def guests(connection, engines, before, agent):  # noqa: F811
     found = [
         DomainKind(1, connection),
         UnitKind(2),
-        ContainerKind("podman", 3, "machine.slice/libpod-{}.scope"),
-        ContainerKind("docker", 4, "system.slice/docker-{}.scope"),
+        ContainerKind("podman", 3, PODMAN_FOLDER),
+        ContainerKind("docker", 4, DOCKER_FOLDER),
     ]
     for guest in found:
         guest.start()
@@ -535,6 +203,7 @@ def test_guests_of_every_kind_have_a_cpu_each(guests, agent):
     assert [rows[guest.uuid] for guest in guests] == ["libvirt", "systemd", "podman", "docker", "process"]
     restart(agent)
     assert_placed(guests, agent)
+    assert call_agent(SOCKET, "audit") == []
 
 
 @pytest.mark.parametrize("is_away", [False, True], ids=["running", "killed"])
@@ -579,19 +248,6 @@ def busy_guests(guests, command=("sh", "-c", SPIN)):
 def throttled_guests():
     """The uuids of guests with a limit of CPU time, as the agent shows them."""
     return {row["uuid"] for row in call_agent(SOCKET, "guest.list") if "cpu" in str(row["limits"])}
-
-
-def hold(guests, **amounts):
-    """Let each guest hold these amounts, and nothing else."""
-    for guest in guests:
-        PlacementRest().claim(guest.uuid, machine=amounts)
-
-
-def configure(agent, ini):
-    """Kill the agent and start another one with this configuration."""
-    agent.kill()
-    (FOLDER / "agent.ini").write_text(ini)
-    agent.start()
 
 
 def test_a_watermark_limits_guests_of_every_kind(guests, agent):
@@ -739,6 +395,75 @@ def test_guests_that_start_again_are_pinned(guests, agent):
     assert_placed(guests, agent)
 
 
+def node_of(cpus):
+    """The NUMA nodes of CPUs, as the kernel's text."""
+    folders = (Path(f"/sys/devices/system/node/node{node}") for node in cpuset.parse(ALL_NODES))
+    return cpuset.format(
+        int(one.name.removeprefix("node"))
+        for one in folders
+        if cpus & cpuset.parse((one / "cpulist").read_text().strip())
+    )
+
+
+def expected_values(guest):
+    """The values of the class, the class of block I/O and the allocation, by file."""
+    found = {
+        "cpu.weight": "300",
+        "memory.high": str(MEMORY_MB * 3 // 4 << 20),
+        "io.weight": "default 300",
+        "oom_score_adj": "42",
+        "cpuset.mems.effective": node_of(guest.cpus()),
+    }
+    if guest.name != "domain":
+        found |= {"memory.max": str(MEMORY_MB << 20), "memory.low": str(MEMORY_MB // 2 << 20)}
+    if guest.name != "unit":
+        found["io.max"] = f"{DISK} rbps=max wbps={2 << 20} riops=max wiops=max"
+    return found
+
+
+def assert_enforced(guests, agent):
+    """Each guest has the values of its class and its allocation, in the kernel."""
+
+    def differing():
+        return {
+            guest.name: {name: (has.get(name), one) for name, one in wanted.items() if has.get(name) != one}
+            for guest in guests
+            if (has := guest.kernel_values()) and (wanted := expected_values(guest))
+        }
+
+    assert_placed(guests, agent)
+    wait_for(lambda: not any(differing().values()), evidence=lambda: f"{differing()} {agent.log()}")
+
+
+def test_memory_weights_and_block_io_of_guests_are_enforced(guests, agent):
+    hold(guests, PCPU=1, MEMORY_MB=MEMORY_MB)
+    configure(agent, INI + AMOUNTS)
+    assert_enforced(guests, agent)
+    assert len({node_of(guest.cpus()) for guest in guests}) == 3
+    for guest in guests:
+        say(f"{guest.name}: {guest.kernel_values()}")
+        refused = call_agent(SOCKET, "guest.show", {"guest": guest.uuid})["refused"]
+        assert ["no rates of services" in one for one in refused] == [True] * (guest.name == "unit")
+
+
+@pytest.mark.parametrize("is_away", [False, True], ids=["running", "killed"])
+def test_other_memory_weights_and_block_io_are_repaired(guests, agent, is_away):
+    if is_away:
+        agent.kill()
+    for guest in guests:
+        guest.overwrite_values()
+        found = guest.kernel_values()
+        assert (found["cpu.weight"], found["oom_score_adj"]) == ("50", "7")
+    if is_away:
+        changed = [guest.kernel_values() for guest in guests]
+        mark = len(agent.log())
+        assert agent.run("run", "--dry-run", "-f", "json").wait() == 0, agent.log()
+        assert all(guest.uuid in agent.log()[mark:] for guest in guests), agent.log()
+        assert [guest.kernel_values() for guest in guests] == changed
+        agent.start()
+    assert_enforced(guests, agent)
+
+
 def test_a_drained_host_keeps_its_guests(guests, agent):
     rest = PlacementRest()
     query = "/allocation_candidates?resources=MEMORY_MB:1&root_required=!COMPUTE_STATUS_DISABLED"
@@ -752,6 +477,15 @@ def test_a_drained_host_keeps_its_guests(guests, agent):
     wait_for(lambda: rest.send("GET", query)["allocation_requests"], evidence=agent.log)
 
 
+def records(*more):
+    """The agent's records of values that guests had before, and systemd's files for values of services."""
+    folders = [FOLDER / "state" / name for name in ("domains", "units", "podman", "docker", *more)]
+    folders.append(Path("/run/systemd/system.control"))
+    files = (path for folder in folders for path in folder.rglob("*") if path.is_file())
+    # The agent keeps the output of process guests.
+    return [str(path) for path in files if path.suffix != ".log"]
+
+
 def test_a_release_gives_all_values_back(guests, agent, before):
     for guest in guests:
         order("guest.limit", guest=guest.uuid, cpus=0.5)
@@ -759,27 +493,39 @@ def test_a_release_gives_all_values_back(guests, agent, before):
     assert agent.run("release", "--pins").wait() == 0, agent.log()
     for guest in guests[:-1]:
         assert guest.kernel_values() == before[guest.name], guest.name
+    assert records() == []
     assert agent.run("release", "--undo").wait() == 0, agent.log()
     agent.start()
-    assert_placed(guests, agent)
+    assert_enforced(guests, agent)
 
 
-def test_evicted_guests_end_and_their_resources_are_free(guests, agent):
+def test_evicted_guests_leave_nothing_behind(guests, agent, before):
     rest = PlacementRest()
 
-    def held():
-        return [
-            guest.name for guest in guests if rest.send("GET", f"/allocations/{guest.uuid}")["allocations"]
-        ]
+    def is_held(guest):
+        return bool(rest.send("GET", f"/allocations/{guest.uuid}")["allocations"])
 
-    order("guest.evict", guest=guests[0].uuid)
-    agent.kill()
-    assert guests[0].name in held()
-    # The next agent continues the eviction.
-    agent.start()
-    for guest in guests[1:]:
-        order("guest.evict", guest=guest.uuid)
     for guest in guests:
+        order("guest.evict", guest=guest.uuid)
+        agent.kill()
+        # The first process of a container and a domain without a system do not end when they are asked.
+        assert is_held(guest) or guest.name in ("unit", "process")
+        say(f"{guest.name}: the agent is killed; runs: {guest.is_running()}, held: {is_held(guest)}")
+        # The next agent continues the eviction.
+        agent.start()
         wait_for(lambda guest=guest: not guest.is_running(), evidence=agent.log)
+        wait_for(lambda guest=guest: not is_held(guest), evidence=agent.log)
     wait_for(lambda: call_agent(SOCKET, "guest.list") == [], evidence=agent.log)
-    wait_for(lambda: not held(), evidence=agent.log)
+    usages = rest.send("GET", f"/resource_providers/{rest.provider('machine')}/usages")["usages"]
+    assert set(usages.values()) == {0}
+    wait_for(lambda: not records("guests"), evidence=lambda: records("guests"))
+    agent.kill()
+    # The definition of a domain has the values of the agent for the next start of the domain.
+    others = guests[1:-1]
+    for guest in others:
+        guest.start()
+    assert {guest.name: guest.kernel_values() for guest in others} == {
+        guest.name: before[guest.name] for guest in others
+    }
+    for guest in others:
+        guest.stop()

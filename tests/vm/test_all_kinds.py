@@ -9,19 +9,35 @@ from tests.vm import libvirt_machine, machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.vm]
 
-SMP = ("--smp", "sockets=1,cores=6,threads=1")
+SMP = ("--smp", "sockets=3,cores=2,threads=1")
+"""Each socket is a NUMA node."""
 
 
-def test_guests_of_every_kind_share_a_host(share, placement):
+@pytest.fixture
+def run_module(share, placement):
+    """Run a module of tests on a host with all kinds of guests; the numbers of tests and of skipped ones."""
     if not machine.kernels(libvirt_machine.CONTAINERS):
         pytest.skip("no machine with Podman and Docker: python -m tests.vm.libvirt_machine")
     if importlib.util.find_spec("libvirt") is None:
         pytest.skip("libvirt-python is not installed")
     machine.stage(share, (*machine.PYTEST, *machine.AGENT, "jeepney", "libvirt-python"))
     folders = ("--vm", str(libvirt_machine.CONTAINERS), "--qemu", str(machine.FOLDER / "qemu-rdt"))
-    options = (*SMP, *folders, "--no-rdt", "--mem", "5G", "--append", libvirt_machine.SYSTEMD, *placement)
+    options = (*SMP, *folders, "--no-rdt", "--mem", "5100M", "--disk", "64M")
+    options += ("--append", libvirt_machine.SYSTEMD, *placement)
     # The agent starts many times, and nothing else measures the memory of this machine.
     options += ("--env", "PYTHONDONTWRITEBYTECODE=", "--env", "PYTHONPYCACHEPREFIX=/tmp/bytecode")
-    totals = machine.run_tests("-s -v tests/vm/inside_all_kinds.py", share, *options, timeout=3000)
-    assert (totals["tests"], totals["skipped"]) == (10, 0)
+
+    def run_module(name):
+        totals = machine.run_tests(f"-s -v {name}", share, *options, timeout=3000)
+        return totals["tests"], totals["skipped"]
+
+    return run_module
+
+
+def test_guests_of_every_kind_share_a_host(run_module, share):
+    assert run_module("tests/vm/inside_all_kinds.py") == (13, 0)
     print("seconds from start to pinned:", json.loads((share / "times.json").read_text()))
+
+
+def test_the_agent_claims_for_containers_and_services(run_module):
+    assert run_module("tests/vm/inside_claimed_kinds.py") == (7, 0)

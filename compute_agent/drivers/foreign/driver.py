@@ -187,6 +187,8 @@ class ForeignDriver(UndividedThreads):
         self._deferred: set[PeerHint] = set()
         """The hints that wait, because their unit or container was read too often in the last seconds."""
         self._stopped, self._tried = threading.Event(), threading.Event()
+        self.announce_start: Callable[[Guest], None] = lambda guest: None
+        """Called for each guest that the driver finds, before the listener gets the change."""
 
     def _await_look(self, thread: threading.Thread) -> None:
         """Wait until the thread has tried once to list guests, but at most ``_FIRST_LOOK`` seconds.
@@ -663,6 +665,7 @@ class ForeignDriver(UndividedThreads):
     def _report_change(self, change: GuestChange) -> None:
         if change.kind in (ChangeKind.STARTED, ChangeKind.FOUND):
             self._oom.begin_counting(change.guest.uuid, GuestCgroup(Path(change.guest.cgroup)))
+            self.announce_start(change.guest)
         if self._listener is not None:
             self._listener(change)
 

@@ -348,6 +348,7 @@ class LibvirtDriver:
             del self._round[:_LOOK_BATCH]
         else:
             self._round = self._table.look_around(everything=False)
+            self._forget_ended()
             # The steps are spread over the interval, so that libvirtd is never busy for long.
             steps = 1 + math.ceil(len(self._round) / _LOOK_BATCH)
             self._look_pause = max(self._look_interval / steps, _LOOK_PAUSE)
@@ -642,9 +643,6 @@ class LibvirtDriver:
         if not memory_limits.differing_limits(None, [guest.pid], wanted, self._own_limits(known)):
             return
         with self._table.changing:
-            running = {one.guest.uuid for one in self._table.all_domains()}
-            for ended in (one for one in self._records.all_records() if one.guest_uuid not in running):
-                self._records.save(replace(ended, scored=False))
             # The record is saved before the score is written. After a crash between the two, the next agent
             # still knows the score as its own.
             record = self._record_of(known)
@@ -657,8 +655,20 @@ class LibvirtDriver:
         return frozenset({memory_limits.OOM_SCORE} if self._record_of(known).scored else ())
 
     def _record_of(self, known: RunningDomain) -> ValueRecord:
-        main = known.process.identity
-        return self._records.record_of(known.guest.uuid, known.guest.name, f"{main.pid} {main.start_time}")
+        return self._records.record_of(known.guest.uuid, known.guest.name, _run_text(known.process.identity))
+
+    def _forget_ended(self) -> None:
+        """Remove the records of runs that have ended; log a warning if one cannot be removed."""
+        with self._table.changing:
+            for record in self._records.all_records():
+                pid = record.run.partition(" ")[0]
+                main = procfs.identify_process(int(pid)) if pid.isdecimal() else None
+                if main is not None and _run_text(main) == record.run:
+                    continue
+                try:
+                    self._records.save(replace(record, scored=False))
+                except OSError as error:
+                    LOG.warning("The record of domain %s, which has ended, stays: %s", record.name, error)
 
     def _set_soft_limit(self, guest: Guest, wanted: MemoryLimits) -> None:
         """Set the soft limit of the running domain and its definition if it differs from ``wanted``.
@@ -742,6 +752,11 @@ def _list_roles(known: RunningDomain) -> Mapping[int, qemu.ThreadRole]:
     if not threads:
         raise GuestGoneError(f"guest {known.guest} has ended")
     return threads
+
+
+def _run_text(main: procfs.ProcessIdentity) -> str:
+    """The run of a domain in its record."""
+    return f"{main.pid} {main.start_time}"
 
 
 def _blockio_todo(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from compute_agent.drivers.base import CpuLimits
-from compute_agent.drivers.foreign.driver import ForeignDriver
+from compute_agent.drivers.foreign.driver import ForeignDriver, PeerHint
 from compute_agent.drivers.foreign.editor import HostFolders
 from compute_agent.drivers.foreign.records import ValueRecords
 from compute_agent.drivers.systemd.bus import BusOpener
@@ -80,6 +80,14 @@ class SystemdDriver(ForeignDriver):
             contains no such guest.
         """
         self._units.find_inner = find_inner
+
+    def leave_service(self, inner: Guest) -> None:
+        """Stop to manage the service with the control group of another driver's guest, if there is one.
+
+        The limits of the service would apply to this guest, too. The driver's thread restores them soon.
+        """
+        if name := self._units.guest_above(inner.cgroup):
+            self._hints.put(PeerHint(name))
 
     def _begin_stop(self, guest: Guest, timeout: float) -> float:
         self._manager.stop_unit(guest.name)

@@ -69,6 +69,13 @@ class UnitTable(GuestTable):
         folder; empty if there is no such guest.
         """
 
+    def guest_above(self, folder: str) -> str:
+        """The name of the service with a control group that contains the given folder; empty if none has."""
+        outer = (
+            one.guest.name for one in self.all_entries() if Path(folder).is_relative_to(one.running.folder)
+        )
+        return next(outer, "")
+
     def is_managed(self, record: ValueRecord) -> bool:
         """Whether a unit is a guest with this uuid and has not ended."""
         return self._managed.get(record.name) == record.guest_uuid

@@ -9,6 +9,7 @@ from oslo_config import cfg
 from compute_agent.drivers import factory
 from compute_agent.drivers.factory import DriverLock
 from compute_agent.drivers.processes.driver import ProcessDriver
+from compute_agent.drivers.systemd.driver import SystemdDriver
 from compute_agent.model.messages import DriverError
 
 
@@ -197,4 +198,8 @@ def test_containers_of_two_engines_and_services_are_opened_together(load, tmp_pa
     )
     assert driver.awaited_drivers == set(names)
     assert "Docker at" in driver.outage_reasons()["docker"]
+    drivers = factory.foreign_drivers(driver)
+    services = drivers["systemd"]
+    assert isinstance(services, SystemdDriver)
+    assert all(drivers[name].announce_start == services.leave_service for name in ("podman", "docker"))
     driver.close()

@@ -1163,6 +1163,13 @@ class TestAway:
 class TestBesideAnother:
     """Guests of two drivers."""
 
+    def test_the_start_of_a_container_is_announced(self, engine, open_driver):
+        driver, announced = open_driver(engine), []
+        driver.announce_start = announced.append
+        engine.start(DB)
+        wait_for(lambda: announced)
+        assert announced == driver.guests()
+
     @pytest.mark.parametrize("is_first", [True, False])
     def test_a_container_that_a_service_runs_is_the_containers(self, engine, open_driver, is_first):
         engine.group_format = "/system.slice/db.service/libpod-payload-{}"

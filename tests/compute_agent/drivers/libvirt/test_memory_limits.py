@@ -16,6 +16,7 @@ from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.libvirt.running_domain import DomainTuning
 from compute_agent.drivers.memory_limits import OomScores
 from compute_agent.model.messages import DriverError
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +76,7 @@ def opened(libvirtd, domain, tmp_path):
 
     def make():
         records = ValueRecords(tmp_path / "records", "domain")
-        made.append(LibvirtDriver(libvirtd.uri, records=records))
+        made.append(LibvirtDriver(libvirtd.uri, look_interval=0.5, records=records))
         return made[-1], made[-1].guests()[0]
 
     yield make
@@ -152,6 +153,14 @@ def test_the_next_agent_changes_an_oom_score_and_gives_it_back(opened, live, dom
     last, guest = opened()
     assert last.limit_memory(guest, MemoryLimits(oom_score_adj=0))
     assert (read_score(guest), [*(tmp_path / "records").iterdir()]) == (0, [])
+
+
+def test_a_domain_that_has_ended_leaves_no_record(opened, live, domain, tmp_path):
+    driver, guest = opened()
+    assert driver.limit_memory(guest, MemoryLimits(oom_score_adj=100))
+    assert [one.stem for one in (tmp_path / "records").iterdir()] == [guest.uuid]
+    domain.destroy()
+    wait_for(lambda: not [*(tmp_path / "records").iterdir()])
 
 
 def test_the_oom_score_of_another_program_stays(opened, live):

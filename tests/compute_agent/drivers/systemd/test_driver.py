@@ -5,6 +5,7 @@ import logging
 import os
 import time
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -699,6 +700,20 @@ class TestBesideAnother:
         wait_for(lambda: driver.guests() == [])
         assert "container web runs in it" in driver.lost_guests()[made_uuid(HOST, DB)]
         wait_for(lambda: not records(tmp_path))
+        assert systemd.units[DB].values == UNIT_DEFAULTS
+
+    def test_a_container_that_starts_in_a_service_does_not_wait_for_the_next_look(
+        self, systemd, open_driver, tmp_path
+    ):
+        """The service is a guest until its container exists, and its CPUs would be those of the container."""
+        systemd.start(DB)
+        driver = open_driver(look_interval=3600)
+        (service,) = driver.guests()
+        driver.apply_cpu_settings(service, PINNED)
+        folder = str(systemd.folder_of(systemd.units[DB]))
+        driver.leave_groups(lambda group: "web" if group == folder else "")
+        driver.leave_service(replace(service, name="web", cgroup=f"{folder}/libpod-payload-1"))
+        wait_for(lambda: driver.guests() == [] and not records(tmp_path))
         assert systemd.units[DB].values == UNIT_DEFAULTS
 
     def test_the_first_driver_keeps_a_uuid(self, systemd, open_driver):
