@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
 from placement.db.database import ServiceDatabase
-from placement.exceptions import InvalidRequest
+from placement.exceptions import InvalidRequest, Unavailable
 from placement.read_model.feed import ModelView, ReadModel
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
@@ -90,10 +91,15 @@ def possible_providers(model: ReadModel, wanted: Sequence[WantedClaim]) -> set[s
 def describe_overlaps(
     database: ServiceDatabase, providers: Sequence[str], wanted: Sequence[WantedClaim], window: TimeWindow
 ) -> str:
-    """Return a sentence that names timed amounts of other consumers that overlap a window."""
-    with database.read() as conn:
+    """Return a sentence that names timed amounts of other consumers that overlap a window.
+
+    The sentence is a part of a refusal. It is empty if the database does not answer.
+    """
+    # the refusal is certain, so a failure of the database after it must not replace it
+    with suppress(Unavailable), database.read() as conn:
         schedule = read_schedule(conn, {each.consumer for each in wanted}, providers)
         return name_amounts(schedule, providers, wanted, window, lambda some: preemptible_claims(conn, some))
+    return ""
 
 
 def wanted_classes(wanted: Iterable[WantedClaim]) -> set[str]:

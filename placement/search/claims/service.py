@@ -342,7 +342,9 @@ class ClaimService:
             if latest is not None:
                 refusal.add_latest_end(iso_time(latest))
         elif reserved is None:
-            refusal.add_overlaps(self._describe_windows(wanted, members))
+            # the refusal is certain, so a failure of the database after it must not replace it
+            with suppress(Unavailable):
+                refusal.add_overlaps(self._describe_windows(wanted, members))
         raise refusal
 
     def _latest_end(

@@ -179,6 +179,20 @@ def test_a_refused_end_of_a_claim_names_the_latest_end(
     assert (taken.status_code, taken.json["claims"][0]["root_provider_uuid"]) == (201, other)
 
 
+@pytest.mark.parametrize(
+    ("reader", "hours"), [("claim_context.read_schedule", 2), ("service.read_planned", None)]
+)
+def test_a_refused_claim_stays_refused_if_the_database_is_lost_after_it(
+    admin: Admin, host: str, monkeypatch: pytest.MonkeyPatch, reader: str, hours: float | None
+) -> None:
+    booked(admin, 6, 1, 2)
+    monkeypatch.setattr(f"placement.search.claims.{reader}", lose_database)
+    fields = {} if hours is None else {"ends_at": after(hours * HOUR)}
+    refused = post_claims(admin, new_claim("resources=VCPU:3"), **fields)
+    assert refused.status_code == 409
+    assert "overlap this time" not in read_error(refused)[2]
+
+
 @pytest.mark.parametrize("seconds", [30, 2 * HOUR])
 def test_a_refused_claim_names_no_end_if_it_has_no_place_now(admin: Admin, host: str, seconds: float) -> None:
     booked(admin, 6, -0.001, 1)
