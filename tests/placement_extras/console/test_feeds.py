@@ -194,6 +194,8 @@ def test_texts_of_feeds_are_bounded_and_made_one_at_a_time(monkeypatch: pytest.M
     assert making.wait(60)
     with pytest.raises(Unavailable, match="try again"):
         get("e")
+    # a text that exists waits for no other text
+    assert (get("d", 99), calls[-1]) == ("d" * 99, "d")
     made_text.set()
     thread.join()
 
