@@ -443,7 +443,7 @@ def test_memory_weights_and_block_io_of_guests_are_enforced(guests, agent):
     for guest in guests:
         say(f"{guest.name}: {guest.kernel_values()}")
         refused = call_agent(SOCKET, "guest.show", {"guest": guest.uuid})["refused"]
-        assert ["no rates of services" in one for one in refused] == [True] * (guest.name == "unit")
+        assert ["no rates of units" in one for one in refused] == [True] * (guest.name == "unit")
 
 
 @pytest.mark.parametrize("is_away", [False, True], ids=["running", "killed"])
