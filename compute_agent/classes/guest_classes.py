@@ -199,6 +199,7 @@ def _memory_share(options: cfg.ConfigOpts.GroupAttr, default: MemoryShare) -> Me
         default.oom_score_adj if options.oom_score_adj is None else options.oom_score_adj,
         default.minimum if options.memory_min is None else options.memory_min,
         default.oom_group if options.oom_group is None else options.oom_group,
+        default.limit_mb if options.memory_limit_mb is None else options.memory_limit_mb,
     )
 
 

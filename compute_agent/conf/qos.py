@@ -268,6 +268,13 @@ QOS_CLASS_OPTS: Final = [
         " needs memory for QEMU itself. Default: no limit.",
     ),
     cfg.IntOpt(
+        "memory_limit_mb",
+        min=1,
+        help="Limit of the memory of a guest that holds no memory in Placement, in MiB (memory.max). The"
+        " limit of any other guest comes from its allocation. A container or a unit of systemd with a limit"
+        " of its own keeps its own limit. Nothing limits a domain. Default: no limit.",
+    ),
+    cfg.IntOpt(
         "memory_low",
         min=0,
         max=100,

@@ -13,8 +13,8 @@ kernel pins the pages, and no binding can move them (mm/gup.c, FOLL_LONGTERM).
 
 Controller ``memory_limit`` limits how much memory a guest gets, and decides which guests the kernel kills
 first when memory runs out. ``memory.max`` of a process guest is its allocated memory plus ``[compute]
-memory_overhead``. The class of the guest sets the other values. Amounts are in percent of the memory in the
-guest's allocation:
+memory_overhead``, and without allocated memory the ``memory_limit_mb`` of its class. The class of the guest
+sets the other values. Amounts are in percent of the memory in the guest's allocation:
 
 - ``memory.high``: above it the kernel slows the guest down and reclaims its memory.
 - ``memory.low``: below it the kernel reclaims memory of other groups first.
@@ -305,15 +305,17 @@ def memory_limits(
 ) -> MemoryLimits:
     """The memory limits of a guest that holds ``allocation``.
 
-    Without memory in the allocation there are no limits.
+    Without memory in the allocation, the only limit is that of the guest's class, if it has one.
 
-    :param share: the limits of the guest's class, as percentages of the memory in the allocation.
+    :param share: the limits of the guest's class, most of them as percentages of the memory in the
+        allocation.
     :param overhead_mb: the MiB that the guest may use beyond its allocation.
     :param pages: the limits of huge pages; None means that the agent leaves these limits unchanged.
     """
     held = sum(amounts.get(name, 0) for amounts in allocation.values() for name in (MEMORY, RECLAIMED_MEMORY))
     if not held:
-        return MemoryLimits(UNLIMITED, UNLIMITED, 0, share.oom_score_adj, pages, 0, share.oom_group)
+        maximum = UNLIMITED if share.limit_mb is None else share.limit_mb * _MIB
+        return MemoryLimits(maximum, UNLIMITED, 0, share.oom_score_adj, pages, 0, share.oom_group)
     return MemoryLimits(
         maximum=(held + overhead_mb) * _MIB,
         high=UNLIMITED if share.high is None else held * _MIB * share.high // 100,

@@ -182,6 +182,7 @@ class MemoryShare:
     :ivar low: while the guest uses less than this amount, the kernel reclaims memory of other guests first.
     :ivar oom_score_adj: adjustment for the kernel's OOM killer, from -1000 to 1000. A process with a higher
         value is killed earlier.
+    :ivar limit_mb: the limit of a guest without an allocation of memory, in MiB; None means no limit.
     """
 
     high: int | None = None
@@ -189,6 +190,7 @@ class MemoryShare:
     oom_score_adj: int = 100
     minimum: int = 0
     oom_group: bool = False
+    limit_mb: int | None = None
 
 
 class CoreScope(enum.StrEnum):

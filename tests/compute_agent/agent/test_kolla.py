@@ -13,6 +13,9 @@ PINNED = "6b0c0f5e-54e5-4f2c-8f0e-1a9d5f4f9c11"
 SERVICES = ("nova_api", "nova_compute", "neutron_server", "keystone_fernet", "mariadb", "placement_api")
 OTHERS = ("nova_libvirt", "ovsdpdk_vswitchd", "kolla_toolbox")
 MEM_LIMIT = str(4 << 30)
+CLASS_LIMIT = str(8 << 30)
+UNLIMITED = ("nova_compute", "placement_api")
+"""The services without a limit of kolla."""
 
 
 @pytest.fixture
@@ -44,7 +47,8 @@ def rig(request, two_cpus, write_ini, client, engine, page_options):
 def test_services_of_kolla_are_on_shared_cpus_with_their_class(rig, engine, capsys):
     for name in (*SERVICES, *OTHERS):
         engine.start(name, {}, processes=2)
-        (engine.folder_of(engine.named(name)) / "memory.max").write_text(f"{MEM_LIMIT}\n")
+        limit = "max" if name in UNLIMITED else MEM_LIMIT
+        (engine.folder_of(engine.named(name)) / "memory.max").write_text(f"{limit}\n")
     rig.wait_for(lambda: {row["name"] for row in rig.ask("guest.list")} == {*SERVICES})
     rig.claim(PINNED, PCPU=1)
     guest = rig.ask("guest.run", uuid=PINNED, command=["sleep", "600"])
@@ -54,7 +58,8 @@ def test_services_of_kolla_are_on_shared_cpus_with_their_class(rig, engine, caps
         shown = rig.ask("guest.show", guest=name)
         assert (shown["qos_class"], shown["setting_sources"]["qos_class"]) == ("control", "rule control")
         assert {frozenset(os.sched_getaffinity(pid)) for pid in engine.pids(name)} == {frozenset({1})}
-        assert engine.group_file(name, "memory.max") == MEM_LIMIT
+        limit = CLASS_LIMIT if name in UNLIMITED else MEM_LIMIT
+        rig.wait_for(lambda name=name, limit=limit: engine.group_file(name, "memory.max") == limit)
     for name in OTHERS:
         assert engine.group_file(name, "cpuset.cpus") == ""
     # kolla makes a container again.
@@ -74,5 +79,6 @@ def test_services_of_kolla_are_on_shared_cpus_with_their_class(rig, engine, caps
     for name in SERVICES:
         assert {frozenset(os.sched_getaffinity(pid)) for pid in engine.pids(name)} == {frozenset({0, 1})}
     assert engine.group_file("mariadb", "memory.max") == MEM_LIMIT
+    assert engine.group_file("placement_api", "memory.max") == "max"
     assert main(["--config-file", str(rig.ini), "release", "--undo"]) == 0
     rig.start_again()

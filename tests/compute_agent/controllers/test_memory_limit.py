@@ -51,6 +51,8 @@ def target(driver):
         ({"p": {RECLAIMED_MEMORY: 100}}, CLASSES["BE"], (164 * MIB, 90 * MIB, 0, 500)),
         ({"p": {"VCPU": 1}}, CLASSES["LSR"], (UNLIMITED, UNLIMITED, 0, -500)),
         ({}, CLASSES["BE"], (UNLIMITED, UNLIMITED, 0, 500)),
+        ({}, MemoryShare(limit_mb=50), (50 * MIB, UNLIMITED, 0, 100)),
+        ({"p": {"MEMORY_MB": 100}}, MemoryShare(limit_mb=50), (164 * MIB, UNLIMITED, 0, 100)),
     ],
 )
 def test_limits_follow_what_the_guest_holds_and_its_class(allocation, share, limits):
