@@ -2,8 +2,9 @@
 
 A *movable* window is bound to no host before it begins. If no host has room for a booking, a host perhaps has
 room after some movable windows have moved to equivalent hosts. Hosts are *equivalent* if their trees have the
-same structure, traits, aggregates and attributes. So the search need not know the requests of the moved
-windows: an equivalent host satisfies them, too.
+same structure, traits and aggregates. So the search need not know the requests of the moved windows: an
+equivalent host satisfies them, too. Attributes of hosts only order the hosts of a request, and some of them
+differ on each host. So attributes do not matter.
 
 The search is limited: it reads the windows of some random hosts. It then tries to move the smallest windows
 of each host alone, and all windows of a host together if they are few. So it can miss a possible place. A
@@ -186,7 +187,6 @@ class WindowMover:
         trees = self._snapshot.whole_trees()
         roots = self._snapshot.roots()
         first = self._rng.randrange(len(roots))
-        attributes = [each.attributes for each in tree.members]
         for number in range(len(roots)):
             self._budget.spend()
             other = trees[roots[(first + number) % len(roots)]]
@@ -194,7 +194,6 @@ class WindowMover:
                 other.kind is tree.kind
                 and other is not tree
                 and other.aggregates == tree.aggregates
-                and [each.attributes for each in other.members] == attributes
             ):
                 yield other
 

@@ -1,6 +1,7 @@
 """Windows that have not begun move to hosts that are alike, so that further bookings have room."""
 
 import time
+import uuid
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
@@ -154,6 +155,53 @@ def test_a_window_does_not_move_to_an_unlike_host(admin: Admin, halves: list[str
     body = {"traits": ["CUSTOM_FAST"], "resource_provider_generation": known["resource_provider_generation"]}
     assert admin("PUT", path, json=body).status_code == 200
     assert book(admin, 8, 0, 0, **hours(base, 1, 2)).status_code == 409
+
+
+def report_host(admin: Admin, name: str, reported_at: float) -> list[str]:
+    """Write a host with two NUMA nodes as its agent reports it; return its uuids, the root first."""
+    root, *nodes = uuids = [str(uuid.uuid4()) for _ in range(3)]
+    place: dict[str, Any] = {"generation": None, "aggregates": []}
+    body: list[dict[str, Any]] = [
+        {
+            **place,
+            "uuid": root,
+            "name": name,
+            "parent_provider_uuid": None,
+            "inventories": {},
+            "traits": ["COMPUTE_NODE"],
+            "attributes": {"agent.reported_at": reported_at, "neighbour.cpu": iso(reported_at)},
+        }
+    ]
+    for number, each in enumerate(nodes):
+        attributes = {f"numa_distance.{other}": 10.0 if other == each else 21.0 for other in nodes}
+        body.append(
+            {
+                **place,
+                "uuid": each,
+                "name": f"{name}_{number}",
+                "parent_provider_uuid": root,
+                "inventories": {"PCPU": {"total": 8}},
+                "traits": ["HW_NUMA_ROOT"],
+                "attributes": attributes | {f"position.{uuid.uuid4()}": reported_at},
+            }
+        )
+    answer = admin("POST", "/ext/v1/trees", json={"resource_providers": body})
+    assert answer.status_code == 200, answer.text
+    return uuids
+
+
+def test_a_window_moves_between_hosts_with_different_measurements(admin: Admin, base: float) -> None:
+    first, second = (report_host(admin, name, time.time() + at) for at, name in enumerate("ab"))
+    fields = {**hours(base, 1, 2), "query": "resources=PCPU:8"}
+    full = [booked(admin, 0, 0, 0, **fields, allowed_hosts=[second[0]]) for _ in range(2)]
+    windows = [booked(admin, 0, 0, 0, **fields) for _ in range(2)]
+    before = {host_of(admin, each): each for each in windows}
+    assert before.keys() == {*first[1:]}
+    for each in full:
+        assert admin("DELETE", f"{PATH}/{each}").status_code == 204
+    maintain(admin, first[0], base, 1, 2)
+    # each window is on the node with the same number
+    assert [host_of(admin, before[node]) for node in first[1:]] == second[1:]
 
 
 def test_a_window_that_has_begun_stays(admin: Admin, halves: list[str], base: float, url: str) -> None:
