@@ -4,7 +4,8 @@ A *movable* window is bound to no host before it begins. If no host has room for
 room after some movable windows have moved to equivalent hosts. Hosts are *equivalent* if their trees have the
 same structure, traits and aggregates. So the search need not know the requests of the moved windows: an
 equivalent host satisfies them, too. Attributes of hosts only order the hosts of a request, and some of them
-differ on each host. So attributes do not matter.
+differ on each host. So attributes do not matter. The traits of disabled hosts do not matter either: windows
+leave a disabled host. But no window moves to a disabled host.
 
 The search is limited: it reads the windows of some random hosts. It then tries to move the smallest windows
 of each host alone, and all windows of a host together if they are few. So it can miss a possible place. A
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +34,7 @@ from time import thread_time
 from typing import Final
 
 from placement.exceptions import Conflict
-from placement.read_model.provider import Provider
+from placement.read_model.provider import STATUS_TRAITS, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement.search.budget import BudgetExhausted, SearchBudget
@@ -186,15 +187,12 @@ class WindowMover:
     def _alike_hosts(self, tree: HostTree) -> Iterator[HostTree]:
         trees = self._snapshot.whole_trees()
         roots = self._snapshot.roots()
-        first = self._rng.randrange(len(roots))
+        first, likeness = self._rng.randrange(len(roots)), _likeness_of(tree)
         for number in range(len(roots)):
             self._budget.spend()
             other = trees[roots[(first + number) % len(roots)]]
-            if (
-                other.kind is tree.kind
-                and other is not tree
-                and other.aggregates == tree.aggregates
-            ):
+            is_disabled = any(STATUS_TRAITS & each for each in other.kind.traits)
+            if other is not tree and not is_disabled and _likeness_of(other) == likeness:
                 yield other
 
     def _has_room(
@@ -204,6 +202,11 @@ class WindowMover:
         here = self._skylines.get(provider.id, NO_SKYLINES)
         used = usage_during(provider, here, amount.window).get(name, 0) + taken.get((provider.id, name), 0)
         return provider.inventories[name].accepts_amount(amount.used, used)
+
+
+def _likeness_of(tree: HostTree) -> Hashable:
+    """Return a key that is equal for equivalent hosts."""
+    return tree.shape, tuple(each - STATUS_TRAITS for each in tree.kind.traits), tree.aggregates
 
 
 def _moving_sets(

@@ -149,12 +149,37 @@ def test_a_window_that_names_hosts_stays(admin: Admin, base: float, pinned: str)
 
 
 def test_a_window_does_not_move_to_an_unlike_host(admin: Admin, halves: list[str], base: float) -> None:
-    assert admin("PUT", "/traits/CUSTOM_FAST").status_code == 201
-    path = provider_path(host_of(admin, halves[0]), "traits")
-    known = admin("GET", path).json
-    body = {"traits": ["CUSTOM_FAST"], "resource_provider_generation": known["resource_provider_generation"]}
-    assert admin("PUT", path, json=body).status_code == 200
+    set_traits(admin, host_of(admin, halves[0]), "CUSTOM_FAST")
     assert book(admin, 8, 0, 0, **hours(base, 1, 2)).status_code == 409
+
+
+def set_traits(admin: Admin, host: str, *names: str) -> None:
+    for each in names:
+        if each.startswith("CUSTOM_"):
+            assert admin("PUT", f"/traits/{each}").status_code in (201, 204)
+    path = provider_path(host, "traits")
+    generation = admin("GET", path).json["resource_provider_generation"]
+    body = {"traits": names, "resource_provider_generation": generation}
+    assert admin("PUT", path, json=body).status_code == 200
+
+
+@pytest.mark.parametrize("marks", [(), ("CUSTOM_HOST_DISABLED",), ("CUSTOM_WATERMARK_REACHED",)])
+def test_windows_leave_a_disabled_host_and_do_not_move_to_another_one(
+    admin: Admin, base: float, marks: Sequence[str]
+) -> None:
+    first, second, third = (make_provider(admin, name, VCPU=8) for name in "abc")
+    full = [booked(admin, 8, 0, 0, **hours(base, 1, 2), allowed_hosts=[each]) for each in (second, third)]
+    window = booked(admin, 8, 0, 0, **hours(base, 1, 2))
+    assert host_of(admin, window) == first
+    for each in full:
+        assert admin("DELETE", f"{PATH}/{each}").status_code == 204
+    for each in (first, second):
+        set_traits(admin, each, "COMPUTE_STATUS_DISABLED", *marks)
+    maintain(admin, first, base, 1, 2)
+    assert (host_of(admin, window), show(admin, window)["degraded"]) == (third, [])
+    # all other hosts are disabled, so the window stays
+    maintain(admin, third, base, 1, 2)
+    assert host_of(admin, window) == third
 
 
 def report_host(admin: Admin, name: str, reported_at: float) -> list[str]:
