@@ -76,7 +76,7 @@ def create_reservation(call: ApiRequest) -> Response:
         )
         # the maintenance is booked, so no error of the moves may refuse it; windows that stay are degraded
         with suppress(Unavailable):
-            if moved := move_away(claim_context(call), body["maintenance_of"], time):
+            if moved := list(move_away(claim_context(call), body["maintenance_of"], time)):
                 LOG.info("The windows %s have moved, because of the maintenance %s.", ", ".join(moved), uuid)
         answer = call.json_answer(
             {"reservation": _written_document(call, written), "preempted": [], "warnings": []}, status=201

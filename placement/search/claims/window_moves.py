@@ -65,11 +65,10 @@ _MAX_TOGETHER: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class MovedPlaces:
-    """The place of a new window, the moves that make room for it, and the trees that receive windows."""
+    """The place of a new window, and the moves that make room for it."""
 
     placed: Sequence[PlacedClaim]
     moves: Sequence[WindowMove]
-    targets: Sequence[HostTree]
 
 
 def hosts_without_windows(
@@ -132,7 +131,7 @@ class WindowMover:
         for consumer in reversed(_moving_consumers(here, self._movable, window)):
             found = self._new_host(tree, [each for each in here if each.consumer == consumer], taken)
             if found is not None:
-                yield found[1]
+                yield found
 
     def _place_without(
         self,
@@ -158,20 +157,19 @@ class WindowMover:
         if isinstance(placed, UnplacedClaim):
             return None
         taken: Counter[tuple[int, str]] = Counter()
-        moves, targets = [], []
+        moves = []
         for consumer in moving:
             amounts = [each for each in here if each.consumer == consumer]
             found = self._new_host(tree, amounts, taken)
             if found is None:
                 return None
-            targets.append(found[0])
-            moves.append(found[1])
-        return MovedPlaces(placed, moves, targets)
+            moves.append(found)
+        return MovedPlaces(placed, moves)
 
     def _new_host(
         self, tree: HostTree, amounts: Sequence[TimedAmount], taken: Counter[tuple[int, str]]
-    ) -> tuple[HostTree, WindowMove] | None:
-        """Return a new host for a window of a tree, with the move; add the window's amounts to ``taken``."""
+    ) -> WindowMove | None:
+        """Return a move of a window of a tree to a new host; add the window's amounts to ``taken``."""
         positions = {each.uuid: at for at, each in enumerate(tree.members)}
         for target in self._alike_hosts(tree):
             wanted = [(target.members[positions[each.provider]], each) for each in amounts]
@@ -181,7 +179,8 @@ class WindowMover:
                     taken[provider.id, each.resource_class] += each.used
                     before[each.provider][each.resource_class] = each.used
                     after[provider.uuid][each.resource_class] = each.used
-                return target, WindowMove(amounts[0].consumer, amounts[0].window, before, after)
+                described = {each.id: each.described_seq for each in target.members}
+                return WindowMove(amounts[0].consumer, amounts[0].window, before, after, described)
         return None
 
     def _alike_hosts(self, tree: HostTree) -> Iterator[HostTree]:
@@ -231,24 +230,43 @@ def _moving_consumers(
     return sorted(totals, key=lambda consumer: (totals[consumer], consumer))
 
 
-def move_away(context: ClaimContext, host: str, window: TimeWindow) -> list[str]:
-    """Move the movable windows that overlap a maintenance to equivalent hosts, each in a transaction.
+def move_away(context: ClaimContext, host: str, window: TimeWindow) -> Iterator[str]:
+    """Move the movable windows that overlap a maintenance to equivalent hosts; yield their uuids.
 
-    A window without another place stays, and so does a window that changes meanwhile. If the worker stops,
-    the rest of the windows stay. The search has the limit of CPU time of all searches.
+    Each move is a transaction. If another write comes first, the search is repeated, within the limits of all
+    searches. A window without another place stays.
 
     :param host: the uuid of the root of the host.
-    :returns: the uuids of the moved windows.
     """
+    end = thread_time() + context.search_seconds
+    for _ in range(context.retries + 1):
+        is_complete = True
+        for each in _find_departures(context, host, window, end - thread_time()):
+            has_moved = False
+            # another client may have taken the room, or have changed the new host
+            with suppress(Conflict):
+                has_moved = context.database.write(partial(write_move, move=each))
+            if has_moved:
+                yield each.consumer
+            is_complete &= has_moved
+        if is_complete:
+            break
+
+
+def _find_departures(
+    context: ClaimContext, host: str, window: TimeWindow, seconds: float
+) -> Sequence[WindowMove]:
+    """Return moves of windows of a host that overlap another window."""
     with context.timetable.fresh_view(None, context.check_awaited) as timed:
         snapshot = timed.view.snapshot
         root = snapshot.by_uuid.get(host)
-        roots = {} if root is None else {each.uuid: root for each in snapshot.whole_trees()[root].members}
+        if root is None or root not in snapshot.trees:
+            return []
+        roots = {each.uuid: root for each in snapshot.whole_trees()[root].members}
     with context.database.read() as conn:
         schedule = read_schedule(conn, of_providers=roots)
-        movable = movable_windows(
-            conn, {each.consumer for each in schedule.amounts if not each.has_begun}, roots
-        )
+        pending = {each.consumer for each in schedule.amounts if not each.has_begun}
+        movable = movable_windows(conn, pending, roots)
     moves = list[WindowMove]()
     if movable:
         with (
@@ -256,17 +274,11 @@ def move_away(context: ClaimContext, host: str, window: TimeWindow) -> list[str]
             context.timetable.fresh_view(None, context.check_awaited) as timed,
         ):
             snapshot = timed.view.snapshot
-            budget = context.make_budget(timed.view, context.search_seconds)
+            budget = context.make_budget(timed.view, seconds)
             search = WindowMover(snapshot, timed.skylines, schedule, movable, budget, context.rng)
-            if root is not None and root in snapshot.trees:
+            if root in snapshot.trees:
                 moves.extend(search.find_departures(snapshot.whole_trees()[root], window))
-    moved = []
-    for each in moves:
-        # another client may have taken the room; then the window stays, and is degraded
-        with suppress(Conflict):
-            if context.database.write(partial(write_move, move=each)):
-                moved.append(each.consumer)
-    return moved
+    return moves
 
 
 def place_by_moves(

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
+from placement.search.claims import window_moves
 from placement.store.time_profile import TimeWindow
+from placement.store.window_moves import WindowMove
 from tests.databases import DatabaseServer
 from tests.examples import examples
 from tests.placement.api.ext.windows import HOUR, PATH, book, booked, show
@@ -296,6 +298,53 @@ def test_a_maintenance_is_booked_even_if_no_window_can_move(
     maintenance = maintain(admin, host, base, 1, 2)
     assert maintenance["degraded"]
     assert (host_of(admin, window), bool(show(admin, window)["degraded"])) == (host, True)
+
+
+def before_moves(monkeypatch: pytest.MonkeyPatch, act: Callable[[str], None], times: int = 1) -> list[str]:
+    """Call ``act`` with the chosen new host before the moves for a maintenance; return the chosen hosts."""
+    find, chosen = window_moves._find_departures, list[str]()
+
+    def slow_find(*arguments: Any) -> Sequence[WindowMove]:
+        moves = find(*arguments)
+        for each in moves[: times - len(chosen)]:
+            chosen.extend(each.after)
+            act(chosen[-1])
+        return moves
+
+    monkeypatch.setattr(window_moves, "_find_departures", slow_find)
+    return chosen
+
+
+def disable(admin: Admin, host: str) -> None:
+    set_traits(admin, host, "COMPUTE_STATUS_DISABLED")
+
+
+def change_trait(admin: Admin, host: str) -> None:
+    set_traits(admin, host, "CUSTOM_FAST")
+
+
+def change_aggregate(admin: Admin, host: str) -> None:
+    path = provider_path(host, "aggregates")
+    body = {"aggregates": [str(uuid.uuid4())], "resource_provider_generation": 1}
+    assert admin("PUT", path, json=body).status_code == 200
+
+
+@pytest.mark.parametrize("change", [disable, change_trait, change_aggregate])
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_window_does_not_move_to_a_host_that_changes_meanwhile(
+    admin: Admin,
+    base: float,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Admin, str], None],
+    others: int,
+) -> None:
+    hosts = {make_provider(admin, name, VCPU=8) for name in "abc"[: 2 + others]}
+    window = booked(admin, 2, 0, 0, **hours(base, 1, 2))
+    host = host_of(admin, window)
+    changed = before_moves(monkeypatch, lambda chosen: change(admin, chosen))
+    maintain(admin, host, base, 1, 2)
+    (left,) = hosts - {host, *changed} if others else {host}
+    assert (len(changed), host_of(admin, window)) == (1, left)
 
 
 TIMES = [(begin, end) for begin, end in combinations(range(4), 2)]
