@@ -33,7 +33,7 @@ from itertools import islice
 from time import thread_time
 from typing import Final
 
-from placement.exceptions import Conflict
+from placement.exceptions import Conflict, InvalidRequest
 from placement.read_model.provider import STATUS_TRAITS, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
@@ -243,8 +243,8 @@ def move_away(context: ClaimContext, host: str, window: TimeWindow) -> Iterator[
         is_complete = True
         for each in _find_departures(context, host, window, end - thread_time()):
             has_moved = False
-            # another client may have taken the room, or have changed the new host
-            with suppress(Conflict):
+            # another client may have taken the room, or have changed or deleted the new host
+            with suppress(Conflict, InvalidRequest):
                 has_moved = context.database.write(partial(write_move, move=each))
             if has_moved:
                 yield each.consumer

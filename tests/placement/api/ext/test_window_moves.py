@@ -329,7 +329,11 @@ def change_aggregate(admin: Admin, host: str) -> None:
     assert admin("PUT", path, json=body).status_code == 200
 
 
-@pytest.mark.parametrize("change", [disable, change_trait, change_aggregate])
+def delete(admin: Admin, host: str) -> None:
+    assert admin("DELETE", provider_path(host)).status_code == 204
+
+
+@pytest.mark.parametrize("change", [disable, change_trait, change_aggregate, delete])
 @pytest.mark.parametrize("others", [0, 1])
 def test_a_window_does_not_move_to_a_host_that_changes_meanwhile(
     admin: Admin,
