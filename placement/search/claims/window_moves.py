@@ -13,7 +13,8 @@ move never changes the amounts or the time of a window, and the transaction of t
 again.
 
 A maintenance takes the room of the windows on its host. So after its booking, movable windows that overlap it
-move to equivalent hosts with room (:func:`move_away`). The other windows stay, and are degraded.
+move to equivalent hosts with room (:func:`move_away`). The other windows stay, and are degraded. If a worker stops
+before the moves, the next change of the maintenance makes them.
 
 A worked example
     Hosts ``a`` and ``b`` are equivalent, with 8 VCPU each. Each host has a window of 4 VCPU from 9:00 to
@@ -236,7 +237,7 @@ def move_away(context: ClaimContext, host: str, window: TimeWindow) -> Iterator[
     Each move is a transaction. If another write comes first, the search is repeated, within the limits of all
     searches. A window without another place stays.
 
-    :param host: the uuid of the root of the host.
+    :param host: the uuid of any provider of the host.
     """
     end = thread_time() + context.search_seconds
     for _ in range(context.retries + 1):
@@ -259,9 +260,10 @@ def _find_departures(
     """Return moves of windows of a host that overlap another window."""
     with context.timetable.fresh_view(None, context.check_awaited) as timed:
         snapshot = timed.view.snapshot
-        root = snapshot.by_uuid.get(host)
-        if root is None or root not in snapshot.trees:
+        found = snapshot.get(host)
+        if found is None:
             return []
+        root = found.root_id
         roots = {each.uuid: root for each in snapshot.whole_trees()[root].members}
     with context.database.read() as conn:
         schedule = read_schedule(conn, of_providers=roots)

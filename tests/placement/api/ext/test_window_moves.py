@@ -4,13 +4,17 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, Never
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
+from placement.api.ext import reservations
+from placement.db.database import WriteTransaction
+from placement.exceptions import Unavailable
+from placement.search.budget import BudgetExhausted
 from placement.search.claims import window_moves
 from placement.store.time_profile import TimeWindow
 from placement.store.window_moves import WindowMove
@@ -313,6 +317,68 @@ def before_moves(monkeypatch: pytest.MonkeyPatch, act: Callable[[str], None], ti
 
     monkeypatch.setattr(window_moves, "_find_departures", slow_find)
     return chosen
+
+
+def fix(admin: Admin, maintenance: str) -> dict[str, Any]:
+    """Send a change of a maintenance that only repeats the moves; return the answer."""
+    answer = set_movable(admin, maintenance, False)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json
+    return found
+
+
+@pytest.mark.parametrize("error", [RuntimeError, Unavailable, BudgetExhausted])
+def test_an_error_of_the_moves_does_not_refuse_a_booked_maintenance(
+    admin: Admin,
+    base: float,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: type[Exception],
+) -> None:
+    for name in "ab":
+        make_provider(admin, name, VCPU=8)
+    windows = [booked(admin, amount, 0, 0, **hours(base, 1, 2)) for amount in (4, 2)]
+    (host,) = {host_of(admin, each) for each in windows}
+    write, written = window_moves.write_move, list[str]()
+
+    def write_first(tx: WriteTransaction, move: WindowMove) -> bool:
+        if written:
+            raise error
+        written.append(move.consumer)
+        return write(tx, move)
+
+    monkeypatch.setattr(window_moves, "write_move", write_first)
+    times = {"maintenance_of": host, "project_id": "ops", "user_id": "eve", **hours(base, 1, 2)}
+    made = admin("POST", PATH, json=times)
+    assert (made.status_code, made.json["moved"]) == (201, windows[:1])
+    assert made.json["reservation"]["degraded"]
+    assert "Any PUT of the maintenance moves them" in caplog.text
+    monkeypatch.undo()
+    answer = fix(admin, made.json["reservation"]["uuid"])
+    assert (answer["moved"], answer["reservation"]["degraded"]) == (windows[1:], [])
+
+
+def test_a_change_of_a_maintenance_repeats_moves_that_a_stopped_worker_has_not_made(
+    admin: Admin, base: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        make_provider(admin, name, VCPU=8)
+    window = booked(admin, 4, 0, 0, **hours(base, 1, 2))
+    host = host_of(admin, window)
+
+    def stop(*_: object) -> Never:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reservations, "move_away", stop)
+    maintenance = str(uuid.uuid4())
+    body = {"maintenance_of": host, "project_id": "ops", "user_id": "eve", **hours(base, 1, 2)}
+    with pytest.raises(KeyboardInterrupt):
+        admin("POST", PATH, json=body | {"uuid": maintenance})
+    monkeypatch.undo()
+    assert show(admin, window)["degraded"]
+    assert fix(admin, maintenance)["moved"] == [window]
+    assert (host_of(admin, window) != host, show(admin, window)["degraded"]) == (True, [])
+    assert fix(admin, maintenance)["moved"] == []
 
 
 def disable(admin: Admin, host: str) -> None:
