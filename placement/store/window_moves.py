@@ -27,7 +27,7 @@ ByProvider = Mapping[str, Mapping[str, int]]
 class WindowMove:
     """A pending window, by uuid of its reservation, with its amounts before and after a move.
 
-    ``described`` has the ``described_seq`` of each provider of the new host, by id, at the time of the choice.
+    ``described`` has the ``described_seq`` of each provider of the new host, by id, when it was chosen.
     """
 
     consumer: str

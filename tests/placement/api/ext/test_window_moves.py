@@ -37,6 +37,13 @@ def base() -> float:
     return time.time() + HOUR
 
 
+@pytest.fixture(autouse=True)
+def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches for moves end by their other limits, however slow the machine is."""
+    monkeypatch.setattr(window_moves, "_HOSTS_SECONDS", 5.0)
+    monkeypatch.setattr(window_moves, "_SEARCH_SECONDS", 5.0)
+
+
 def hours(base: float, begin: float, end: float) -> dict[str, str]:
     return {"starts_at": iso(base + begin * HOUR), "expires_at": iso(base + end * HOUR)}
 
@@ -353,7 +360,7 @@ def test_an_error_of_the_moves_does_not_refuse_a_booked_maintenance(
     assert (made.status_code, made.json["moved"]) == (201, windows[:1])
     assert made.json["reservation"]["degraded"]
     assert "Any PUT of the maintenance moves them" in caplog.text
-    monkeypatch.undo()
+    monkeypatch.setattr(window_moves, "write_move", write)
     answer = fix(admin, made.json["reservation"]["uuid"])
     assert (answer["moved"], answer["reservation"]["degraded"]) == (windows[1:], [])
 
@@ -374,7 +381,7 @@ def test_a_change_of_a_maintenance_repeats_moves_that_a_stopped_worker_has_not_m
     body = {"maintenance_of": host, "project_id": "ops", "user_id": "eve", **hours(base, 1, 2)}
     with pytest.raises(KeyboardInterrupt):
         admin("POST", PATH, json=body | {"uuid": maintenance})
-    monkeypatch.undo()
+    monkeypatch.setattr(reservations, "move_away", window_moves.move_away)
     assert show(admin, window)["degraded"]
     assert fix(admin, maintenance)["moved"] == [window]
     assert (host_of(admin, window) != host, show(admin, window)["degraded"]) == (True, [])
