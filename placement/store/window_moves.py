@@ -75,7 +75,7 @@ def write_move(tx: WriteTransaction, move: WindowMove) -> bool:
     # the query is queued now and its answer is read after the write, so that one batch has all statements
     found = tx.queue(*PROVIDER_VERSIONS.bind_list(sorted(move.described)))
     write_claims(tx, claims, locked)
-    if dict(row[:2] for row in found.rows) != move.described:
+    if {row[0]: row[1] for row in found.rows} != move.described:
         raise Conflict(f"The new host of the window {move.consumer} has changed.")
     return True
 

@@ -141,7 +141,7 @@ class WindowBooks:
         return found
 
     def compare_moves(self, earlier: "WindowBooks") -> tuple[int, list[str]]:
-        """Return the number of windows that have moved since an earlier snapshot, and what is wrong with them.
+        """Return the number of windows that have moved since an earlier snapshot, and their faults.
 
         Each window is for one provider and one resource class.
         """
