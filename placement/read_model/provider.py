@@ -24,6 +24,10 @@ else:
 SHARES: Final = "MISC_SHARES_VIA_AGGREGATE"
 DISABLED: Final = "COMPUTE_STATUS_DISABLED"
 """The trait that Nova's scheduler always forbids, so that it chooses no disabled host."""
+STATUS_TRAITS: Final = frozenset({DISABLED, "CUSTOM_HOST_DISABLED", "CUSTOM_WATERMARK_REACHED"})
+"""The traits of a host that gets no new guests: the trait of Nova, and the traits with which the agent marks
+the cause.
+"""
 # the largest integer that every JSON parser reads without rounding
 _MAX_CAPACITY: Final = 2.0**53
 

@@ -12,6 +12,7 @@ from itertools import compress, islice
 from operator import attrgetter, lt, ne
 from typing import Any, Final
 
+from placement.read_model.equivalent_hosts import EquivalentHosts, any_differs
 from placement.read_model.index import (
     NO_ROOTS,
     FamilyIndex,
@@ -81,6 +82,8 @@ class ModelSnapshot:
         self._whole: MutableMapping[int, HostTree] = {}
         self._free_indexes = FreeIndexes()
         self._sums = SumsByClass()
+        #: computed on demand, and again after changes of more than usage, because only moves need it
+        self._equivalent_hosts: EquivalentHosts | None = None
         #: roots of changed trees. New trees are made on demand, so that several changes of one tree need only
         #: one new tree
         self._stale: set[int] = set()
@@ -156,6 +159,8 @@ class ModelSnapshot:
         new._whole = copy_for_changes(self._whole)
         new._free_indexes = self._free_indexes.copy()
         new._sums = self._sums.copy()
+        # the object is never changed, only replaced
+        new._equivalent_hosts = self._equivalent_hosts
         new._stale = self._stale.copy()
         return new
 
@@ -236,6 +241,8 @@ class ModelSnapshot:
         """
         anew = len(self._stale) > len(self._whole) * _ANEW_SHARE
         made = self._kinds.make_trees([self.providers[root] for root in present], members, keys)
+        if len(present) < len(self._stale) or any_differs(map(self._whole.get, present), made):
+            self._equivalent_hosts = None
         # indexes are updated first, because their update needs the old trees
         if not anew:
             new = dict(zip(present, made, strict=True))
@@ -260,6 +267,13 @@ class ModelSnapshot:
         """Return the index of trees by free amounts of a resource class."""
         self.whole_trees()
         return self._free_indexes.index_of(name)
+
+    def equivalent_hosts(self) -> EquivalentHosts:
+        """Return the index of hosts by equivalence."""
+        trees = self.whole_trees()
+        if self._equivalent_hosts is None:
+            self._equivalent_hosts = EquivalentHosts(trees)
+        return self._equivalent_hosts
 
     def portion_bounds(self, name: str) -> PortionBounds | None:
         """Return bounds of a resource class for all its providers; None for an unknown class."""

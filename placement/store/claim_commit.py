@@ -55,6 +55,7 @@ from placement.store.allocations import write_claims
 from placement.store.claimants import check_generations, lock_claimed
 from placement.store.claims import CapacityExceeded, ConsumerClaim, claimed_amounts
 from placement.store.groups import ConsumerGroup, GroupMember, Members, hosts_of, members_by_host
+from placement.store.providers import PROVIDER_VERSIONS
 from placement.store.time_profile import HoldRefusal
 from placement.store.window_moves import WindowMove, moved_claims
 
@@ -320,6 +321,8 @@ def commit_claims(
     # the described_seq of each provider by id, which also differs for a provider that was deleted and created
     # again
     described = {provider.id: provider.described_seq for provider in chosen.values()}
+    for move in moves:
+        described |= move.described
     names = {each.group.name for each in joining}
     others = [*preempted] if reservation is None else [reservation]
     others += [each.consumer for each in moves]
@@ -349,7 +352,7 @@ def commit_claims(
             raise LostRace("A preemptible claim has changed.")
         claims = [*claims, *earlier]
     # the query is queued now and its answer is read after the write, so that one batch has all statements
-    found = tx.queue(*_DESCRIBED_ROWS.bind_list(sorted(described)))
+    found = tx.queue(*PROVIDER_VERSIONS.bind_list(sorted(described)))
     members = tx.queue(*group_lookup(names)) if names else None
     try:
         write_claims(tx, claims, locked)
@@ -411,10 +414,5 @@ def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: 
 
 
 def _versions_of(found: StatementAnswer) -> dict[int, int]:
-    """Return the described_seq of providers by id, from the answer of ``_DESCRIBED_ROWS``."""
+    """Return the described_seq of providers by id, from the answer of ``PROVIDER_VERSIONS``."""
     return {row[0]: row[1] for row in found.rows}
-
-
-_DESCRIBED_ROWS: Final = StatementFamily(
-    resource_providers.c.id, sa.select(resource_providers.c.id, resource_providers.c.described_seq).where
-)

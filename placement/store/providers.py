@@ -56,6 +56,9 @@ _BY_UUID: Final = StatementFamily(
     _rp.uuid, sa.select(_rp.id, _rp.uuid, _rp.name, _rp.generation, _rp.parent_id, _rp.root_id).where
 )
 
+PROVIDER_VERSIONS: Final = StatementFamily(_rp.id, sa.select(_rp.id, _rp.described_seq).where)
+"""Statements that read the ``described_seq`` of providers by id; a deleted provider has no row."""
+
 
 def no_provider(uuid: str) -> NotFound:
     """Return the error for a uuid without a provider."""

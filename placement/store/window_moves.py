@@ -11,10 +11,12 @@ from placement.db import clock
 from placement.db.batch import split_rows
 from placement.db.database import WriteTransaction
 from placement.db.tables import consumers, planned_allocations, reservations, resource_providers
+from placement.exceptions import Conflict
 from placement.store import reservations as reservation_store
 from placement.store.allocations import write_claims
 from placement.store.claimants import LockedConsumers, lock_consumers
 from placement.store.claims import ConsumerClaim
+from placement.store.providers import PROVIDER_VERSIONS
 from placement.store.time_profile import TimeWindow
 
 ByProvider = Mapping[str, Mapping[str, int]]
@@ -23,12 +25,16 @@ ByProvider = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class WindowMove:
-    """A pending window, by uuid of its reservation, with its amounts before and after a move."""
+    """A pending window, by uuid of its reservation, with its amounts before and after a move.
+
+    ``described`` has the ``described_seq`` of each provider of the new host, by id, when it was chosen.
+    """
 
     consumer: str
     window: TimeWindow
     before: ByProvider
     after: ByProvider
+    described: Mapping[int, int]
 
 
 def movable_windows(conn: sa.Connection, uuids: Collection[str], roots: Mapping[str, int]) -> set[str]:
@@ -59,14 +65,18 @@ def movable_windows(conn: sa.Connection, uuids: Collection[str], roots: Mapping[
 def write_move(tx: WriteTransaction, move: WindowMove) -> bool:
     """Move a window in this transaction; return False if the window has changed since it was chosen.
 
-    :raises Conflict: the new host has no room.
+    :raises Conflict: the new host has no room, or more than its usage has changed.
     """
     locked = lock_consumers(tx, [move.consumer])
     tx.lock({*move.before, *move.after})
     claims = moved_claims(tx, [move], locked)
     if claims is None:
         return False
+    # the query is queued now and its answer is read after the write, so that one batch has all statements
+    found = tx.queue(*PROVIDER_VERSIONS.bind_list(sorted(move.described)))
     write_claims(tx, claims, locked)
+    if {row[0]: row[1] for row in found.rows} != move.described:
+        raise Conflict(f"The new host of the window {move.consumer} has changed.")
     return True
 
 

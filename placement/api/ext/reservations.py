@@ -3,7 +3,6 @@
 import logging
 import uuid as uuids
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ from placement.api.ext.claims import (
 from placement.api.paths import EXT
 from placement.db.clock import server_time
 from placement.db.database import WriteTransaction
-from placement.exceptions import NoCandidate, Unavailable
+from placement.exceptions import NoCandidate
 from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
 from placement.schemas.base import canonical_uuid
@@ -74,13 +73,10 @@ def create_reservation(call: ApiRequest) -> Response:
         written = call.service.database.write(
             lambda tx: book_maintenance(tx, uuid, body["maintenance_of"], owner, time)
         )
-        # the maintenance is booked, so no error of the moves may refuse it; windows that stay are degraded
-        with suppress(Unavailable):
-            if moved := move_away(claim_context(call), body["maintenance_of"], time):
-                LOG.info("The windows %s have moved, because of the maintenance %s.", ", ".join(moved), uuid)
-        answer = call.json_answer(
-            {"reservation": _written_document(call, written), "preempted": [], "warnings": []}, status=201
-        )
+        moved = _move_windows(call, written)
+        shown: dict[str, Any] = {"reservation": _written_document(call, written)}
+        shown |= {"preempted": [], "warnings": [], "moved": moved}
+        answer = call.json_answer(shown, status=201)
         return call.add_location(answer, f"{PATH}/{uuid}")
     margins, starts_at = schemas.margins_of(body), None
     if window is not None:
@@ -118,7 +114,7 @@ def create_reservation(call: ApiRequest) -> Response:
     (written,) = made
     # equal claims have equal warnings, which are shown once
     warnings = list(dict.fromkeys(text for each in wanted for text in each.warnings))
-    shown: dict[str, Any] = {
+    shown = {
         "reservation": _written_document(call, written),
         "preempted": sorted(consumer for each in placed for consumer in each.preempted),
         "warnings": warnings,
@@ -126,6 +122,29 @@ def create_reservation(call: ApiRequest) -> Response:
     if body["claims"] is not None:
         shown["claims"] = [place_document(each.choice) for each in placed]
     return call.add_location(call.json_answer(shown, status=201), f"{PATH}/{uuid}")
+
+
+def _move_windows(call: ApiRequest, maintenance: WrittenReservation) -> list[str]:
+    """Move movable windows out of the way of a maintenance, and return their uuids.
+
+    The maintenance is written, so no error of the moves becomes the answer.
+    """
+    moved = list[str]()
+    found = maintenance.reservation
+    # the moves matter even if the client no longer waits for the answer
+    context = replace(claim_context(call), check_awaited=lambda: None)
+    try:
+        for each in move_away(context, maintenance.amounts.held[0].provider, found.time_ahead):
+            moved.append(each)
+    except Exception:
+        LOG.exception(
+            "Some windows that overlap the maintenance %s perhaps stay on its host, and are degraded. Any PUT"
+            " of the maintenance moves them.",
+            found.uuid,
+        )
+    if moved:
+        LOG.info("The windows %s have moved, because of the maintenance %s.", ", ".join(moved), found.uuid)
+    return sorted(moved)
 
 
 @api_operation(blueprint, "GET", PATH, None, writes_json=True)
@@ -239,7 +258,10 @@ def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
     writes_json=True,
 )
 def update(call: ApiRequest, reservation_uuid: str) -> Response:
-    """Change the end time of a reservation or whether it can move, or give back a part of its amounts."""
+    """Change the end time of a reservation or whether it can move, or give back a part of its amounts.
+
+    After each change of a maintenance, movable windows that overlap it move away.
+    """
     may_change = _project_check(call, rules.CHANGE_RESERVATION)
     known = _known_uuid(reservation_uuid)
     body = call.parse_body(_UPDATE)
@@ -247,10 +269,15 @@ def update(call: ApiRequest, reservation_uuid: str) -> Response:
     written = reservation_changes.change_reservation(
         call.service.database, known, generation, change, call.service.booking_limits, may_change
     )
+    # a worker may have stopped between the booking and the moves, and a later end overlaps further windows
+    moved = _move_windows(call, written) if written.reservation.is_maintenance else None
     # a caller can have the right to change a reservation without the right to see it
     if not call.allows_project(rules.SHOW_RESERVATION, written.reservation.project_id):
         raise store.no_reservation(known)
-    return call.json_answer({"reservation": _written_document(call, written)})
+    shown: dict[str, Any] = {"reservation": _written_document(call, written)}
+    if moved is not None:
+        shown["moved"] = moved
+    return call.json_answer(shown)
 
 
 @api_operation(blueprint, "DELETE", _ONE, None)

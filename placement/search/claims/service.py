@@ -182,9 +182,6 @@ class ClaimService:
         # lost a required trait
         chosen = {provider.uuid: provider for each in placed for provider in each.choice.providers}
         moves = () if moved is None else moved.moves
-        if moved is not None:
-            # a moved window needs the traits and aggregates of its new host
-            chosen |= {each.uuid: each for tree in moved.targets for each in tree.members}
         joining = [
             claim_commit.GroupMembership(each.wanted.consumer, each.wanted.group, each.choice.hosts)
             for each in placed

@@ -2,16 +2,19 @@
 
 A *movable* window is bound to no host before it begins. If no host has room for a booking, a host perhaps has
 room after some movable windows have moved to equivalent hosts. Hosts are *equivalent* if their trees have the
-same structure, traits, aggregates and attributes. So the search need not know the requests of the moved
-windows: an equivalent host satisfies them, too.
+same structure, traits and aggregates (:mod:`placement.read_model.equivalent_hosts`). So the search need not
+know the requests of the moved windows: an equivalent host satisfies them, too. Attributes of hosts only order
+the hosts of a request, and some of them differ on each host. So attributes do not matter.
 
-The search is limited: it reads the windows of some random hosts. It then tries to move the smallest windows
-of each host alone, and all windows of a host together if they are few. So it can miss a possible place. A
+The search is limited: it reads the windows of some hosts. It then tries to move the smallest windows of each
+host alone, and all windows of a host together if they are few. Its CPU time has a limit of its own, so that a
+refusal in a full cloud takes only a little longer. So it can miss a possible place. A
 move never changes the amounts or the time of a window, and the transaction of the booking checks all moves
 again.
 
 A maintenance takes the room of the windows on its host. So after its booking, movable windows that overlap it
-move to equivalent hosts with room (:func:`move_away`). The other windows stay, and are degraded.
+move to equivalent hosts with room (:func:`move_away`). The other windows stay, and are degraded. If a worker
+stops before the moves, the next change of the maintenance makes them.
 
 A worked example
     Hosts ``a`` and ``b`` are equivalent, with 8 VCPU each. Each host has a window of 4 VCPU from 9:00 to
@@ -22,35 +25,35 @@ A worked example
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain
 from time import thread_time
 from typing import Final
 
-from placement.exceptions import Conflict
-from placement.read_model.provider import Provider
+from placement.exceptions import Conflict, InvalidRequest
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.availability import (
     NEVER,
     allowed_roots,
+    members_of,
     snapshot_during,
     times_by_way,
-    usage_during,
 )
 from placement.search.claims.claim import ClaimScenario, WantedClaim
 from placement.search.claims.claim_context import ClaimContext
 from placement.search.claims.host_rooms import NO_SKYLINES, Skylines
 from placement.search.claims.longest_stay import StaySpan
+from placement.search.claims.move_targets import MoveTargets, Taken
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
-from placement.store.time_profile import TimedAmount, TimeWindow
+from placement.store.time_profile import HoldKey, TimedAmount, TimeWindow
 from placement.store.time_schedule import TimeSchedule, read_schedule
-from placement.store.time_skyline import make_skylines
+from placement.store.time_skyline import SkylinesByClass, make_skylines
 from placement.store.window_moves import WindowMove, movable_windows, write_move
 
 MAX_HOSTS: Final = 32
@@ -59,15 +62,22 @@ _MAX_SINGLE: Final = 8
 """Maximum number of windows of a host that a search tries to move alone."""
 _MAX_TOGETHER: Final = 8
 """Maximum number of windows that move for one booking."""
+_HOSTS_SECONDS: Final = 0.005
+"""Maximum CPU time, in seconds, of the choice of hosts of which a search reads the windows."""
+# in a full cloud most bookings are refused, and should be refused soon
+_SEARCH_SECONDS: Final = 0.01
+"""Maximum CPU time, in seconds, of the search for moves for a booking."""
+
+AmountsByConsumer = Mapping[str, Sequence[TimedAmount]]
+"""The timed amounts of a host by consumer."""
 
 
 @dataclass(frozen=True, slots=True)
 class MovedPlaces:
-    """The place of a new window, the moves that make room for it, and the trees that receive windows."""
+    """The place of a new window, and the moves that make room for it."""
 
     placed: Sequence[PlacedClaim]
     moves: Sequence[WindowMove]
-    targets: Sequence[HostTree]
 
 
 def hosts_without_windows(
@@ -79,12 +89,18 @@ def hosts_without_windows(
     rng: random.Random,
 ) -> list[int]:
     """Return the roots of some hosts that would possibly have room for a claim without any timed amounts."""
-    ways = times_by_way(snapshot, skylines, wanted, window.duration_seconds, budget)
-    roots = sorted(allowed_roots(snapshot, wanted, budget))
-    rng.shuffle(roots)
-    start = NEVER.starts_at
-    fitting = (root for root in roots if any(way.first_start(root, start, start) <= start for way in ways))
-    return list(islice(fitting, MAX_HOSTS))
+    found = list[int]()
+    # hosts that were found before the end of the budget are enough for a try
+    with suppress(BudgetExhausted):
+        ways = times_by_way(snapshot, skylines, wanted, window.duration_seconds, budget)
+        roots, start = sorted(allowed_roots(snapshot, wanted, budget)), NEVER.starts_at
+        first = rng.randrange(len(roots)) if roots else 0
+        for root in chain(roots[first:], roots[:first]):
+            if any(way.first_start(root, start, start) <= start for way in ways):
+                found.append(root)
+            if len(found) == MAX_HOSTS:
+                break
+    return found
 
 
 class WindowMover:
@@ -105,110 +121,90 @@ class WindowMover:
     ) -> None:
         self._snapshot = snapshot
         self._skylines = skylines
-        self._schedule = schedule
         self._movable = movable
         self._budget = budget
         self._rng = rng
+        self._targets = MoveTargets(snapshot, skylines, budget, rng)
+        self._amounts = defaultdict[str, list[TimedAmount]](list)
+        self._holds = defaultdict[str, list[tuple[HoldKey, int]]](list)
+        for amount in schedule.amounts:
+            self._amounts[amount.provider].append(amount)
+        for key, used in schedule.holds:
+            self._holds[key[0]].append((key, used))
 
     def find_moves(self, roots: Sequence[int], wanted: WantedClaim, window: TimeWindow) -> MovedPlaces | None:
         """Return the place of a claim at one of these hosts, with the moves that make room, or None."""
         for root in (each for each in roots if each in self._snapshot.trees):
             tree = self._snapshot.whole_trees()[root]
-            own = {each.uuid for each in tree.members}
-            here = [each for each in self._schedule.amounts if each.provider in own]
+            here = self._amounts_by_consumer(tree)
             for moving in _moving_sets(here, self._movable, window):
-                found = self._place_without(tree, here, moving, wanted, window)
-                if found is not None:
-                    return found
+                left = self._skylines_without(tree, here, moving)
+                if not self._has_room(tree, left, wanted, window):
+                    continue
+                # new hosts are searched first, because in a full cloud there are none
+                moves = self._moves_of(tree, here, moving)
+                if len(moves) == len(moving):
+                    placed = self._place_claim(tree, left, wanted, window)
+                    if not isinstance(placed, UnplacedClaim):
+                        return MovedPlaces(placed, moves)
         return None
 
     def find_departures(self, tree: HostTree, window: TimeWindow) -> Iterator[WindowMove]:
         """Yield moves of the windows of a host that overlap another window, the largest windows first."""
-        own = {each.uuid for each in tree.members}
-        here = [each for each in self._schedule.amounts if each.provider in own]
-        taken: Counter[tuple[int, str]] = Counter()
+        here, taken = self._amounts_by_consumer(tree), Taken()
         for consumer in reversed(_moving_consumers(here, self._movable, window)):
-            found = self._new_host(tree, [each for each in here if each.consumer == consumer], taken)
+            found = self._targets.find_move(tree, here[consumer], taken)
             if found is not None:
-                yield found[1]
+                yield found
 
-    def _place_without(
-        self,
-        tree: HostTree,
-        here: Sequence[TimedAmount],
-        moving: Sequence[str],
-        wanted: WantedClaim,
-        window: TimeWindow,
-    ) -> MovedPlaces | None:
-        staying = [each for each in here if each.consumer not in moving]
-        own = {each.uuid for each in tree.members}
-        holds = [(key, used) for key, used in self._schedule.holds if key[0] in own]
+    def _amounts_by_consumer(self, tree: HostTree) -> AmountsByConsumer:
+        found = defaultdict[str, list[TimedAmount]](list)
+        for member in tree.members:
+            for each in self._amounts.get(member.uuid, ()):
+                found[each.consumer].append(each)
+        return found
+
+    def _skylines_without(
+        self, tree: HostTree, here: AmountsByConsumer, moving: Collection[str]
+    ) -> dict[int, SkylinesByClass]:
+        """Return the skylines of a host without some windows, and those of sharing providers."""
+        staying = (each for consumer, some in here.items() if consumer not in moving for each in some)
+        holds = (each for member in tree.members for each in self._holds.get(member.uuid, ()))
         left = make_skylines(staying, holds)
-        skylines = {
-            **self._skylines,
-            **{each.id: left.get(each.uuid, NO_SKYLINES) for each in tree.members},
+        shared = {
+            each.id: self._skylines[each.id]
+            for each in members_of(self._snapshot, ())
+            if each.id in self._skylines
         }
+        return shared | {each.id: left.get(each.uuid, NO_SKYLINES) for each in tree.members}
+
+    def _has_room(self, tree: HostTree, skylines: Skylines, wanted: WantedClaim, window: TimeWindow) -> bool:
+        """Return whether the sums of a host do not exclude the claim."""
+        root, start = tree.root.id, window.starts_at
+        ways = times_by_way(self._snapshot, skylines, wanted, window.duration_seconds, self._budget)
+        return any(each.first_start(root, start, start) <= start for each in ways)
+
+    def _moves_of(self, tree: HostTree, here: AmountsByConsumer, moving: Sequence[str]) -> list[WindowMove]:
+        """Return moves of the first windows of some, until a window has no new host."""
+        taken, moves = Taken(), list[WindowMove]()
+        for consumer in moving:
+            found = self._targets.find_move(tree, here[consumer], taken)
+            if found is None:
+                break
+            moves.append(found)
+        return moves
+
+    def _place_claim(
+        self, tree: HostTree, skylines: Skylines, wanted: WantedClaim, window: TimeWindow
+    ) -> list[PlacedClaim] | UnplacedClaim:
         snapshot = snapshot_during(self._snapshot, (tree.root.id,), skylines, window)
         self._budget.spend(len(snapshot))
-        placed = place_claims(
-            ClaimScenario.from_members(snapshot, {}, [wanted]), [wanted], self._budget, self._rng
-        )
-        if isinstance(placed, UnplacedClaim):
-            return None
-        taken: Counter[tuple[int, str]] = Counter()
-        moves, targets = [], []
-        for consumer in moving:
-            amounts = [each for each in here if each.consumer == consumer]
-            found = self._new_host(tree, amounts, taken)
-            if found is None:
-                return None
-            targets.append(found[0])
-            moves.append(found[1])
-        return MovedPlaces(placed, moves, targets)
-
-    def _new_host(
-        self, tree: HostTree, amounts: Sequence[TimedAmount], taken: Counter[tuple[int, str]]
-    ) -> tuple[HostTree, WindowMove] | None:
-        """Return a new host for a window of a tree, with the move; add the window's amounts to ``taken``."""
-        positions = {each.uuid: at for at, each in enumerate(tree.members)}
-        for target in self._alike_hosts(tree):
-            wanted = [(target.members[positions[each.provider]], each) for each in amounts]
-            if all(self._has_room(provider, each, taken) for provider, each in wanted):
-                before, after = defaultdict[str, dict[str, int]](dict), defaultdict[str, dict[str, int]](dict)
-                for provider, each in wanted:
-                    taken[provider.id, each.resource_class] += each.used
-                    before[each.provider][each.resource_class] = each.used
-                    after[provider.uuid][each.resource_class] = each.used
-                return target, WindowMove(amounts[0].consumer, amounts[0].window, before, after)
-        return None
-
-    def _alike_hosts(self, tree: HostTree) -> Iterator[HostTree]:
-        trees = self._snapshot.whole_trees()
-        roots = self._snapshot.roots()
-        first = self._rng.randrange(len(roots))
-        attributes = [each.attributes for each in tree.members]
-        for number in range(len(roots)):
-            self._budget.spend()
-            other = trees[roots[(first + number) % len(roots)]]
-            if (
-                other.kind is tree.kind
-                and other is not tree
-                and other.aggregates == tree.aggregates
-                and [each.attributes for each in other.members] == attributes
-            ):
-                yield other
-
-    def _has_room(
-        self, provider: Provider, amount: TimedAmount, taken: Mapping[tuple[int, str], int]
-    ) -> bool:
-        name = amount.resource_class
-        here = self._skylines.get(provider.id, NO_SKYLINES)
-        used = usage_during(provider, here, amount.window).get(name, 0) + taken.get((provider.id, name), 0)
-        return provider.inventories[name].accepts_amount(amount.used, used)
+        world = ClaimScenario.from_members(snapshot, {}, [wanted])
+        return place_claims(world, [wanted], self._budget, self._rng)
 
 
 def _moving_sets(
-    here: Sequence[TimedAmount], movable: Collection[str], window: TimeWindow
+    here: AmountsByConsumer, movable: Collection[str], window: TimeWindow
 ) -> Iterator[Sequence[str]]:
     """Yield sets of windows of a host to move: single windows by ascending amounts, then all together."""
     small = _moving_consumers(here, movable, window)
@@ -218,35 +214,54 @@ def _moving_sets(
         yield small
 
 
-def _moving_consumers(
-    here: Sequence[TimedAmount], movable: Collection[str], window: TimeWindow
-) -> Sequence[str]:
+def _moving_consumers(here: AmountsByConsumer, movable: Collection[str], window: TimeWindow) -> Sequence[str]:
     """Return the movable windows of a host that overlap another window, by ascending amounts."""
-    totals: Counter[str] = Counter()
-    for each in here:
-        if not each.has_begun and each.consumer in movable and each.window.has_overlap(window):
-            totals[each.consumer] += each.used
+    totals = {
+        consumer: sum(each.used for each in amounts)
+        for consumer, amounts in here.items()
+        if consumer in movable and not amounts[0].has_begun and amounts[0].window.has_overlap(window)
+    }
     return sorted(totals, key=lambda consumer: (totals[consumer], consumer))
 
 
-def move_away(context: ClaimContext, host: str, window: TimeWindow) -> list[str]:
-    """Move the movable windows that overlap a maintenance to equivalent hosts, each in a transaction.
+def move_away(context: ClaimContext, host: str, window: TimeWindow) -> Iterator[str]:
+    """Move the movable windows that overlap a maintenance to equivalent hosts; yield their uuids.
 
-    A window without another place stays, and so does a window that changes meanwhile. If the worker stops,
-    the rest of the windows stay. The search has the limit of CPU time of all searches.
+    Each move is a transaction. If another write comes first, the search is repeated, within the limits of all
+    searches. A window without another place stays.
 
-    :param host: the uuid of the root of the host.
-    :returns: the uuids of the moved windows.
+    :param host: the uuid of any provider of the host.
     """
+    end = thread_time() + context.search_seconds
+    for _ in range(context.retries + 1):
+        is_complete = True
+        for each in _find_departures(context, host, window, end - thread_time()):
+            has_moved = False
+            # another client may have taken the room, or have changed or deleted the new host
+            with suppress(Conflict, InvalidRequest):
+                has_moved = context.database.write(partial(write_move, move=each))
+            if has_moved:
+                yield each.consumer
+            is_complete &= has_moved
+        if is_complete:
+            break
+
+
+def _find_departures(
+    context: ClaimContext, host: str, window: TimeWindow, seconds: float
+) -> Sequence[WindowMove]:
+    """Return moves of windows of a host that overlap another window."""
     with context.timetable.fresh_view(None, context.check_awaited) as timed:
         snapshot = timed.view.snapshot
-        root = snapshot.by_uuid.get(host)
-        roots = {} if root is None else {each.uuid: root for each in snapshot.whole_trees()[root].members}
+        found = snapshot.get(host)
+        if found is None:
+            return []
+        root = found.root_id
+        roots = {each.uuid: root for each in snapshot.whole_trees()[root].members}
     with context.database.read() as conn:
         schedule = read_schedule(conn, of_providers=roots)
-        movable = movable_windows(
-            conn, {each.consumer for each in schedule.amounts if not each.has_begun}, roots
-        )
+        pending = {each.consumer for each in schedule.amounts if not each.has_begun}
+        movable = movable_windows(conn, pending, roots)
     moves = list[WindowMove]()
     if movable:
         with (
@@ -254,17 +269,11 @@ def move_away(context: ClaimContext, host: str, window: TimeWindow) -> list[str]
             context.timetable.fresh_view(None, context.check_awaited) as timed,
         ):
             snapshot = timed.view.snapshot
-            budget = context.make_budget(timed.view, context.search_seconds)
+            budget = context.make_budget(timed.view, seconds)
             search = WindowMover(snapshot, timed.skylines, schedule, movable, budget, context.rng)
-            if root is not None and root in snapshot.trees:
+            if root in snapshot.trees:
                 moves.extend(search.find_departures(snapshot.whole_trees()[root], window))
-    moved = []
-    for each in moves:
-        # another client may have taken the room; then the window stays, and is degraded
-        with suppress(Conflict):
-            if context.database.write(partial(write_move, move=each)):
-                moved.append(each.consumer)
-    return moved
+    return moves
 
 
 def place_by_moves(
@@ -281,10 +290,9 @@ def place_by_moves(
     :param seconds: the limit of CPU time.
     """
     window, end = span.shortest_window, thread_time() + seconds
-    hosts, roots = list[int](), dict[str, int]()
-    with suppress(BudgetExhausted), context.timetable.fresh_view(concerned, context.check_awaited) as timed:
+    with context.timetable.fresh_view(concerned, context.check_awaited) as timed:
         snapshot = timed.view.snapshot
-        budget = context.make_budget(timed.view, seconds)
+        budget = context.make_budget(timed.view, min(seconds, _HOSTS_SECONDS))
         hosts = hosts_without_windows(snapshot, timed.skylines, wanted, window, budget, context.rng)
         trees = snapshot.whole_trees()
         roots = {each.uuid: root for root in hosts for each in trees[root].members}
@@ -298,7 +306,7 @@ def place_by_moves(
     if not movable:
         return None
     with suppress(BudgetExhausted), context.timetable.fresh_view(None, context.check_awaited) as timed:
-        budget = context.make_budget(timed.view, end - thread_time())
+        budget = context.make_budget(timed.view, min(end - thread_time(), _SEARCH_SECONDS))
         search = WindowMover(timed.view.snapshot, timed.skylines, schedule, movable, budget, context.rng)
         return search.find_moves(hosts, wanted, window)
     return None

@@ -21,12 +21,13 @@ def test_no_instant_ahead_is_above_the_capacity(
     database_server: DatabaseServer, database_url: str, tmp_path: Path, kills: int
 ) -> None:
     outcome = windows_stress.run(database_url, tmp_path, seconds=SECONDS, kills=kills)
-    counts = f"{outcome.kills} kills, {outcome.looks} looks, {dict(outcome.answers)}"
+    counts = f"{outcome.kills} kills, {outcome.looks} looks, {outcome.moves} moves, {dict(outcome.answers)}"
     print(f"{database_server.kind}, seed {outcome.seed}: {counts}")
     assert outcome.failures == []
     assert outcome.kills == kills
     for needed in windows_stress.NEEDED:
         assert outcome.answers[needed] > 0
+    assert outcome.moves > 0
     database = ServiceDatabase(database_url)
     with database.read() as conn:
         found = find_contradictions(conn)

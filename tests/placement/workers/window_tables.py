@@ -131,6 +131,29 @@ class WindowBooks:
                     found.append(f"{present} {key[1]} of {key[0]} in a maintenance of {taken}, before {past}")
         return found
 
+    def planned_places(self) -> dict[str, list[tuple[str, HeldAmount]]]:
+        """Return the amounts of windows that have not begun, with their providers, by uuid of the window."""
+        found = defaultdict[str, list[tuple[str, HeldAmount]]](list)
+        for (provider, _), amounts in self.amounts.items():
+            for each in amounts:
+                if each.reservation is not None and each.begin > -math.inf and not each.is_maintenance:
+                    found[each.reservation].append((provider, each))
+        return found
+
+    def compare_moves(self, earlier: "WindowBooks") -> tuple[int, list[str]]:
+        """Return the number of windows that have moved since an earlier snapshot, and their faults.
+
+        Each window is for one provider and one resource class.
+        """
+        before, number, wrong = earlier.planned_places(), 0, list[str]()
+        for uuid, places in self.planned_places().items():
+            ((provider, held), *others), ((old_provider, old), *_) = places, before.get(uuid, places)
+            number += provider != old_provider
+            # a client can give a part of the amounts back meanwhile
+            if others or held.begin != old.begin or held.used > old.used:
+                wrong.append(f"window {uuid} was {old} of {old_provider}, and is {places}")
+        return number, wrong
+
     def degraded_reservations(self) -> set[str]:
         """Return the uuids of reservations with an instant ahead at which a sum is above the capacity."""
         return {

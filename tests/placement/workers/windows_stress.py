@@ -1,7 +1,8 @@
 """Sends all requests that change windows from several clients, and kills worker processes.
 
 Clients book, claim, extend, shrink, return early, reshape, and book maintenances, while inventories change.
-After each kill and at the end, :mod:`tests.placement.workers.window_tables` looks at each instant ahead.
+The service moves windows meanwhile, for bookings and maintenances. After each kill and at the end,
+:mod:`tests.placement.workers.window_tables` looks at each instant ahead.
 """
 
 import os
@@ -243,12 +244,13 @@ class WindowClient(threading.Thread):
 
 @dataclass
 class WindowsOutcome:
-    """The counts and the errors of a run, and the number of looks at all instants."""
+    """The counts and the errors of a run, and the numbers of looks at all instants and of moved windows."""
 
     seed: int
     answers: Counter[str]
     kills: int
     looks: int
+    moves: int
     failures: list[str]
 
 
@@ -265,11 +267,12 @@ def run(url: str, folder: Path, *, seconds: float, kills: int, workers: int = 3)
             thread.start()
         failures: list[str] = []
         missing, books = True, read_books(url)
-        began, killed, looks, seen, all_accepted = time.monotonic(), 0, 0, 0, 0
+        began, killed, looks, seen, all_accepted, moves = time.monotonic(), 0, 0, 0, 0, 0
         while killed < kills or time.monotonic() - began < seconds or all_accepted < _MIN_ACCEPTED or missing:
             time.sleep(random.uniform(0.05, 0.4))
             is_in_time = time.monotonic() - began < _MAX_SECONDS
-            missing = is_in_time and any(not _count_answers(load)[each] for each in NEEDED)
+            counts = _count_answers(load)
+            missing = is_in_time and not (moves and all(counts[each] for each in NEEDED))
             all_accepted = sum(client.accepted for client in load)
             # on a slow machine new workers need some time before they accept requests
             ready = len(candidates := running.workers()) == workers and all_accepted >= seen + 3
@@ -278,7 +281,8 @@ def run(url: str, folder: Path, *, seconds: float, kills: int, workers: int = 3)
                 killed, seen = killed + 1, all_accepted
             books, earlier = read_books(url), books
             failures += _find_faults(books, earlier, most)
-            looks += 1
+            moved, wrong = books.compare_moves(earlier)
+            moves, looks, failures = moves + moved, looks + 1, failures + wrong
         stopped.set()
         for thread in load:
             thread.join(timeout=120)
@@ -291,7 +295,7 @@ def run(url: str, folder: Path, *, seconds: float, kills: int, workers: int = 3)
         degraded = {each["uuid"] for each in shown if each["degraded"]}
         if degraded != books.degraded_reservations():
             failures.append(f"degraded: {degraded}, not {books.degraded_reservations()}")
-        return WindowsOutcome(seed, _count_answers(load), killed, looks, failures)
+        return WindowsOutcome(seed, _count_answers(load), killed, looks, moves, failures)
 
 
 def _find_faults(books: WindowBooks, earlier: WindowBooks, most: dict[str, int]) -> list[str]:

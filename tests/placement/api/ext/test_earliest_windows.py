@@ -81,7 +81,9 @@ QUESTIONS = [
         [unnumbered(VCPU=1, MEMORY_MB=1024), Group(GPU, "CUSTOM_FAST")],
     ),
 ]
-TREES: Sequence[Sequence[tuple[Mapping[str, int], Sequence[str]]]] = [
+Tree = Sequence[tuple[Mapping[str, int], Sequence[str]]]
+"""The providers of a host, the root first, with inventories and traits."""
+TREES: Sequence[Tree] = [
     [
         ({"VCPU": 4, "MEMORY_MB": 3072}, []),
         ({"CUSTOM_GPU": 1}, ["CUSTOM_FAST"]),
@@ -90,7 +92,6 @@ TREES: Sequence[Sequence[tuple[Mapping[str, int], Sequence[str]]]] = [
     [({"VCPU": 6}, []), ({"PCPU": 4, "MEMORY_MB": 2048}, []), ({"PCPU": 3, "MEMORY_MB": 4096}, [])],
     [({"VCPU": 3, "MEMORY_MB": 4096}, []), ({"CUSTOM_GPU": 1}, ["CUSTOM_FAST"])],
 ]
-"""The providers of each host, the root first, with inventories and traits."""
 
 
 @dataclass
@@ -148,10 +149,14 @@ class SmallCloud:
 
 @pytest.fixture
 def cloud(admin: Admin) -> SmallCloud:
+    return make_cloud(admin, TREES)
+
+
+def make_cloud(admin: Admin, trees: Sequence[Tree]) -> SmallCloud:
     for path in ("/resource_classes/CUSTOM_GPU", "/traits/CUSTOM_FAST"):
         admin("PUT", path)
     found = SmallCloud({}, Amounts(), {}, {})
-    for number, tree in enumerate(TREES):
+    for number, tree in enumerate(trees):
         root = None
         for position, (inventories, traits) in enumerate(tree):
             uuid = make_provider(admin, f"h{number}-{position}", parent=root, **inventories)

@@ -1,16 +1,23 @@
 """Windows that have not begun move to hosts that are alike, so that further bookings have room."""
 
 import time
-from collections.abc import Sequence
+import uuid
+from collections.abc import Callable, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, Never
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
+from placement.api.ext import reservations
+from placement.db.database import WriteTransaction
+from placement.exceptions import Unavailable
+from placement.search.budget import BudgetExhausted
+from placement.search.claims import window_moves
 from placement.store.time_profile import TimeWindow
+from placement.store.window_moves import WindowMove
 from tests.databases import DatabaseServer
 from tests.examples import examples
 from tests.placement.api.ext.windows import HOUR, PATH, book, booked, show
@@ -28,6 +35,13 @@ def host_of(admin: Admin, reservation: str) -> str:
 @pytest.fixture
 def base() -> float:
     return time.time() + HOUR
+
+
+@pytest.fixture(autouse=True)
+def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches for moves end by their other limits, however slow the machine is."""
+    monkeypatch.setattr(window_moves, "_HOSTS_SECONDS", 5.0)
+    monkeypatch.setattr(window_moves, "_SEARCH_SECONDS", 5.0)
 
 
 def hours(base: float, begin: float, end: float) -> dict[str, str]:
@@ -148,12 +162,84 @@ def test_a_window_that_names_hosts_stays(admin: Admin, base: float, pinned: str)
 
 
 def test_a_window_does_not_move_to_an_unlike_host(admin: Admin, halves: list[str], base: float) -> None:
-    assert admin("PUT", "/traits/CUSTOM_FAST").status_code == 201
-    path = provider_path(host_of(admin, halves[0]), "traits")
-    known = admin("GET", path).json
-    body = {"traits": ["CUSTOM_FAST"], "resource_provider_generation": known["resource_provider_generation"]}
-    assert admin("PUT", path, json=body).status_code == 200
+    set_traits(admin, host_of(admin, halves[0]), "CUSTOM_FAST")
     assert book(admin, 8, 0, 0, **hours(base, 1, 2)).status_code == 409
+
+
+def set_traits(admin: Admin, host: str, *names: str) -> None:
+    for each in names:
+        if each.startswith("CUSTOM_"):
+            assert admin("PUT", f"/traits/{each}").status_code in (201, 204)
+    path = provider_path(host, "traits")
+    generation = admin("GET", path).json["resource_provider_generation"]
+    body = {"traits": names, "resource_provider_generation": generation}
+    assert admin("PUT", path, json=body).status_code == 200
+
+
+@pytest.mark.parametrize("marks", [(), ("CUSTOM_HOST_DISABLED",), ("CUSTOM_WATERMARK_REACHED",)])
+def test_windows_leave_a_disabled_host_and_do_not_move_to_another_one(
+    admin: Admin, base: float, marks: Sequence[str]
+) -> None:
+    first, second, third = (make_provider(admin, name, VCPU=8) for name in "abc")
+    full = [booked(admin, 8, 0, 0, **hours(base, 1, 2), allowed_hosts=[each]) for each in (second, third)]
+    window = booked(admin, 8, 0, 0, **hours(base, 1, 2))
+    assert host_of(admin, window) == first
+    for each in full:
+        assert admin("DELETE", f"{PATH}/{each}").status_code == 204
+    for each in (first, second):
+        set_traits(admin, each, "COMPUTE_STATUS_DISABLED", *marks)
+    maintain(admin, first, base, 1, 2)
+    assert (host_of(admin, window), show(admin, window)["degraded"]) == (third, [])
+    # all other hosts are disabled, so the window stays
+    maintain(admin, third, base, 1, 2)
+    assert host_of(admin, window) == third
+
+
+def report_host(admin: Admin, name: str, reported_at: float) -> list[str]:
+    """Write a host with two NUMA nodes as its agent reports it; return its uuids, the root first."""
+    root, *nodes = uuids = [str(uuid.uuid4()) for _ in range(3)]
+    place: dict[str, Any] = {"generation": None, "aggregates": []}
+    body: list[dict[str, Any]] = [
+        {
+            **place,
+            "uuid": root,
+            "name": name,
+            "parent_provider_uuid": None,
+            "inventories": {},
+            "traits": ["COMPUTE_NODE"],
+            "attributes": {"agent.reported_at": reported_at, "neighbour.cpu": iso(reported_at)},
+        }
+    ]
+    for number, each in enumerate(nodes):
+        attributes = {f"numa_distance.{other}": 10.0 if other == each else 21.0 for other in nodes}
+        body.append(
+            {
+                **place,
+                "uuid": each,
+                "name": f"{name}_{number}",
+                "parent_provider_uuid": root,
+                "inventories": {"PCPU": {"total": 8}},
+                "traits": ["HW_NUMA_ROOT"],
+                "attributes": attributes | {f"position.{uuid.uuid4()}": reported_at},
+            }
+        )
+    answer = admin("POST", "/ext/v1/trees", json={"resource_providers": body})
+    assert answer.status_code == 200, answer.text
+    return uuids
+
+
+def test_a_window_moves_between_hosts_with_different_measurements(admin: Admin, base: float) -> None:
+    first, second = (report_host(admin, name, time.time() + at) for at, name in enumerate("ab"))
+    fields = {**hours(base, 1, 2), "query": "resources=PCPU:8"}
+    full = [booked(admin, 0, 0, 0, **fields, allowed_hosts=[second[0]]) for _ in range(2)]
+    windows = [booked(admin, 0, 0, 0, **fields) for _ in range(2)]
+    before = {host_of(admin, each): each for each in windows}
+    assert before.keys() == {*first[1:]}
+    for each in full:
+        assert admin("DELETE", f"{PATH}/{each}").status_code == 204
+    maintain(admin, first[0], base, 1, 2)
+    # each window is on the node with the same number
+    assert [host_of(admin, before[node]) for node in first[1:]] == second[1:]
 
 
 def test_a_window_that_has_begun_stays(admin: Admin, halves: list[str], base: float, url: str) -> None:
@@ -223,6 +309,119 @@ def test_a_maintenance_is_booked_even_if_no_window_can_move(
     maintenance = maintain(admin, host, base, 1, 2)
     assert maintenance["degraded"]
     assert (host_of(admin, window), bool(show(admin, window)["degraded"])) == (host, True)
+
+
+def before_moves(monkeypatch: pytest.MonkeyPatch, act: Callable[[str], None], times: int = 1) -> list[str]:
+    """Call ``act`` with the chosen new host before the moves for a maintenance; return the chosen hosts."""
+    find, chosen = window_moves._find_departures, list[str]()
+
+    def slow_find(*arguments: Any) -> Sequence[WindowMove]:
+        moves = find(*arguments)
+        for each in moves[: times - len(chosen)]:
+            chosen.extend(each.after)
+            act(chosen[-1])
+        return moves
+
+    monkeypatch.setattr(window_moves, "_find_departures", slow_find)
+    return chosen
+
+
+def fix(admin: Admin, maintenance: str) -> dict[str, Any]:
+    """Send a change of a maintenance that only repeats the moves; return the answer."""
+    answer = set_movable(admin, maintenance, False)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json
+    return found
+
+
+@pytest.mark.parametrize("error", [RuntimeError, Unavailable, BudgetExhausted])
+def test_an_error_of_the_moves_does_not_refuse_a_booked_maintenance(
+    admin: Admin,
+    base: float,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: type[Exception],
+) -> None:
+    for name in "ab":
+        make_provider(admin, name, VCPU=8)
+    windows = [booked(admin, amount, 0, 0, **hours(base, 1, 2)) for amount in (4, 2)]
+    (host,) = {host_of(admin, each) for each in windows}
+    write, written = window_moves.write_move, list[str]()
+
+    def write_first(tx: WriteTransaction, move: WindowMove) -> bool:
+        if written:
+            raise error
+        written.append(move.consumer)
+        return write(tx, move)
+
+    monkeypatch.setattr(window_moves, "write_move", write_first)
+    times = {"maintenance_of": host, "project_id": "ops", "user_id": "eve", **hours(base, 1, 2)}
+    made = admin("POST", PATH, json=times)
+    assert (made.status_code, made.json["moved"]) == (201, windows[:1])
+    assert made.json["reservation"]["degraded"]
+    assert "Any PUT of the maintenance moves them" in caplog.text
+    monkeypatch.setattr(window_moves, "write_move", write)
+    answer = fix(admin, made.json["reservation"]["uuid"])
+    assert (answer["moved"], answer["reservation"]["degraded"]) == (windows[1:], [])
+
+
+def test_a_change_of_a_maintenance_repeats_moves_that_a_stopped_worker_has_not_made(
+    admin: Admin, base: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        make_provider(admin, name, VCPU=8)
+    window = booked(admin, 4, 0, 0, **hours(base, 1, 2))
+    host = host_of(admin, window)
+
+    def stop(*_: object) -> Never:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reservations, "move_away", stop)
+    maintenance = str(uuid.uuid4())
+    body = {"maintenance_of": host, "project_id": "ops", "user_id": "eve", **hours(base, 1, 2)}
+    with pytest.raises(KeyboardInterrupt):
+        admin("POST", PATH, json=body | {"uuid": maintenance})
+    monkeypatch.setattr(reservations, "move_away", window_moves.move_away)
+    assert show(admin, window)["degraded"]
+    assert fix(admin, maintenance)["moved"] == [window]
+    assert (host_of(admin, window) != host, show(admin, window)["degraded"]) == (True, [])
+    assert fix(admin, maintenance)["moved"] == []
+
+
+def disable(admin: Admin, host: str) -> None:
+    set_traits(admin, host, "COMPUTE_STATUS_DISABLED")
+
+
+def change_trait(admin: Admin, host: str) -> None:
+    set_traits(admin, host, "CUSTOM_FAST")
+
+
+def change_aggregate(admin: Admin, host: str) -> None:
+    path = provider_path(host, "aggregates")
+    body = {"aggregates": [str(uuid.uuid4())], "resource_provider_generation": 1}
+    assert admin("PUT", path, json=body).status_code == 200
+
+
+def delete(admin: Admin, host: str) -> None:
+    assert admin("DELETE", provider_path(host)).status_code == 204
+
+
+@pytest.mark.parametrize("change", [disable, change_trait, change_aggregate, delete])
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_window_does_not_move_to_a_host_that_changes_meanwhile(
+    admin: Admin,
+    base: float,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Admin, str], None],
+    others: int,
+) -> None:
+    hosts = {make_provider(admin, name, VCPU=8) for name in "abc"[: 2 + others]}
+    window = booked(admin, 2, 0, 0, **hours(base, 1, 2))
+    host = host_of(admin, window)
+    changed = before_moves(monkeypatch, lambda chosen: change(admin, chosen))
+    maintain(admin, host, base, 1, 2)
+    (left,) = hosts - {host, *changed} if others else {host}
+    assert (len(changed), host_of(admin, window)) == (1, left)
 
 
 TIMES = [(begin, end) for begin, end in combinations(range(4), 2)]
