@@ -117,6 +117,10 @@ class CombinedDriver:
                 found[guest_uuid] = f"{found[guest_uuid]}; {reason}" if guest_uuid in found else reason
         return found
 
+    def excluded_guests(self) -> Mapping[str, str]:
+        """See :meth:`compute_agent.drivers.base.RunningGuests.excluded_guests`."""
+        return {uuid: why for driver in self.drivers for uuid, why in driver.excluded_guests().items()}
+
     def watch_guests(self, listener: Listener) -> None:
         """Call ``listener`` for each change that a driver reports of a guest that this object manages."""
         for place, driver in enumerate(self.drivers):

@@ -241,8 +241,12 @@ class ForeignDriver(UndividedThreads):
         return self.guests()
 
     def lost_guests(self) -> Mapping[str, str]:
-        """The subjects that cannot be guests, as a dict from the uuid to the reason."""
+        """The subjects that are perhaps guests but cannot be managed: a dict from the uuid to the reason."""
         return self._table.lost_guests()
+
+    def excluded_guests(self) -> Mapping[str, str]:
+        """The chosen subjects that are certainly no guests, as a dict from the uuid to the reason."""
+        return self._table.excluded_guests()
 
     def watch_guests(self, listener: Listener) -> None:
         """Call ``listener`` for each later start, end and change of settings of a guest."""

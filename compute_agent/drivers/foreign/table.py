@@ -36,6 +36,10 @@ class UnfitSubjectError(ValueError):
     """A unit or a container cannot be a guest. The text has the reason."""
 
 
+class ExcludedSubjectError(UnfitSubjectError):
+    """A unit or a container is certainly no guest: its processes belong to another guest or to the host."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunningGroup:
     """The processes of a guest.
@@ -68,7 +72,7 @@ def group_members(groups: Path, folder: Path, main_pid: int) -> list[int]:
     if main_pid not in pids:
         pids = group.process_ids(all_groups=True)
     if os.getpid() in pids:
-        raise UnfitSubjectError("the agent itself is in it")
+        raise ExcludedSubjectError("the agent itself is in it")
     return pids
 
 
@@ -105,17 +109,30 @@ class GuestEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class UnmanagedSubject:
+    """A subject that is meant to be a guest, but cannot be managed.
+
+    :ivar reason: a text with the reason and the remedy.
+    :ivar is_excluded: whether the subject is certainly no guest. Otherwise it is *lost*: perhaps it uses the
+        allocation and the CPUs that a guest with its uuid has.
+    """
+
+    guest_uuid: str
+    reason: str
+    is_excluded: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SubjectFinding:
     """The result of reading a unit or a container.
 
     :ivar managed: the uuid of a guest, or of a subject that is between two runs and soon a guest again.
-    :ivar lost: the uuid of a subject that cannot be a guest, and the reason.
     :ivar is_other: whether the subject is not meant to be a guest.
     """
 
     entry: GuestEntry | None = None
     managed: str = ""
-    lost: tuple[str, str] | None = None
+    unmanaged: UnmanagedSubject | None = None
     is_other: bool = False
 
 
@@ -137,7 +154,7 @@ class GuestTable(abc.ABC):
         self._lock = threading.Lock()
         self._entries: dict[str, GuestEntry] = {}
         self._by_uuid: dict[str, GuestEntry] = {}
-        self._lost: dict[str, tuple[str, str]] = {}
+        self._unmanaged: dict[str, UnmanagedSubject] = {}
         # Only the thread of the table changes these attributes.
         self._managed: dict[str, str] = {}
         """The uuids of guests that have not ended, by the key of the subject."""
@@ -157,9 +174,17 @@ class GuestTable(abc.ABC):
         return [entry for entry in self.all_entries() if entry.has_processes]
 
     def lost_guests(self) -> dict[str, str]:
-        """The subjects that cannot be managed, as a dict from the uuid to a text with reason and remedy."""
+        """The subjects that are perhaps guests: a dict from the uuid to a text with reason and remedy."""
+        return self._unmanaged_reasons(is_excluded=False)
+
+    def excluded_guests(self) -> dict[str, str]:
+        """The chosen subjects that are certainly no guests, as a dict from the uuid to the reason."""
+        return self._unmanaged_reasons(is_excluded=True)
+
+    def _unmanaged_reasons(self, is_excluded: bool) -> dict[str, str]:
         with self._lock:
-            return dict(self._lost.values())
+            found = self._unmanaged.values()
+            return {one.guest_uuid: one.reason for one in found if one.is_excluded == is_excluded}
 
     def find_living(self, guest: Guest) -> GuestEntry:
         """Return the entry of a guest with a living main process.
@@ -201,8 +226,10 @@ class GuestTable(abc.ABC):
     def is_other(self, key: str, guest_uuid: str) -> bool:
         """Whether a subject is no longer a guest, or is a guest with another uuid."""
         with self._lock:
-            entry = self._entries.get(key)
-        return key in self._others if entry is None else entry.guest.uuid != guest_uuid
+            entry, unmanaged = self._entries.get(key), self._unmanaged.get(key)
+        if entry is not None:
+            return entry.guest.uuid != guest_uuid
+        return key in self._others or (unmanaged is not None and unmanaged.is_excluded)
 
     @abc.abstractmethod
     def may_return(self, key: str, guest_uuid: str) -> bool:
@@ -226,7 +253,7 @@ class GuestTable(abc.ABC):
         self._refuse_kubelet()
         if everything:
             self._others.clear()
-        for key in self.order_keys({*self._find_suspects(everything), *self._lost}):
+        for key in self.order_keys({*self._find_suspects(everything), *self._unmanaged}):
             self.look_at(key)
         self._complete = True
 
@@ -256,14 +283,13 @@ class GuestTable(abc.ABC):
             else:
                 self._entries.pop(key, None)
             self._by_uuid = {entry.guest.uuid: entry for entry in self._entries.values()}
-            news = found.lost is not None and self._lost.get(key) != found.lost
-            was_lost = found.lost is None and self._lost.pop(key, None) is not None
-            if found.lost is not None:
-                self._lost[key] = found.lost
-        if news and found.lost is not None:
-            LOG.warning("The agent does not manage a guest: %s", found.lost[1])
+            known = self._unmanaged.pop(key, None)
+            if found.unmanaged is not None:
+                self._unmanaged[key] = found.unmanaged
+        if found.unmanaged is not None and found.unmanaged != known:
+            _log_unmanaged(found.unmanaged)
         # The listener may read the table, so it is called without the lock.
-        self._report_difference(before, found.entry, was_lost)
+        self._report_difference(before, found.entry, known is not None and found.unmanaged is None)
 
     # The parts of each kind of guests
 
@@ -330,6 +356,13 @@ class GuestTable(abc.ABC):
             has_started = before is not None or (self._complete and not was_lost)
             new = ChangeKind.STARTED if has_started else ChangeKind.FOUND
             self._report(GuestChange(ChangeKind.CHANGED if same else new, now.guest))
+
+
+def _log_unmanaged(subject: UnmanagedSubject) -> None:
+    if subject.is_excluded:
+        LOG.info("The agent does not manage a guest: %s", subject.reason)
+    else:
+        LOG.warning("The agent does not manage a guest, which perhaps runs: %s", subject.reason)
 
 
 def _is_same_run(before: GuestEntry, now: GuestEntry) -> bool:

@@ -24,7 +24,14 @@ from compute_agent.drivers.foreign.declared import (
     matches_any,
 )
 from compute_agent.drivers.foreign.records import ValueRecord
-from compute_agent.drivers.foreign.table import GuestEntry, GuestTable, SubjectFinding, UnfitSubjectError
+from compute_agent.drivers.foreign.table import (
+    ExcludedSubjectError,
+    GuestEntry,
+    GuestTable,
+    SubjectFinding,
+    UnfitSubjectError,
+    UnmanagedSubject,
+)
 from compute_agent.drivers.systemd.manager import SystemdManager
 from compute_agent.drivers.systemd.unit_settings import read_settings
 from compute_agent.drivers.systemd.unit_state import (
@@ -160,8 +167,9 @@ class UnitTable(GuestTable):
         except (BadDeclarationError, UnfitSubjectError) as error:
             if not unit.may_run:
                 return SubjectFinding()
-            reason = f"{unit_kind(key)} {key} cannot be a guest: {error}"
-            return SubjectFinding(lost=(guest_uuid, printable_text(reason)))
+            reason = printable_text(f"{unit_kind(key)} {key} cannot be a guest: {error}")
+            is_excluded = isinstance(error, ExcludedSubjectError)
+            return SubjectFinding(unmanaged=UnmanagedSubject(guest_uuid, reason, is_excluded))
 
     def _find_entry(self, unit: UnitState, guest_uuid: str, settings: DeclaredSettings) -> SubjectFinding:
         refuse_unit(unit.name)
@@ -173,7 +181,7 @@ class UnitTable(GuestTable):
         except ValueError as error:
             raise UnfitSubjectError(str(error)) from error
         if outer := self._find_outer(unit.group):
-            raise UnfitSubjectError(
+            raise ExcludedSubjectError(
                 f"it belongs to slice {outer}, which is a guest: set Guest=false in one of the two"
             )
         self._refuse_namesake(unit.name, guest_uuid, "unit", "Uuid=")
@@ -181,7 +189,7 @@ class UnitTable(GuestTable):
         if running is None:
             return SubjectFinding(managed=guest_uuid)
         if inner := self.find_inner(str(running.folder)):
-            raise UnfitSubjectError(
+            raise ExcludedSubjectError(
                 f"container {inner} runs in it, and is a guest itself: remove one of the two"
             )
         start = procfs.seconds_at_start(running.main.pid)

@@ -170,6 +170,10 @@ class TestOneUuidTwice:
         assert lost["a"].endswith("stop one of the two; no record")
         assert lost["c"] == "gone"
 
+    def test_excluded_guests_are_those_of_all_drivers(self, both, first, second):
+        first.excluded_reasons, second.excluded_reasons = {"a": "of the host"}, {"b": "below a slice"}
+        assert both.excluded_guests() == {"a": "of the host", "b": "below a slice"}
+
     @pytest.mark.parametrize(
         ("kind", "uuid", "is_told"),
         [

@@ -261,7 +261,7 @@ class TestFinding:
         (systemd.folder_of(unit) / "cgroup.procs").write_text(f"{os.getpid()}\n")
         driver = open_driver()
         assert driver.guests() == []
-        assert "the agent itself is in it" in driver.lost_guests()[made_uuid(HOST, DB)]
+        assert "the agent itself is in it" in driver.excluded_guests()[made_uuid(HOST, DB)]
 
     def test_a_host_without_unified_groups_has_no_such_guests(self, systemd, open_driver):
         (systemd.folders.groups / "cgroup.controllers").unlink()
@@ -698,7 +698,11 @@ class TestBesideAnother:
         folder = str(systemd.folder_of(systemd.units[DB]))
         driver.leave_groups(lambda group: "web" if group == folder else "")
         wait_for(lambda: driver.guests() == [])
-        assert "container web runs in it" in driver.lost_guests()[made_uuid(HOST, DB)]
+        guest_uuid = made_uuid(HOST, DB)
+        assert "container web runs in it" in driver.excluded_guests()[guest_uuid]
+        # The service runs, but has no claim of its own any more.
+        assert driver.lost_guests() == {}
+        assert driver.is_gone(DB, guest_uuid)
         wait_for(lambda: not records(tmp_path))
         assert systemd.units[DB].values == UNIT_DEFAULTS
 

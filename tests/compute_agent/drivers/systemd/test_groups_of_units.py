@@ -139,20 +139,21 @@ class TestSlices:
         assert driver.apply_cpu_settings(guest, FREE)
         assert (slice.values, systemd.drop_ins(SLICE)) == (UNIT_DEFAULTS, [])
 
-    def test_units_below_a_slice_that_is_a_guest_are_lost_guests(self, slice, open_driver):
+    def test_units_below_a_slice_that_is_a_guest_are_excluded_guests(self, slice, open_driver):
         driver = open_driver(guest_names=["*.service"])
         assert names(driver) == {SLICE}
-        lost = driver.lost_guests()
-        assert lost.keys() == {made_uuid(HOST, DB), made_uuid(HOST, WEB)}
-        assert lost[made_uuid(HOST, DB)].startswith(
+        excluded = driver.excluded_guests()
+        assert excluded.keys() == {made_uuid(HOST, DB), made_uuid(HOST, WEB)}
+        assert excluded[made_uuid(HOST, DB)].startswith(
             f"service {DB} cannot be a guest: it belongs to slice {SLICE}, which is a guest"
         )
+        assert driver.lost_guests() == {}
 
-    def test_a_slice_below_another_one_is_a_lost_guest(self, systemd, slice, open_driver):
+    def test_a_slice_below_another_one_is_an_excluded_guest(self, systemd, slice, open_driver):
         systemd.start("app-web.slice", processes=0)
         driver = open_driver()
         assert names(driver) == {SLICE}
-        assert f"it belongs to slice {SLICE}" in driver.lost_guests()[made_uuid(HOST, "app-web.slice")]
+        assert f"it belongs to slice {SLICE}" in driver.excluded_guests()[made_uuid(HOST, "app-web.slice")]
 
     def test_a_running_slice_becomes_a_guest_and_its_units_get_their_values_back(
         self, systemd, open_driver, tmp_path
@@ -173,7 +174,7 @@ class TestSlices:
         unit.files[0].write_text("")
         systemd.reload()
         wait_for(lambda: names(driver) == {DB})
-        assert driver.lost_guests() == {}
+        assert driver.excluded_guests() == {}
 
     def test_a_slice_that_gets_its_uuid_late_replaces_the_units_below_it(self, systemd, open_driver):
         systemd.start("a.service", f"{SECTION}Uuid={UUID}\n")
@@ -184,7 +185,8 @@ class TestSlices:
         assert "unit a.service has the same uuid" in driver.lost_guests()[UUID]
         systemd.stop("a.service")
         wait_for(lambda: names(driver) == {SLICE})
-        assert driver.lost_guests().keys() == {made_uuid(HOST, DB)}
+        assert driver.lost_guests() == {}
+        assert driver.excluded_guests().keys() == {made_uuid(HOST, DB)}
 
     def test_a_slice_is_a_guest_while_it_has_processes(self, systemd, open_driver):
         systemd.start(SLICE, processes=0)
@@ -194,7 +196,7 @@ class TestSlices:
         systemd.start(DB, None, slice=SLICE)
         assert next_change(driver) == (ChangeKind.STARTED, SLICE)
         systemd.start(WEB, slice=SLICE)
-        wait_for(driver.lost_guests)
+        wait_for(driver.excluded_guests)
         systemd.stop(DB)
         assert next_change(driver) == (ChangeKind.CHANGED, SLICE)
         systemd.stop(WEB)
@@ -242,17 +244,17 @@ class TestSlices:
             driver.apply_cpu_settings(guest, PINNED)
 
     @pytest.mark.parametrize("name", ["system.slice", "user.slice", "machine.slice", "-.slice", "init.scope"])
-    def test_units_of_the_host_are_lost_guests(self, systemd, open_driver, name):
+    def test_units_of_the_host_are_excluded_guests(self, systemd, open_driver, name):
         systemd.start(name, processes=0)
         systemd.start(DB)
         driver = open_driver()
         assert names(driver) == {DB}
-        assert f"{name} cannot be a guest: it contains" in driver.lost_guests()[made_uuid(HOST, name)]
+        assert f"{name} cannot be a guest: it contains" in driver.excluded_guests()[made_uuid(HOST, name)]
 
-    def test_the_slice_of_the_agent_is_a_lost_guest(self, systemd, slice, open_driver):
+    def test_the_slice_of_the_agent_is_an_excluded_guest(self, systemd, slice, open_driver):
         (systemd.folder_of(systemd.units[DB]) / "cgroup.procs").write_text(f"{os.getpid()}\n")
         driver = open_driver()
-        assert "the agent itself is in it" in driver.lost_guests()[UUID]
+        assert "the agent itself is in it" in driver.excluded_guests()[UUID]
         assert SLICE not in names(driver)
 
     def test_a_slice_with_a_guest_of_another_driver_is_no_guest(self, systemd, slice, open_driver):
@@ -260,4 +262,4 @@ class TestSlices:
         folder = str(systemd.folder_of(slice))
         driver.leave_groups(lambda group: "web" if group == folder else "")
         wait_for(lambda: names(driver) == {DB})
-        assert "container web runs in it" in driver.lost_guests()[UUID]
+        assert "container web runs in it" in driver.excluded_guests()[UUID]
