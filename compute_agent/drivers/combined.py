@@ -305,7 +305,7 @@ class CombinedDriver:
         """
         kept: dict[str, Guest] = {}
         doubles: dict[str, str] = {}
-        sharing = _SharedGroups(functools.partial(_kernel_group, self._groups))
+        sharing = _SharedGroups(functools.partial(procfs.group_folder, self._groups))
         everyone = [guest for guests in listed.values() for guest in guests]
         inner = _find_inner(everyone)
         for guest in everyone:
@@ -362,16 +362,10 @@ class _OwnChanges:
             return True
         if guest.cgroup in _find_inner([*others, guest]):
             return True
-        sharing = _SharedGroups(functools.partial(_kernel_group, self._groups))
+        sharing = _SharedGroups(functools.partial(procfs.group_folder, self._groups))
         for other in others:
             sharing.add_guest(other)
         return sharing.find_other(guest) is not None
-
-
-def _kernel_group(groups: Path, pid: int) -> str:
-    """The folder of a process's control group; empty for the root, or if the group cannot be read."""
-    path = procfs.cgroup_path(pid)
-    return path and str(groups / path.strip("/"))
 
 
 def _find_inner(guests: Iterable[Guest]) -> Mapping[str, Guest]:
@@ -399,7 +393,8 @@ class _SharedGroups:
     def __init__(self, group_of: Callable[[int], str]) -> None:
         """Begin without guests.
 
-        :param group_of: returns the folder of the control group of a process, see :func:`_kernel_group`.
+        :param group_of: returns the folder of the control group of a process, see
+            :func:`compute_agent.drivers.procfs.group_folder`.
         """
         self._group_of = group_of
         self._with_group: dict[str, list[Guest]] = {}

@@ -59,21 +59,31 @@ class RunningGroup:
 def group_members(groups: Path, folder: Path, main_pid: int) -> list[int]:
     """Check that a guest can have this group, and return the pids of the processes in it.
 
+    The processes of at most ``MAX_GROUPS`` groups are read, see :mod:`compute_agent.drivers.cgroup`.
+
     :param groups: the folder of the root of all groups.
-    :param main_pid: the pid of the main process, which can be in any group below the folder.
+    :param main_pid: the pid of the main process, which can be in any group below the folder; 0 if there is
+        none.
     :raises UnfitSubjectError: the group cannot be the group of a guest.
     """
     if not (groups / "cgroup.controllers").exists():
         raise UnfitSubjectError("the host has no control groups of version 2 (unified hierarchy)")
     group = GuestCgroup(folder)
     pids = group.process_ids()
-    # All groups are searched for the main process: a guest must not escape its limits by moving the process
-    # below thousands of other groups.
-    if main_pid not in pids:
-        pids = group.process_ids(all_groups=True)
-    if os.getpid() in pids:
+    # A guest must not escape its limits by moving its processes below thousands of other groups. The kernel
+    # knows the group of each process, so these groups need not be read.
+    if main_pid not in pids and _is_member(groups, folder, main_pid):
+        pids.append(main_pid)
+    if not pids and group.is_populated:
+        pids = [pid for pid in procfs.all_pids() if _is_member(groups, folder, pid)]
+    if os.getpid() in pids or _is_member(groups, folder, os.getpid()):
         raise ExcludedSubjectError("the agent itself is in it")
     return pids
+
+
+def _is_member(groups: Path, folder: Path, pid: int) -> bool:
+    """Whether a process is in this group or in a group below it; False for the pid 0."""
+    return bool(pid) and Path(procfs.group_folder(groups, pid)).is_relative_to(folder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,9 +104,7 @@ def test_a_section_that_cannot_be_used_is_a_lost_guest_of_the_status(rig, system
     assert "Vcpus=many is not a whole number" in str(lost)
 
 
-def test_a_service_below_a_new_guest_gives_its_claim_and_its_cpu_back(
-    two_cpus, write_ini, client, systemd
-):
+def test_a_service_below_a_new_guest_gives_its_claim_and_its_cpu_back(two_cpus, write_ini, client, systemd):
     options = {
         "guests": "drivers = systemd\nclaim = true\nclaim_grace = 0\nreconcile_interval = 0.3",
         "systemd": f"bus_socket = {systemd.path}",
