@@ -121,6 +121,25 @@ class CombinedDriver:
         """See :meth:`compute_agent.drivers.base.RunningGuests.excluded_guests`."""
         return {uuid: why for driver in self.drivers for uuid, why in driver.excluded_guests().items()}
 
+    def overruling_guests(self, name: str) -> Mapping[str, Guest]:
+        """The guests that overrule guests of the driver ``name``, which contain these processes too.
+
+        These are the guests of other drivers with a group of their own, and all guests of earlier drivers.
+        The keys are folders: a guest is overruled if its group is one of them or above it.
+        """
+        found: dict[str, Guest] = {}
+        names = list(self._by_name)
+        for place, driver in enumerate(self.drivers):
+            if driver.name == name or driver.awaited_drivers:
+                continue
+            is_earlier = place < names.index(name)
+            for guest in driver.guests():
+                if guest.cgroup:
+                    found[guest.cgroup.rpartition("/")[0]] = guest
+                elif is_earlier and (folder := procfs.group_folder(self._groups, guest.pid)):
+                    found[folder] = guest
+        return found
+
     def watch_guests(self, listener: Listener) -> None:
         """Call ``listener`` for each change that a driver reports of a guest that this object manages."""
         for place, driver in enumerate(self.drivers):

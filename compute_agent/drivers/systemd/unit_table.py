@@ -71,9 +71,9 @@ class UnitTable(GuestTable):
         super().__init__(driver, host, groups, report)
         self._manager = manager
         self._guest_names = guest_names
-        self.find_inner: Callable[[str], str] = lambda folder: ""
-        """A function from the folder of a group to the name of another driver's guest with a group below this
-        folder; empty if there is no such guest.
+        self.list_inner: Callable[[], Mapping[str, Guest]] = dict
+        """Returns the guests of other drivers that no unit can contain and be a guest, by folder: a unit
+        contains a guest if its group is the folder or above it.
         """
 
     def guest_above(self, folder: str) -> str:
@@ -82,6 +82,13 @@ class UnitTable(GuestTable):
             one.guest.name for one in self.all_entries() if Path(folder).is_relative_to(one.running.folder)
         )
         return next(outer, "")
+
+    def overruled_units(self) -> set[str]:
+        """The units in the table that contain another driver's guest."""
+        inner = self.list_inner()
+        with self._lock:
+            entries = dict(self._entries)
+        return {key for key, entry in entries.items() if _find_inside(inner, entry.running.folder)}
 
     def is_managed(self, record: ValueRecord) -> bool:
         """Whether a unit is a guest with this uuid and has not ended."""
@@ -113,13 +120,8 @@ class UnitTable(GuestTable):
         """
         with self._lock:
             entries = dict(self._entries)
-        return {
-            name
-            for name, entry in entries.items()
-            if units.get(name) == "active"
-            and entry.is_alive
-            and not self.find_inner(str(entry.running.folder))
-        }
+        steady = {name for name, entry in entries.items() if units.get(name) == "active" and entry.is_alive}
+        return steady - self.overruled_units()
 
     def order_keys(self, keys: Iterable[str]) -> list[str]:
         """The names in the order of reads: slices first, because they decide about the units below them."""
@@ -188,9 +190,9 @@ class UnitTable(GuestTable):
         running = find_running(unit, self._groups)
         if running is None:
             return SubjectFinding(managed=guest_uuid)
-        if inner := self.find_inner(str(running.folder)):
+        if inner := _find_inside(self.list_inner(), running.folder):
             raise ExcludedSubjectError(
-                f"container {inner} runs in it, and is a guest itself: remove one of the two"
+                f"guest {inner.name} of driver {inner.driver} runs in it: remove one of the two"
             )
         start = procfs.seconds_at_start(running.main.pid)
         guest = Guest(
@@ -208,3 +210,8 @@ class UnitTable(GuestTable):
         )
         entry = GuestEntry(guest, running, settings.memory_mb, unit.invocation)
         return SubjectFinding(entry, guest_uuid)
+
+
+def _find_inside(guests: Mapping[str, Guest], folder: Path) -> Guest | None:
+    """The first of the guests with a folder that is ``folder`` or below it; None if there is none."""
+    return next((guest for inner, guest in guests.items() if Path(inner).is_relative_to(folder)), None)

@@ -1183,5 +1183,4 @@ class TestBesideAnother:
         both = CombinedDriver(drivers, engine.folders.groups)
         assert list(both.guests()) == [guest]
         assert "runs guest db" in both.lost_guests()[UUID]
-        assert containers.guest_below(folder) == DB
-        assert containers.guest_below(f"{engine.folders.groups}/system.slice/d") == ""
+        assert both.overruling_guests("systemd") == {folder: guest}

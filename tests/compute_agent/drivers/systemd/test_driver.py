@@ -26,6 +26,7 @@ from compute_agent.drivers.systemd.unit_properties import UNIT_DEFAULTS
 from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo, DeviceRates
+from tests.compute_agent.builders import build_guest
 from tests.compute_agent.drivers.systemd.conftest import HOST
 from tests.compute_agent.fakes import FakeDriver
 from tests.waits import wait_for
@@ -696,14 +697,26 @@ class TestBesideAnother:
         driver = open_driver(look_interval=0.1)
         driver.apply_cpu_settings(driver.guests()[0], PINNED)
         folder = str(systemd.folder_of(systemd.units[DB]))
-        driver.leave_groups(lambda group: "web" if group == folder else "")
+        driver.leave_groups(lambda: {folder: build_guest("web", driver="podman")})
         wait_for(lambda: driver.guests() == [])
         guest_uuid = made_uuid(HOST, DB)
-        assert "container web runs in it" in driver.excluded_guests()[guest_uuid]
+        assert "guest web of driver podman runs in it" in driver.excluded_guests()[guest_uuid]
         # The service runs, but has no claim of its own any more.
         assert driver.lost_guests() == {}
         assert driver.is_gone(DB, guest_uuid)
         wait_for(lambda: not records(tmp_path))
+        assert systemd.units[DB].values == UNIT_DEFAULTS
+
+    def test_a_service_with_a_container_from_before_gets_its_values_back_at_once(
+        self, systemd, open_driver, tmp_path
+    ):
+        """At the start of the agent, the drivers list their guests before they know of each other."""
+        systemd.start(DB)
+        driver = open_driver(look_interval=3600)
+        driver.apply_cpu_settings(driver.guests()[0], PINNED)
+        folder = str(systemd.folder_of(systemd.units[DB]))
+        driver.leave_groups(lambda: {f"{folder}/inner": build_guest("web", driver="podman")})
+        wait_for(lambda: driver.guests() == [] and not records(tmp_path))
         assert systemd.units[DB].values == UNIT_DEFAULTS
 
     def test_a_container_that_starts_in_a_service_does_not_wait_for_the_next_look(
@@ -715,7 +728,7 @@ class TestBesideAnother:
         (service,) = driver.guests()
         driver.apply_cpu_settings(service, PINNED)
         folder = str(systemd.folder_of(systemd.units[DB]))
-        driver.leave_groups(lambda group: "web" if group == folder else "")
+        driver.leave_groups(lambda: {folder: build_guest("web", driver="podman")})
         driver.leave_service(replace(service, name="web", cgroup=f"{folder}/libpod-payload-1"))
         wait_for(lambda: driver.guests() == [] and not records(tmp_path))
         assert systemd.units[DB].values == UNIT_DEFAULTS

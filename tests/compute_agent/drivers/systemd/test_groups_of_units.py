@@ -1,16 +1,21 @@
 """Scopes and slices as guests: which ones are guests, what belongs to them, and their ends."""
 
+import functools
 import json
 import os
+from dataclasses import replace
 
 import pytest
 
 from compute_agent.drivers import memory_limits, procfs
 from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings, MemoryLimits
+from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.foreign.declared import made_uuid
 from compute_agent.drivers.systemd.unit_properties import UNIT_DEFAULTS
 from compute_agent.model.messages import GuestGoneError
+from tests.compute_agent.builders import build_guest
 from tests.compute_agent.drivers.systemd.conftest import HOST
+from tests.compute_agent.fakes import FakeDriver
 from tests.waits import wait_for
 
 ALL = frozenset(os.sched_getaffinity(0))
@@ -260,6 +265,24 @@ class TestSlices:
     def test_a_slice_with_a_guest_of_another_driver_is_no_guest(self, systemd, slice, open_driver):
         driver = open_driver(look_interval=0.1)
         folder = str(systemd.folder_of(slice))
-        driver.leave_groups(lambda group: "web" if group == folder else "")
+        driver.leave_groups(lambda: {folder: build_guest("web", driver="podman")})
         wait_for(lambda: names(driver) == {DB})
-        assert "container web runs in it" in driver.excluded_guests()[UUID]
+        assert "guest web of driver podman runs in it" in driver.excluded_guests()[UUID]
+
+    @pytest.mark.parametrize("has_group", [True, False])
+    def test_a_slice_that_another_guest_enters_gets_its_values_back(
+        self, systemd, slice, open_driver, tmp_path, monkeypatch, has_group
+    ):
+        driver, others = open_driver(look_interval=0.1), FakeDriver(ALL, "process")
+        both = CombinedDriver([others, driver], systemd.folders.groups)
+        driver.leave_groups(functools.partial(both.overruling_guests, "systemd"))
+        driver.apply_cpu_settings(driver.guests()[0], PINNED)
+        inner = others.create_guest("p", "p", driver.guests()[0].settings, ())
+        monkeypatch.setattr(procfs, "cgroup_path", lambda pid: "/app.slice/p" if pid == inner.pid else "/")
+        others.running["p"] = replace(inner, cgroup=f"{systemd.folder_of(slice)}/p" if has_group else "")
+        wait_for(lambda: not records(tmp_path))
+        assert slice.values == UNIT_DEFAULTS
+        assert {guest.name for guest in both.guests()} == {DB, "p"}
+        assert "guest p of driver process runs in it" in both.excluded_guests()[UUID]
+        others.end(others.running["p"])
+        wait_for(lambda: names(driver) == {SLICE})
