@@ -653,18 +653,22 @@ class ForeignDriver(UndividedThreads):
         if self._stopped.is_set() or not self._peer.is_open:
             return
         everything, now = PeerHint() in hints, time.monotonic()
-        if everything or now >= self._next_look:
+        has_looked = everything or now >= self._next_look
+        if has_looked:
             self._budget.forget_old(now)
             self._look_around(everything)
         for key in self._table.order_keys({hint.key for hint in hints if hint.key}):
             if self._budget.take_look(key, now):
                 self._table.look_at(key, PeerHint(key, True) in hints)
+                has_looked = True
             else:
                 self._deferred |= {hint for hint in hints if hint.key == key}
-        for key in self._table.unsteady_keys():
-            if self._budget.take_look(key, now):
-                self._table.look_at(key)
-        self._give_back()
+        # Hints that all have to wait cost nothing else: a service can cause them without end.
+        if has_looked:
+            for key in self._table.unsteady_keys():
+                if self._budget.take_look(key, now):
+                    self._table.look_at(key)
+            self._give_back()
 
     def _report_change(self, change: GuestChange) -> None:
         if change.kind in (ChangeKind.STARTED, ChangeKind.FOUND):

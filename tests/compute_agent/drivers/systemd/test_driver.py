@@ -20,9 +20,11 @@ from compute_agent.drivers.base import (
 from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.foreign import editor
 from compute_agent.drivers.foreign.declared import made_uuid
+from compute_agent.drivers.foreign.driver import MAX_LOOKS
 from compute_agent.drivers.foreign.values import INFINITY
 from compute_agent.drivers.systemd import editor as unit_editor
 from compute_agent.drivers.systemd.unit_properties import UNIT_DEFAULTS
+from compute_agent.drivers.systemd.unit_table import UnitTable
 from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo, DeviceRates
@@ -126,6 +128,20 @@ class TestFinding:
         unit.files[0].write_text("[Service]\n")
         systemd.reload()
         assert next_change(driver) == (ChangeKind.STOPPED, DB)
+
+    def test_a_flood_of_signals_of_one_service_costs_no_reads_of_other_guests(
+        self, systemd, open_driver, monkeypatch
+    ):
+        looks = []
+        monkeypatch.setattr(UnitTable, "unsteady_keys", lambda table: looks.append(1) or [])
+        unit = systemd.start(DB)
+        driver = open_driver()
+        began = time.monotonic()
+        for _ in range(50 * MAX_LOOKS):
+            systemd.changed(unit)
+        systemd.start("web.service")
+        wait_for(lambda: len(driver.guests()) == 2)
+        assert len(looks) <= 2 * MAX_LOOKS + (time.monotonic() - began) + 1
 
     def test_another_main_process_of_the_same_run_changes_the_guest(self, systemd, open_driver):
         unit = systemd.start(DB, processes=2)
@@ -710,7 +726,7 @@ class TestBesideAnother:
     def test_a_service_with_a_container_from_before_gets_its_values_back_at_once(
         self, systemd, open_driver, tmp_path
     ):
-        """At the start of the agent, the drivers list their guests before they know of each other."""
+        """Drivers list their guests at the start of the agent, before they know of each other."""
         systemd.start(DB)
         driver = open_driver(look_interval=3600)
         driver.apply_cpu_settings(driver.guests()[0], PINNED)
