@@ -111,11 +111,15 @@ class GuestEntry:
         return procfs.was_alive(self.running.main)
 
     @property
+    def has_heir(self) -> bool:
+        """Whether a process can take the place of the main process, because the run does not end with it."""
+        folder = self.running.folder
+        return bool(self.invocation) and procfs.read_shared(folder, _has_processes, folder)
+
+    @property
     def has_processes(self) -> bool:
         """Whether the main process runs, or another process of a run that does not end with it."""
-        return self.was_alive or (
-            bool(self.invocation) and any(map(procfs.identify_recent, self.running.own_group.process_ids()))
-        )
+        return self.was_alive or self.has_heir
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +201,14 @@ class GuestTable(abc.ABC):
             return {one.guest_uuid: one.reason for one in found if one.is_excluded == is_excluded}
 
     def find_living(self, guest: Guest) -> GuestEntry:
-        """Return the entry of a guest with a living main process.
+        """Return the entry of a guest that runs.
+
+        The main process of the entry may have ended, if another process of the same run takes its place.
 
         :raises GuestGoneError: the guest has ended, or was started again.
         """
         entry = self._find_entry_of(guest)
-        if entry is None or not entry.is_alive:
+        if entry is None or not (entry.is_alive or entry.has_heir):
             raise GuestGoneError(f"guest {guest} has ended")
         return entry
 
@@ -213,16 +219,12 @@ class GuestTable(abc.ABC):
 
         :raises GuestGoneError: the guest has ended, or was started again.
         """
-        entry = self._find_entry_of(guest)
-        if entry is None or not entry.was_alive:
+        if (entry := self.find_running(guest)) is None:
             raise GuestGoneError(f"guest {guest} has ended")
         return entry
 
     def find_running(self, guest: Guest) -> GuestEntry | None:
-        """The entry of a guest with processes; None if the guest has ended, or was started again.
-
-        The main process of the entry may have ended.
-        """
+        """The same as :meth:`find_recent`, but None if the guest has ended, or was started again."""
         entry = self._find_entry_of(guest)
         return entry if entry is not None and entry.has_processes else None
 
@@ -373,6 +375,10 @@ def _log_unmanaged(subject: UnmanagedSubject) -> None:
         LOG.info("The agent does not manage a guest: %s", subject.reason)
     else:
         LOG.warning("The agent does not manage a guest, which perhaps runs: %s", subject.reason)
+
+
+def _has_processes(folder: Path) -> bool:
+    return any(map(procfs.identify_recent, GuestCgroup(folder).process_ids()))
 
 
 def _is_same_run(before: GuestEntry, now: GuestEntry) -> bool:

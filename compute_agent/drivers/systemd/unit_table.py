@@ -130,18 +130,21 @@ class UnitTable(GuestTable):
     def unsteady_keys(self) -> list[str]:
         """The units that change with others.
 
-        They are slices without a living main process, and guests below a slice that has become a guest.
+        They are slices and guests without a living main process, and guests below a slice that has become a
+        guest.
         """
         with self._lock:
             entries = dict(self._entries)
         alive = {name for name, entry in entries.items() if entry.is_alive}
-        slices = {name for name in self._managed.keys() - alive if unit_kind(name) == SLICE}
+        waiting = {
+            name for name in self._managed.keys() - alive if unit_kind(name) == SLICE or name in entries
+        }
         inner = {
             name
             for name, entry in entries.items()
             if self._find_outer(f"/{entry.running.folder.relative_to(self._groups)}")
         }
-        return self.order_keys(slices | inner)
+        return self.order_keys(waiting | inner)
 
     def _find_outer(self, group: str) -> str:
         """The name of a slice that is meant to be a guest and contains a group; empty if there is none."""

@@ -73,6 +73,27 @@ class TestScopes:
         assert now.is_same_run(before)
         assert driver.apply_cpu_settings(now, PINNED) == 1
 
+    def test_limits_reach_a_scope_before_the_end_of_its_oldest_process_is_noticed(
+        self, systemd, scope, open_driver
+    ):
+        driver = open_driver()
+        (guest,) = driver.guests()
+        systemd.end_main(SCOPE)
+        assert driver.guests() == [guest]
+        assert driver.apply_cpu_limits(guest, CpuLimits(300, 0.5))
+        assert driver.apply_cpu_settings(guest, PINNED) == 1
+        assert driver.observed_cpus(guest) == ONE
+        assert driver.thread_ids(guest) == {scope.processes[0].pid}
+        assert driver.limit_memory(guest, MemoryLimits(1 << 30, oom_score_adj=300))
+        assert memory_limits.oom_score_adj(scope.processes[0].pid) == 300
+        # The next signal of any unit is enough to find the next oldest process.
+        systemd.start(DB, None)
+        assert next_change(driver) == (ChangeKind.CHANGED, SCOPE)
+        assert driver.guests()[0].pid == scope.processes[0].pid
+        systemd.end_main(SCOPE)
+        with pytest.raises(GuestGoneError):
+            driver.apply_cpu_limits(guest, CpuLimits(100))
+
     def test_a_scope_ends_with_its_last_process(self, systemd, scope, open_driver):
         driver = open_driver()
         (guest,) = driver.guests()
@@ -282,7 +303,7 @@ class TestSlices:
         others.running["p"] = replace(inner, cgroup=f"{systemd.folder_of(slice)}/p" if has_group else "")
         wait_for(lambda: not records(tmp_path))
         assert slice.values == UNIT_DEFAULTS
-        assert {guest.name for guest in both.guests()} == {DB, "p"}
+        wait_for(lambda: {guest.name for guest in both.guests()} == {DB, "p"})
         assert "guest p of driver process runs in it" in both.excluded_guests()[UUID]
         others.end(others.running["p"])
         wait_for(lambda: names(driver) == {SLICE})
