@@ -77,6 +77,13 @@ def socket_paths(uri: str) -> tuple[Path, ...]:
 
 LOG = logging.getLogger(__name__)
 
+SETTLE_SECONDS: Final = 10.0
+"""Seconds after the start of a unit in which it gets no claim, if the agent also has a driver of containers.
+
+A service that runs a container is a guest until its container exists, which mostly takes a second or two. In
+this time it would take the room of its own container.
+"""
+
 # The file of the second lock, in the folder of libvirtd's socket.
 _MARK: Final = "compute-agent.lock"
 
@@ -391,6 +398,7 @@ def _assign_groups(combined: CombinedDriver) -> None:
             for engine in combined.drivers:
                 if isinstance(engine, ContainerDriver):
                     engine.announce_start = driver.leave_service
+                    driver.settle_seconds = SETTLE_SECONDS
             driver.leave_groups(functools.partial(combined.overruling_guests, driver.name))
 
 

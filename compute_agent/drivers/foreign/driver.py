@@ -189,6 +189,9 @@ class ForeignDriver(UndividedThreads):
         self._stopped, self._tried = threading.Event(), threading.Event()
         self.announce_start: Callable[[Guest], None] = lambda guest: None
         """Called for each guest that the driver finds, before the listener gets the change."""
+        self.settle_seconds = 0.0
+        """Seconds after the start of a guest in which it gets no claim, because another driver's guest can
+        still start in it and take its place."""
 
     def _await_look(self, thread: threading.Thread) -> None:
         """Wait until the thread has tried once to list guests, but at most ``_FIRST_LOOK`` seconds.
