@@ -142,8 +142,8 @@ class GuestClaims:
         self._failure = ""
         """The reason why notes cannot be written; empty if the last notes were written."""
         self._settled: float | None = None
-        """The time in monotonic seconds at which the next guest has run long enough for a claim; None if there
-        is no such guest."""
+        """The time in monotonic seconds at which the next guest has run long enough for a claim; None if
+        there is no such guest."""
         if store.foreign:
             LOG.warning(
                 "The state folder has claims of another host, such as that of guest %s (%d in all), and the"
