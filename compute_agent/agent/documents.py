@@ -484,6 +484,7 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
         "events": f"not kept: {shown.events.trouble}" if shown.events.trouble else "kept",
         "oom_kills": shown.oom.list_rows(),
         "lost_guests": list(driver.lost_guests().values()),
+        "excluded_guests": list(driver.excluded_guests().values()),
         "unclaimed_guests": [
             f"{full_name(names.get(uuid, ''), uuid)}: {reason}"
             for uuid, reason in shown.reports.unclaimed_guests.items()

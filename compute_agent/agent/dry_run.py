@@ -211,7 +211,7 @@ def _check_guests(options: cfg.ConfigOpts, known: KnownClasses) -> None:
 _READS: Final = frozenset(
     {
         *("name", "outage_reason", "awaited_drivers", "starting_driver", "thread_ids"),
-        *("guests", "listed_guests", "lost_guests"),
+        *("guests", "listed_guests", "lost_guests", "excluded_guests"),
         *("misplaced_threads", "observed_cpus"),
         *("vcpu_affinity", "emulator_affinity", "helper_affinity", "emulator_threads", "stuck_helpers"),
         *("cpu_limits", "memory_nodes"),

@@ -105,6 +105,14 @@ class RunningGuests(Protocol):
         """
         ...
 
+    def excluded_guests(self) -> Mapping[str, str]:
+        """The units and containers that are chosen as guests, but certainly are none: the reason by uuid.
+
+        Their processes belong to other guests, or to the host. So they have no CPUs and no claim of their
+        own, unlike ``lost_guests()``.
+        """
+        ...
+
     def watch_guests(self, listener: Listener) -> None:
         """Call ``listener``, from the driver's thread, for each later start, end and change of a guest."""
         ...

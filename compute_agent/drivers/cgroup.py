@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -253,6 +254,14 @@ class GuestCgroup:
                 found.extend(map(int, kernel_files.read(f"{folder}/cgroup.procs").split()))
         return found
 
+    @property
+    def is_populated(self) -> bool:
+        """Whether the group or any of its subgroups has processes; False if the group no longer exists."""
+        try:
+            return b"populated 1" in kernel_files.read_piece(f"{self.path}/cgroup.events")
+        except OSError:
+            return False
+
     def confine_cpus(self, cpus: frozenset[int]) -> None:
         """Write ``cpuset.cpus`` of the group if it differs from ``cpus``.
 
@@ -412,7 +421,8 @@ class GuestCgroup:
     def _walk_tree(self, max_depth: int | None = None) -> Iterator[str]:
         """The folders of the group and of its subgroups, parents first.
 
-        :param max_depth: the number of levels of subgroups; None means all.
+        :param max_depth: the number of levels of subgroups, with at least the first ``MAX_GROUPS`` groups;
+            None means all groups.
         """
         # One stat(2) saves the walk for a group without subgroups. Most groups have none, and the agent reads
         # each guest's group every few seconds.
@@ -431,7 +441,9 @@ class GuestCgroup:
                 continue
             # A group may be removed during the walk, and the path of a deep group may be too long.
             with contextlib.suppress(OSError), os.scandir(folder) as entries:
-                waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+                below = (entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+                # One group can contain any number of groups, of which no more are listed than are read.
+                waiting += below if max_depth is None else islice(below, MAX_GROUPS + 1 - len(waiting))
 
 
 @functools.lru_cache(maxsize=4096)  # once for each group

@@ -117,6 +117,29 @@ class CombinedDriver:
                 found[guest_uuid] = f"{found[guest_uuid]}; {reason}" if guest_uuid in found else reason
         return found
 
+    def excluded_guests(self) -> Mapping[str, str]:
+        """See :meth:`compute_agent.drivers.base.RunningGuests.excluded_guests`."""
+        return {uuid: why for driver in self.drivers for uuid, why in driver.excluded_guests().items()}
+
+    def overruling_guests(self, name: str) -> Mapping[str, Guest]:
+        """The guests that overrule guests of the driver ``name``, which contain these processes too.
+
+        These are the guests of other drivers with a group of their own, and all guests of earlier drivers.
+        The keys are folders: a guest is overruled if its group is one of them or above it.
+        """
+        found: dict[str, Guest] = {}
+        names = list(self._by_name)
+        for place, driver in enumerate(self.drivers):
+            if driver.name == name or driver.awaited_drivers:
+                continue
+            is_earlier = place < names.index(name)
+            for guest in driver.guests():
+                if guest.cgroup:
+                    found[guest.cgroup.rpartition("/")[0]] = guest
+                elif is_earlier and (folder := procfs.group_folder(self._groups, guest.pid)):
+                    found[folder] = guest
+        return found
+
     def watch_guests(self, listener: Listener) -> None:
         """Call ``listener`` for each change that a driver reports of a guest that this object manages."""
         for place, driver in enumerate(self.drivers):
@@ -301,7 +324,7 @@ class CombinedDriver:
         """
         kept: dict[str, Guest] = {}
         doubles: dict[str, str] = {}
-        sharing = _SharedGroups(functools.partial(_kernel_group, self._groups))
+        sharing = _SharedGroups(functools.partial(procfs.group_folder, self._groups))
         everyone = [guest for guests in listed.values() for guest in guests]
         inner = _find_inner(everyone)
         for guest in everyone:
@@ -358,16 +381,10 @@ class _OwnChanges:
             return True
         if guest.cgroup in _find_inner([*others, guest]):
             return True
-        sharing = _SharedGroups(functools.partial(_kernel_group, self._groups))
+        sharing = _SharedGroups(functools.partial(procfs.group_folder, self._groups))
         for other in others:
             sharing.add_guest(other)
         return sharing.find_other(guest) is not None
-
-
-def _kernel_group(groups: Path, pid: int) -> str:
-    """The folder of a process's control group; empty for the root, or if the group cannot be read."""
-    path = procfs.cgroup_path(pid)
-    return path and str(groups / path.strip("/"))
 
 
 def _find_inner(guests: Iterable[Guest]) -> Mapping[str, Guest]:
@@ -395,7 +412,8 @@ class _SharedGroups:
     def __init__(self, group_of: Callable[[int], str]) -> None:
         """Begin without guests.
 
-        :param group_of: returns the folder of the control group of a process, see :func:`_kernel_group`.
+        :param group_of: returns the folder of the control group of a process, see
+            :func:`compute_agent.drivers.procfs.group_folder`.
         """
         self._group_of = group_of
         self._with_group: dict[str, list[Guest]] = {}

@@ -77,6 +77,13 @@ def socket_paths(uri: str) -> tuple[Path, ...]:
 
 LOG = logging.getLogger(__name__)
 
+SETTLE_SECONDS: Final = 10.0
+"""Seconds after the start of a unit in which it gets no claim, if the agent also has a driver of containers.
+
+A service that runs a container is a guest until its container exists, which mostly takes a second or two. In
+this time it would take the room of its own container.
+"""
+
 # The file of the second lock, in the folder of libvirtd's socket.
 _MARK: Final = "compute-agent.lock"
 
@@ -377,20 +384,22 @@ def open_drivers(
             opened.append(open_driver(name, conf, folder, lock, host))
             undo.callback(opened[-1].close)
         undo.pop_all()
-    _assign_groups(opened)
-    return opened[0] if len(opened) == 1 else CombinedDriver(opened, _groups_folder(conf))
+    if len(opened) == 1:
+        return opened[0]
+    combined = CombinedDriver(opened, _groups_folder(conf))
+    _assign_groups(combined)
+    return combined
 
 
-def _assign_groups(opened: Iterable[GuestDriver]) -> None:
-    """Make the driver of units skip each unit that contains the group of a guest container."""
-    engines = [driver for driver in opened if isinstance(driver, ContainerDriver)]
-    for driver in opened:
-        if isinstance(driver, SystemdDriver) and engines:
-            driver.leave_groups(
-                lambda folder: next(filter(None, (one.guest_below(folder) for one in engines)), "")
-            )
-            for engine in engines:
-                engine.announce_start = driver.leave_service
+def _assign_groups(combined: CombinedDriver) -> None:
+    """Make the driver of units exclude each unit that contains a guest of another driver."""
+    for driver in combined.drivers:
+        if isinstance(driver, SystemdDriver):
+            for engine in combined.drivers:
+                if isinstance(engine, ContainerDriver):
+                    engine.announce_start = driver.leave_service
+                    driver.settle_seconds = SETTLE_SECONDS
+            driver.leave_groups(functools.partial(combined.overruling_guests, driver.name))
 
 
 def foreign_drivers(driver: GuestDriver) -> Mapping[str, ForeignDriver]:

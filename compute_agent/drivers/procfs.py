@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from compute_agent.host.kernel_files import read, read_optional, read_piece, read_text
@@ -234,6 +235,15 @@ def cgroup_path(pid: int) -> str:
     # In hybrid mode systemd tracks units in the named hierarchy of version 1, and the hierarchy of version 2
     # may have no groups.
     return next((path for name in ("", "name=systemd") if (path := paths.get(name, "/")) != "/"), "")
+
+
+def group_folder(groups: Path, pid: int) -> str:
+    """The folder of a process's control group; empty for the root, or if the group cannot be read.
+
+    :param groups: the folder of the root of all groups.
+    """
+    path = cgroup_path(pid)
+    return path and str(groups / path.strip("/"))
 
 
 def thread_affinity(tid: int) -> frozenset[int] | None:

@@ -64,6 +64,9 @@ NO_ROOM_THREAD: Final = ThreadSpec(
 class ClaimableGuests(Protocol):
     """A driver of guests that other programs start."""
 
+    settle_seconds: float
+    """Seconds after the start of a guest in which the agent makes no claim for the guest."""
+
     def wanted_memory(self, guest: Guest) -> int:
         """The memory in MiB to claim for a guest, or 0 for no memory."""
         ...
@@ -138,6 +141,9 @@ class GuestClaims:
         """The time of the agent's first claims, in seconds since boot; None if it has made none so far."""
         self._failure = ""
         """The reason why notes cannot be written; empty if the last notes were written."""
+        self._settled: float | None = None
+        """The time in monotonic seconds at which the next guest has run long enough for a claim; None if
+        there is no such guest."""
         if store.foreign:
             LOG.warning(
                 "The state folder has claims of another host, such as that of guest %s (%d in all), and the"
@@ -183,6 +189,11 @@ class GuestClaims:
 
     # For the thread of reports
 
+    @property
+    def settling_seconds(self) -> float | None:
+        """Seconds until the next guest has run long enough for a claim; None if there is no such guest."""
+        return None if self._settled is None else max(self._settled - self._clock(), 0.0)
+
     def settle_claims(self, client: PlacementClient) -> None:
         """Give back the claims of guests that are gone, and claim for guests without an allocation.
 
@@ -200,6 +211,7 @@ class GuestClaims:
         }
         self._checked = {uuid: pid for uuid, pid in self._checked.items() if uuid in views}
         self._end_claims(client, views)
+        self._settled = None
         if not self._in_force.current.options.guests.claim:
             self._since = None
             return
@@ -316,6 +328,8 @@ class GuestClaims:
         if not view.allocation and self._is_leaving(guest.uuid):
             self._note_refusal(view, "it is evicted at the end of its former claim")
             return None
+        if not view.allocation and self._is_settling(guest, driver.settle_seconds):
+            return None
         try:
             memory = driver.wanted_memory(guest)
         except DriverError as error:
@@ -327,6 +341,15 @@ class GuestClaims:
         )
         note = ClaimNote(guest.uuid, guest.name, guest.driver, driver.subject_key(guest), owner, amounts)
         return note if known is None or not view.allocation else replace(note, owner=known.owner)
+
+    def _is_settling(self, guest: Guest, seconds: float) -> bool:
+        """Whether the run of a guest is younger than ``seconds``; if so, note the time of its claim."""
+        start = _start_of(guest)
+        left = 0.0 if start is None else start + seconds - time.clock_gettime(time.CLOCK_BOOTTIME)
+        if left > 0:
+            settled = self._clock() + left
+            self._settled = settled if self._settled is None else min(self._settled, settled)
+        return left > 0
 
     def _adjust_claim(
         self, client: PlacementClient, view: GuestView, wish: ClaimNote, known: ClaimNote
@@ -438,7 +461,7 @@ class GuestClaims:
 
     def _has_just_started(self, guest: Guest) -> bool:
         """Whether the run of a guest began after the agent made its first claims."""
-        start = procfs.seconds_at_start(guest.pid) if guest.run is None else guest.run[1]
+        start = _start_of(guest)
         return self._since is not None and start is not None and start >= self._since
 
     def _note_refusal(self, view: GuestView, reason: str) -> bool:
@@ -472,6 +495,11 @@ class GuestClaims:
         self._recorder.record_done(
             LOG.warning, EventKind.STOP, guest, "Guest %s was stopped, because Placement has no room for it"
         )
+
+
+def _start_of(guest: Guest) -> float | None:
+    """The start of the run of a guest in seconds since boot; None if the guest has ended."""
+    return procfs.seconds_at_start(guest.pid) if guest.run is None else guest.run[1]
 
 
 def _is_certain(error: PlacementError) -> bool:

@@ -280,6 +280,9 @@ class ReportLoop:
             # When a claim expires, Placement can give its amounts to another guest. The agent refuses that
             # guest until a report has read the new allocations.
             seconds = min(seconds, max(end - time.time(), 0.0) + _AFTER_CLAIM)
+        settling = None if self._guest_claims is None else self._guest_claims.settling_seconds
+        if not self._failures and settling is not None:
+            seconds = min(seconds, settling)
         LOG.debug("The next report is due in %g s", seconds)
         return seconds
 

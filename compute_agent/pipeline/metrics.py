@@ -40,6 +40,12 @@ class AgentMetrics:
             "Guests that may run and that the driver cannot manage; `compute-agent status` says why.",
             registry=self.registry,
         )
+        self.excluded_guests = Gauge(
+            "compute_agent_excluded_guests",
+            "Units and containers that are chosen as guests but are none, because their processes belong to"
+            " other guests or to the host; `compute-agent status` says why.",
+            registry=self.registry,
+        )
         self.unknown_guests = Gauge(
             "compute_agent_unknown_guests",
             "Guests about which Placement has not answered yet, so that their allocations are not known.",

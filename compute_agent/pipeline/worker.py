@@ -89,6 +89,7 @@ class GuestOverview:
         metrics.refused_guests.set(sum(bool(entry.refusal) for entry in entries))
         metrics.preserved_guests.set(sum(entry.guest.settings.preserve for entry in entries))
         metrics.lost_guests.set(len(self._driver.lost_guests()))
+        metrics.excluded_guests.set(len(self._driver.excluded_guests()))
         metrics.stray_guests.set(sum(bool(entry.stray) for entry in entries))
         metrics.remote_memory_guests.set(sum(bool(view.remote_memory) for view in views))
 

@@ -76,7 +76,8 @@ def claimed_amounts(settings: GuestSettings, dedicated_classes: Iterable[str], m
 def claim_query(amounts: Amounts, tree: ProviderTree) -> str:
     """The query of a claim, in the form of ``GET /allocation_candidates``.
 
-    If any provider has all classes, the query asks for one provider with all amounts.
+    If any provider has all classes, the query asks for one provider with all amounts. The query also matches
+    a disabled host, because the guest already runs there.
     """
     holders = [{node.uuid for node in tree.providers_of(name)} for name in amounts]
     suffix = "1" if set.intersection(*holders) else ""

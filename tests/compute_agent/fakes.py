@@ -37,6 +37,7 @@ class FakeDriver:
         self.released = []
         self.broken = None
         self.lost_reasons = {}
+        self.excluded_reasons: dict[str, str] = {}
         self.writes = 0
         self._listener = None
         self.starting_guests = True
@@ -221,6 +222,9 @@ class FakeDriver:
 
     def lost_guests(self):
         return self.lost_reasons
+
+    def excluded_guests(self):
+        return self.excluded_reasons
 
     def create_guest(self, guest_uuid, name, settings, command, cwd="/", environment=None, declared=()):
         if guest_uuid in self.running:

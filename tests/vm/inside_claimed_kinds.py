@@ -232,7 +232,11 @@ def test_an_evicted_container_of_a_service(agent, engines, policy):  # noqa: F81
     wait_for(is_placed, evidence=agent.log)
     # The service is a guest until its container exists.
     wait_for(lambda: [row["uuid"] for row in call_agent(SOCKET, "guest.list")] == [quadlet.uuid])
-    wait_for(lambda: "container web runs in it" in str(call_agent(SOCKET, "status")["lost_guests"]))
+    wait_for(
+        lambda: (
+            "guest web of driver podman runs in it" in str(call_agent(SOCKET, "status")["excluded_guests"])
+        )
+    )
     (first,) = quadlet.tasks()
     order("guest.evict", guest=quadlet.uuid)
     wait_for(lambda: first not in quadlet.tasks(), evidence=agent.log)

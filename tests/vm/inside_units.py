@@ -310,7 +310,7 @@ def test_a_slice_is_a_guest_with_all_its_units(slice, service, open_driver, tmp_
     before, driver = show(SLICE), open_driver()
     (guest,) = driver.guests()
     assert guest.name == SLICE
-    assert len(driver.lost_guests()) == 2
+    assert len(driver.excluded_guests()) == 2
     wait_for(lambda: len(driver.process_ids(guest)) == 4)
     assert driver.apply_cpu_settings(guest, ONE) == 4
     assert driver.apply_cpu_limits(guest, CpuLimits(300, 0.5))
@@ -335,7 +335,7 @@ def test_a_slice_is_a_guest_with_all_its_units(slice, service, open_driver, tmp_
     assert (show(SLICE), left_files(SLICE)) == (before, [])
 
 
-def test_units_of_the_host_are_lost_guests(service, tmp_path):
+def test_units_of_the_host_are_excluded_guests(service, tmp_path):
     service()
     names = ["-.slice", "system.slice", "init.scope"]
     driver = SystemdDriver(
@@ -343,4 +343,4 @@ def test_units_of_the_host_are_lost_guests(service, tmp_path):
     )
     with contextlib.closing(driver):
         assert [guest.name for guest in driver.guests()] == [DB]
-        assert len(driver.lost_guests()) == 3
+        assert len(driver.excluded_guests()) == 3

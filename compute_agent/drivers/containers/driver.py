@@ -101,13 +101,6 @@ class ContainerDriver(ForeignDriver):
         """The id of the container; for a pod, the id of its infra container."""
         return guest.details[CONTAINER]
 
-    def guest_below(self, folder: str) -> str:
-        """The name of a guest with a group below the given folder; empty if no guest has such a group."""
-        inner = (
-            one.guest.name for one in self._table.all_entries() if one.guest.cgroup.startswith(f"{folder}/")
-        )
-        return next(inner, "")
-
     def _begin_stop(self, guest: Guest, timeout: float) -> float:
         # The API counts whole seconds. The engine answers when the container has ended, if necessary by
         # force.

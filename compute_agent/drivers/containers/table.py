@@ -34,11 +34,13 @@ from compute_agent.drivers.foreign.declared import (
 )
 from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
 from compute_agent.drivers.foreign.table import (
+    ExcludedSubjectError,
     GuestEntry,
     GuestTable,
     RunningGroup,
     SubjectFinding,
     UnfitSubjectError,
+    UnmanagedSubject,
     group_members,
 )
 from compute_agent.drivers.procfs import ProcessIdentity
@@ -297,9 +299,9 @@ class ContainerTable(GuestTable):
     def _find_unread(self, key: str) -> SubjectFinding:
         """The last finding about a container that cannot be read now."""
         with self._lock:
-            entry, lost = self._entries.get(key), self._lost.get(key)
+            entry, unmanaged = self._entries.get(key), self._unmanaged.get(key)
         alive = entry if entry is not None and entry.is_alive else None
-        return SubjectFinding(alive, alive.guest.uuid if alive is not None else "", lost)
+        return SubjectFinding(alive, alive.guest.uuid if alive is not None else "", unmanaged)
 
     def _look_at_container(self, key: str) -> SubjectFinding:
         try:
@@ -320,8 +322,9 @@ class ContainerTable(GuestTable):
             guest_uuid = self._uuid_of(container, settings)
             return self._find_entry(container, guest_uuid, settings)
         except (BadDeclarationError, UnfitSubjectError) as error:
-            reason = f"{container.subject_kind} {container.name} cannot be a guest: {error}"
-            return SubjectFinding(lost=(guest_uuid, printable_text(reason)))
+            reason = printable_text(f"{container.subject_kind} {container.name} cannot be a guest: {error}")
+            is_excluded = isinstance(error, ExcludedSubjectError)
+            return SubjectFinding(unmanaged=UnmanagedSubject(guest_uuid, reason, is_excluded))
 
     def _find_entry(
         self, container: ContainerState, guest_uuid: str, settings: DeclaredSettings

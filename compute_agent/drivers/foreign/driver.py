@@ -189,6 +189,9 @@ class ForeignDriver(UndividedThreads):
         self._stopped, self._tried = threading.Event(), threading.Event()
         self.announce_start: Callable[[Guest], None] = lambda guest: None
         """Called for each guest that the driver finds, before the listener gets the change."""
+        self.settle_seconds = 0.0
+        """Seconds after the start of a guest in which it gets no claim, because another driver's guest can
+        still start in it and take its place."""
 
     def _await_look(self, thread: threading.Thread) -> None:
         """Wait until the thread has tried once to list guests, but at most ``_FIRST_LOOK`` seconds.
@@ -241,8 +244,12 @@ class ForeignDriver(UndividedThreads):
         return self.guests()
 
     def lost_guests(self) -> Mapping[str, str]:
-        """The subjects that cannot be guests, as a dict from the uuid to the reason."""
+        """The subjects that are perhaps guests but cannot be managed: a dict from the uuid to the reason."""
         return self._table.lost_guests()
+
+    def excluded_guests(self) -> Mapping[str, str]:
+        """The chosen subjects that are certainly no guests, as a dict from the uuid to the reason."""
+        return self._table.excluded_guests()
 
     def watch_guests(self, listener: Listener) -> None:
         """Call ``listener`` for each later start, end and change of settings of a guest."""
@@ -414,8 +421,9 @@ class ForeignDriver(UndividedThreads):
         return ""
 
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
-        """The CPUs that the main thread of the guest may use."""
-        cpus = procfs.thread_affinity(self._table.find_recent(guest).running.main.pid)
+        """The CPUs that the main thread of the guest may use, or that of another process if it has ended."""
+        found = map(procfs.thread_affinity, self.process_ids(guest))
+        cpus = next((one for one in found if one is not None), None)
         if cpus is None:
             raise GuestGoneError(f"guest {guest} has ended")
         return cpus
@@ -649,18 +657,22 @@ class ForeignDriver(UndividedThreads):
         if self._stopped.is_set() or not self._peer.is_open:
             return
         everything, now = PeerHint() in hints, time.monotonic()
-        if everything or now >= self._next_look:
+        has_looked = everything or now >= self._next_look
+        if has_looked:
             self._budget.forget_old(now)
             self._look_around(everything)
         for key in self._table.order_keys({hint.key for hint in hints if hint.key}):
             if self._budget.take_look(key, now):
                 self._table.look_at(key, PeerHint(key, True) in hints)
+                has_looked = True
             else:
                 self._deferred |= {hint for hint in hints if hint.key == key}
-        for key in self._table.unsteady_keys():
-            if self._budget.take_look(key, now):
-                self._table.look_at(key)
-        self._give_back()
+        # Hints that all have to wait cost nothing else: a service can cause them without end.
+        if has_looked:
+            for key in self._table.unsteady_keys():
+                if self._budget.take_look(key, now):
+                    self._table.look_at(key)
+            self._give_back()
 
     def _report_change(self, change: GuestChange) -> None:
         if change.kind in (ChangeKind.STARTED, ChangeKind.FOUND):

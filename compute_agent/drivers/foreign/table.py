@@ -36,6 +36,10 @@ class UnfitSubjectError(ValueError):
     """A unit or a container cannot be a guest. The text has the reason."""
 
 
+class ExcludedSubjectError(UnfitSubjectError):
+    """A unit or a container is certainly no guest: its processes belong to another guest or to the host."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunningGroup:
     """The processes of a guest.
@@ -55,21 +59,31 @@ class RunningGroup:
 def group_members(groups: Path, folder: Path, main_pid: int) -> list[int]:
     """Check that a guest can have this group, and return the pids of the processes in it.
 
+    The processes of at most ``MAX_GROUPS`` groups are read, see :mod:`compute_agent.drivers.cgroup`.
+
     :param groups: the folder of the root of all groups.
-    :param main_pid: the pid of the main process, which can be in any group below the folder.
+    :param main_pid: the pid of the main process, which can be in any group below the folder; 0 if there is
+        none.
     :raises UnfitSubjectError: the group cannot be the group of a guest.
     """
     if not (groups / "cgroup.controllers").exists():
         raise UnfitSubjectError("the host has no control groups of version 2 (unified hierarchy)")
     group = GuestCgroup(folder)
     pids = group.process_ids()
-    # All groups are searched for the main process: a guest must not escape its limits by moving the process
-    # below thousands of other groups.
-    if main_pid not in pids:
-        pids = group.process_ids(all_groups=True)
-    if os.getpid() in pids:
-        raise UnfitSubjectError("the agent itself is in it")
+    # A guest must not escape its limits by moving its processes below thousands of other groups. The kernel
+    # knows the group of each process, so these groups need not be read.
+    if main_pid not in pids and _is_member(groups, folder, main_pid):
+        pids.append(main_pid)
+    if not pids and group.is_populated:
+        pids = [pid for pid in procfs.all_pids() if _is_member(groups, folder, pid)]
+    if os.getpid() in pids or _is_member(groups, folder, os.getpid()):
+        raise ExcludedSubjectError("the agent itself is in it")
     return pids
+
+
+def _is_member(groups: Path, folder: Path, pid: int) -> bool:
+    """Whether a process is in this group or in a group below it; False for the pid 0."""
+    return bool(pid) and Path(procfs.group_folder(groups, pid)).is_relative_to(folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +111,29 @@ class GuestEntry:
         return procfs.was_alive(self.running.main)
 
     @property
+    def has_heir(self) -> bool:
+        """Whether a process can take the place of the main process, because the run does not end with it."""
+        folder = self.running.folder
+        return bool(self.invocation) and procfs.read_shared(folder, _has_processes, folder)
+
+    @property
     def has_processes(self) -> bool:
         """Whether the main process runs, or another process of a run that does not end with it."""
-        return self.was_alive or (
-            bool(self.invocation) and any(map(procfs.identify_recent, self.running.own_group.process_ids()))
-        )
+        return self.was_alive or self.has_heir
+
+
+@dataclass(frozen=True, slots=True)
+class UnmanagedSubject:
+    """A subject that is meant to be a guest, but cannot be managed.
+
+    :ivar reason: a text with the reason and the remedy.
+    :ivar is_excluded: whether the subject is certainly no guest. Otherwise it is *lost*: perhaps it uses the
+        allocation and the CPUs that a guest with its uuid has.
+    """
+
+    guest_uuid: str
+    reason: str
+    is_excluded: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +141,12 @@ class SubjectFinding:
     """The result of reading a unit or a container.
 
     :ivar managed: the uuid of a guest, or of a subject that is between two runs and soon a guest again.
-    :ivar lost: the uuid of a subject that cannot be a guest, and the reason.
     :ivar is_other: whether the subject is not meant to be a guest.
     """
 
     entry: GuestEntry | None = None
     managed: str = ""
-    lost: tuple[str, str] | None = None
+    unmanaged: UnmanagedSubject | None = None
     is_other: bool = False
 
 
@@ -137,7 +168,7 @@ class GuestTable(abc.ABC):
         self._lock = threading.Lock()
         self._entries: dict[str, GuestEntry] = {}
         self._by_uuid: dict[str, GuestEntry] = {}
-        self._lost: dict[str, tuple[str, str]] = {}
+        self._unmanaged: dict[str, UnmanagedSubject] = {}
         # Only the thread of the table changes these attributes.
         self._managed: dict[str, str] = {}
         """The uuids of guests that have not ended, by the key of the subject."""
@@ -157,17 +188,27 @@ class GuestTable(abc.ABC):
         return [entry for entry in self.all_entries() if entry.has_processes]
 
     def lost_guests(self) -> dict[str, str]:
-        """The subjects that cannot be managed, as a dict from the uuid to a text with reason and remedy."""
+        """The subjects that are perhaps guests: a dict from the uuid to a text with reason and remedy."""
+        return self._unmanaged_reasons(is_excluded=False)
+
+    def excluded_guests(self) -> dict[str, str]:
+        """The chosen subjects that are certainly no guests, as a dict from the uuid to the reason."""
+        return self._unmanaged_reasons(is_excluded=True)
+
+    def _unmanaged_reasons(self, is_excluded: bool) -> dict[str, str]:
         with self._lock:
-            return dict(self._lost.values())
+            found = self._unmanaged.values()
+            return {one.guest_uuid: one.reason for one in found if one.is_excluded == is_excluded}
 
     def find_living(self, guest: Guest) -> GuestEntry:
-        """Return the entry of a guest with a living main process.
+        """Return the entry of a guest that runs.
+
+        The main process of the entry may have ended, if another process of the same run takes its place.
 
         :raises GuestGoneError: the guest has ended, or was started again.
         """
         entry = self._find_entry_of(guest)
-        if entry is None or not entry.is_alive:
+        if entry is None or not (entry.is_alive or entry.has_heir):
             raise GuestGoneError(f"guest {guest} has ended")
         return entry
 
@@ -178,16 +219,12 @@ class GuestTable(abc.ABC):
 
         :raises GuestGoneError: the guest has ended, or was started again.
         """
-        entry = self._find_entry_of(guest)
-        if entry is None or not entry.was_alive:
+        if (entry := self.find_running(guest)) is None:
             raise GuestGoneError(f"guest {guest} has ended")
         return entry
 
     def find_running(self, guest: Guest) -> GuestEntry | None:
-        """The entry of a guest with processes; None if the guest has ended, or was started again.
-
-        The main process of the entry may have ended.
-        """
+        """The same as :meth:`find_recent`, but None if the guest has ended, or was started again."""
         entry = self._find_entry_of(guest)
         return entry if entry is not None and entry.has_processes else None
 
@@ -201,8 +238,10 @@ class GuestTable(abc.ABC):
     def is_other(self, key: str, guest_uuid: str) -> bool:
         """Whether a subject is no longer a guest, or is a guest with another uuid."""
         with self._lock:
-            entry = self._entries.get(key)
-        return key in self._others if entry is None else entry.guest.uuid != guest_uuid
+            entry, unmanaged = self._entries.get(key), self._unmanaged.get(key)
+        if entry is not None:
+            return entry.guest.uuid != guest_uuid
+        return key in self._others or (unmanaged is not None and unmanaged.is_excluded)
 
     @abc.abstractmethod
     def may_return(self, key: str, guest_uuid: str) -> bool:
@@ -226,7 +265,7 @@ class GuestTable(abc.ABC):
         self._refuse_kubelet()
         if everything:
             self._others.clear()
-        for key in self.order_keys({*self._find_suspects(everything), *self._lost}):
+        for key in self.order_keys({*self._find_suspects(everything), *self._unmanaged}):
             self.look_at(key)
         self._complete = True
 
@@ -256,14 +295,13 @@ class GuestTable(abc.ABC):
             else:
                 self._entries.pop(key, None)
             self._by_uuid = {entry.guest.uuid: entry for entry in self._entries.values()}
-            news = found.lost is not None and self._lost.get(key) != found.lost
-            was_lost = found.lost is None and self._lost.pop(key, None) is not None
-            if found.lost is not None:
-                self._lost[key] = found.lost
-        if news and found.lost is not None:
-            LOG.warning("The agent does not manage a guest: %s", found.lost[1])
+            known = self._unmanaged.pop(key, None)
+            if found.unmanaged is not None:
+                self._unmanaged[key] = found.unmanaged
+        if found.unmanaged is not None and found.unmanaged != known:
+            _log_unmanaged(found.unmanaged)
         # The listener may read the table, so it is called without the lock.
-        self._report_difference(before, found.entry, was_lost)
+        self._report_difference(before, found.entry, known is not None and found.unmanaged is None)
 
     # The parts of each kind of guests
 
@@ -330,6 +368,17 @@ class GuestTable(abc.ABC):
             has_started = before is not None or (self._complete and not was_lost)
             new = ChangeKind.STARTED if has_started else ChangeKind.FOUND
             self._report(GuestChange(ChangeKind.CHANGED if same else new, now.guest))
+
+
+def _log_unmanaged(subject: UnmanagedSubject) -> None:
+    if subject.is_excluded:
+        LOG.info("The agent does not manage a guest: %s", subject.reason)
+    else:
+        LOG.warning("The agent does not manage a guest, which perhaps runs: %s", subject.reason)
+
+
+def _has_processes(folder: Path) -> bool:
+    return any(map(procfs.identify_recent, GuestCgroup(folder).process_ids()))
 
 
 def _is_same_run(before: GuestEntry, now: GuestEntry) -> bool:

@@ -168,6 +168,10 @@ class LibvirtDriver:
         """Running domains that the driver cannot manage: a dict from the uuid to reason and remedy."""
         return self._table.lost_guests()
 
+    def excluded_guests(self) -> Mapping[str, str]:
+        """Always empty: the driver excludes none of its guests."""
+        return {}
+
     def read_flavor(self, guest: Guest) -> GuestFlavor:
         """The flavor that Nova wrote into the domain; an empty flavor for a domain of another program."""
         with self._on_domain(self._table.find_living(guest), "is not described") as domain:

@@ -89,6 +89,10 @@ class ProcessDriver(UndividedThreads):
         """The guests with records that cannot be used: a dict from each uuid to reason and remedy."""
         return self._table.lost_guests()
 
+    def excluded_guests(self) -> Mapping[str, str]:
+        """Always empty: the driver excludes none of its guests."""
+        return {}
+
     def watch_guests(self, listener: Listener) -> None:
         """Call ``listener`` for each guest that ends or gets another main process from now on."""
         self._table.start_watch(listener)

@@ -9,7 +9,7 @@ owns the control groups.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from compute_agent.drivers.base import CpuLimits
@@ -73,13 +73,17 @@ class SystemdDriver(ForeignDriver):
         self._editor = UnitEditor(self._manager, records, self._folders)
         self._await_look(start_thread(UNITS_THREAD, self._follow_peer))
 
-    def leave_groups(self, find_inner: Callable[[str], str]) -> None:
+    def leave_groups(self, list_inner: Callable[[], Mapping[str, Guest]]) -> None:
         """From now on, do not manage a unit with a control group that contains another driver's guest.
 
-        :param find_inner: returns the name of such a guest, from the folder of a group; empty if the group
-            contains no such guest.
+        The driver's thread soon restores the values of units that contain such a guest now.
+
+        :param list_inner: returns the guests of other drivers. The keys are folders, as of
+            :meth:`compute_agent.drivers.combined.CombinedDriver.overruling_guests`.
         """
-        self._units.find_inner = find_inner
+        self._units.list_inner = list_inner
+        for name in self._units.overruled_units():
+            self._hints.put(PeerHint(name))
 
     def leave_service(self, inner: Guest) -> None:
         """Stop to manage the service with the control group of another driver's guest, if there is one.

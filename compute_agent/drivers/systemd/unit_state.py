@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.foreign.table import RunningGroup, UnfitSubjectError, group_members
+from compute_agent.drivers.foreign.table import ExcludedSubjectError, RunningGroup, group_members
 from compute_agent.drivers.foreign.values import Values
 from compute_agent.drivers.systemd.unit_properties import decode_values
 
@@ -63,11 +63,11 @@ def unit_kind(name: str) -> str:
 def refuse_unit(name: str) -> None:
     """Refuse the units that belong to the host or to another driver.
 
-    :raises UnfitSubjectError: the unit is never a guest.
+    :raises ExcludedSubjectError: the unit is never a guest.
     """
     for pattern, reason in _UNFIT.items():
         if fnmatch.fnmatchcase(name, pattern):
-            raise UnfitSubjectError(reason)
+            raise ExcludedSubjectError(reason)
 
 
 def unit_path(name: str) -> str:

@@ -24,7 +24,14 @@ from compute_agent.drivers.foreign.declared import (
     matches_any,
 )
 from compute_agent.drivers.foreign.records import ValueRecord
-from compute_agent.drivers.foreign.table import GuestEntry, GuestTable, SubjectFinding, UnfitSubjectError
+from compute_agent.drivers.foreign.table import (
+    ExcludedSubjectError,
+    GuestEntry,
+    GuestTable,
+    SubjectFinding,
+    UnfitSubjectError,
+    UnmanagedSubject,
+)
 from compute_agent.drivers.systemd.manager import SystemdManager
 from compute_agent.drivers.systemd.unit_settings import read_settings
 from compute_agent.drivers.systemd.unit_state import (
@@ -64,9 +71,9 @@ class UnitTable(GuestTable):
         super().__init__(driver, host, groups, report)
         self._manager = manager
         self._guest_names = guest_names
-        self.find_inner: Callable[[str], str] = lambda folder: ""
-        """A function from the folder of a group to the name of another driver's guest with a group below this
-        folder; empty if there is no such guest.
+        self.list_inner: Callable[[], Mapping[str, Guest]] = dict
+        """Returns the guests of other drivers that no unit can contain and be a guest, by folder: a unit
+        contains a guest if its group is the folder or above it.
         """
 
     def guest_above(self, folder: str) -> str:
@@ -75,6 +82,13 @@ class UnitTable(GuestTable):
             one.guest.name for one in self.all_entries() if Path(folder).is_relative_to(one.running.folder)
         )
         return next(outer, "")
+
+    def overruled_units(self) -> set[str]:
+        """The units in the table that contain another driver's guest."""
+        inner = self.list_inner()
+        with self._lock:
+            entries = dict(self._entries)
+        return {key for key, entry in entries.items() if _find_inside(inner, entry.running.folder)}
 
     def is_managed(self, record: ValueRecord) -> bool:
         """Whether a unit is a guest with this uuid and has not ended."""
@@ -106,13 +120,8 @@ class UnitTable(GuestTable):
         """
         with self._lock:
             entries = dict(self._entries)
-        return {
-            name
-            for name, entry in entries.items()
-            if units.get(name) == "active"
-            and entry.is_alive
-            and not self.find_inner(str(entry.running.folder))
-        }
+        steady = {name for name, entry in entries.items() if units.get(name) == "active" and entry.is_alive}
+        return steady - self.overruled_units()
 
     def order_keys(self, keys: Iterable[str]) -> list[str]:
         """The names in the order of reads: slices first, because they decide about the units below them."""
@@ -121,18 +130,21 @@ class UnitTable(GuestTable):
     def unsteady_keys(self) -> list[str]:
         """The units that change with others.
 
-        They are slices without a living main process, and guests below a slice that has become a guest.
+        They are slices and guests without a living main process, and guests below a slice that has become a
+        guest.
         """
         with self._lock:
             entries = dict(self._entries)
         alive = {name for name, entry in entries.items() if entry.is_alive}
-        slices = {name for name in self._managed.keys() - alive if unit_kind(name) == SLICE}
+        waiting = {
+            name for name in self._managed.keys() - alive if unit_kind(name) == SLICE or name in entries
+        }
         inner = {
             name
             for name, entry in entries.items()
             if self._find_outer(f"/{entry.running.folder.relative_to(self._groups)}")
         }
-        return self.order_keys(slices | inner)
+        return self.order_keys(waiting | inner)
 
     def _find_outer(self, group: str) -> str:
         """The name of a slice that is meant to be a guest and contains a group; empty if there is none."""
@@ -160,8 +172,9 @@ class UnitTable(GuestTable):
         except (BadDeclarationError, UnfitSubjectError) as error:
             if not unit.may_run:
                 return SubjectFinding()
-            reason = f"{unit_kind(key)} {key} cannot be a guest: {error}"
-            return SubjectFinding(lost=(guest_uuid, printable_text(reason)))
+            reason = printable_text(f"{unit_kind(key)} {key} cannot be a guest: {error}")
+            is_excluded = isinstance(error, ExcludedSubjectError)
+            return SubjectFinding(unmanaged=UnmanagedSubject(guest_uuid, reason, is_excluded))
 
     def _find_entry(self, unit: UnitState, guest_uuid: str, settings: DeclaredSettings) -> SubjectFinding:
         refuse_unit(unit.name)
@@ -173,16 +186,16 @@ class UnitTable(GuestTable):
         except ValueError as error:
             raise UnfitSubjectError(str(error)) from error
         if outer := self._find_outer(unit.group):
-            raise UnfitSubjectError(
+            raise ExcludedSubjectError(
                 f"it belongs to slice {outer}, which is a guest: set Guest=false in one of the two"
             )
         self._refuse_namesake(unit.name, guest_uuid, "unit", "Uuid=")
         running = find_running(unit, self._groups)
         if running is None:
             return SubjectFinding(managed=guest_uuid)
-        if inner := self.find_inner(str(running.folder)):
-            raise UnfitSubjectError(
-                f"container {inner} runs in it, and is a guest itself: remove one of the two"
+        if inner := _find_inside(self.list_inner(), running.folder):
+            raise ExcludedSubjectError(
+                f"guest {inner.name} of driver {inner.driver} runs in it: remove one of the two"
             )
         start = procfs.seconds_at_start(running.main.pid)
         guest = Guest(
@@ -200,3 +213,8 @@ class UnitTable(GuestTable):
         )
         entry = GuestEntry(guest, running, settings.memory_mb, unit.invocation)
         return SubjectFinding(entry, guest_uuid)
+
+
+def _find_inside(guests: Mapping[str, Guest], folder: Path) -> Guest | None:
+    """The first of the guests with a folder that is ``folder`` or below it; None if there is none."""
+    return next((guest for inner, guest in guests.items() if Path(inner).is_relative_to(folder)), None)

@@ -87,6 +87,12 @@ class TestClaims:
         assert record.consumer_type == "HOST_GUEST"
         assert refusals(rig) == []
 
+    def test_a_guest_that_starts_on_a_disabled_host_gets_a_claim(self, rig, kind):
+        rig.ask("host.disable", reason="new memory")
+        rig.wait_for(lambda: rig.ask("status")["new_guests"] == "kept away by maintenance")
+        kind.start(**PINNED)
+        rig.wait_for(lambda: shown(rig, kind.name)["kind"] == "dedicated")
+
     def test_guests_of_other_classes_get_shared_cpus(self, rig, kind):
         kind.start()
         rig.wait_for(lambda: held(rig, kind.uuid) == [{"VCPU": 1}])

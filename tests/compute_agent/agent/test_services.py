@@ -14,7 +14,7 @@ pytest.importorskip("jeepney", reason="needs jeepney, of the extra systemd")
 from tests.compute_agent.drivers.systemd.fake_systemd import FakeSystemd
 
 UUID = "6b0c0f5e-54e5-4f2c-8f0e-1a9d5f4f9c11"
-DB = "db.service"
+DB, SLICE = "db.service", "app.slice"
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def rig(two_cpus, write_ini, client, systemd):
     rig.close()
 
 
-def cpus_of(systemd):
-    return {frozenset(os.sched_getaffinity(process.pid)) for process in systemd.units[DB].processes}
+def cpus_of(systemd, name=DB):
+    return {frozenset(os.sched_getaffinity(process.pid)) for process in systemd.units[name].processes}
 
 
 def test_a_service_is_a_guest_by_its_name_with_settings_of_a_rule(two_cpus, write_ini, client, systemd):
@@ -102,3 +102,31 @@ def test_a_section_that_cannot_be_used_is_a_lost_guest_of_the_status(rig, system
     rig.wait_for(lambda: rig.ask("status")["lost_guests"])
     (lost,) = rig.ask("status")["lost_guests"]
     assert "Vcpus=many is not a whole number" in str(lost)
+
+
+def test_a_service_below_a_new_guest_gives_its_claim_and_its_cpu_back(two_cpus, write_ini, client, systemd):
+    options = {
+        "guests": "drivers = systemd\nclaim = true\nclaim_grace = 0\nreconcile_interval = 0.3",
+        "systemd": f"bus_socket = {systemd.path}",
+    }
+    rig = RunningAgent(lambda: write_ini(**options), client)
+    try:
+        section = "[X-ComputeAgent]\nClass=LSR\n"
+        unit = systemd.start(SLICE, None, processes=0)
+        systemd.start(DB, f"{section}Uuid={UUID}\n", slice=SLICE)
+        rig.wait_for(lambda: cpus_of(systemd) == {frozenset({0})})
+        unit.files[0].write_text("[X-ComputeAgent]\n")
+        systemd.reload()
+        rig.wait_for(lambda: rig.ask("status")["excluded_guests"])
+        rig.wait_for(
+            lambda: rig.agent.reports.report_now() and not rig.client.get_allocations(UUID).resources
+        )
+        # The only dedicated CPU of the host is free for another guest.
+        systemd.start("web.service", section)
+        rig.wait_for(lambda: cpus_of(systemd, "web.service") == {frozenset({0})})
+        status, value = rig.ask("status"), rig.agent.metrics.registry.get_sample_value
+        assert f"it belongs to slice {SLICE}" in str(status["excluded_guests"])
+        assert (status["lost_guests"], value("compute_agent_lost_guests")) == ([], 0)
+        assert value("compute_agent_excluded_guests") == 1
+    finally:
+        rig.close()

@@ -12,8 +12,9 @@ import pytest
 from compute_agent.drivers import cgroup, procfs
 from compute_agent.drivers.base import CpuLimits, CpuSettings
 from compute_agent.drivers.cgroup import CgroupRoot, GuestCgroup
-from compute_agent.drivers.foreign.table import group_members
+from compute_agent.drivers.foreign.table import UnfitSubjectError, group_members
 from compute_agent.drivers.processes.driver import ProcessDriver
+from compute_agent.host import kernel_files
 from compute_agent.model.guest_settings import GuestSettings
 
 ALL = frozenset(os.sched_getaffinity(0))
@@ -229,7 +230,32 @@ class TestSubgroups:
         for _ in range(2):
             assert len(group.process_ids()) == 2
         assert caplog.text.count("has more than 3 groups or 32 levels of groups below it") == 1
-        # A main process that is in one of the others is still found.
+
+    def test_members_beyond_the_bound_are_found_without_reading_their_groups(self, tmp_path, monkeypatch):
+        """A guest cannot escape its limits by thousands of groups, and the agent does not read them."""
+        monkeypatch.setattr(cgroup, "MAX_GROUPS", 3)
+        read, reads = kernel_files.read, []
+        monkeypatch.setattr(
+            kernel_files, "read", lambda path, *limit: reads.append(path) or read(path, *limit)
+        )
+        monkeypatch.setattr(procfs, "all_pids", lambda: [1, 7, 8])
+        paths = {7: "/guest/99", 8: "/guest/98/deep", 1: "/init.scope"}
+        monkeypatch.setattr(procfs, "cgroup_path", lambda pid: paths.get(pid, "/other"))
         (tmp_path / "cgroup.controllers").touch()
-        for number in range(6):
-            assert number in group_members(tmp_path, tmp_path, number)
+        guest = tmp_path / "guest"
+        for number in range(100):
+            (guest / str(number)).mkdir(parents=True)
+            (guest / str(number) / "cgroup.procs").touch()
+        (guest / "cgroup.procs").write_text("5\n")
+        assert group_members(tmp_path, guest, 0) == [5]
+        assert group_members(tmp_path, guest, 7) == [5, 7]
+        assert group_members(tmp_path, guest, 1) == [5]
+        (guest / "cgroup.procs").write_text("")
+        (guest / "cgroup.events").write_text("populated 0\nfrozen 0\n")
+        assert group_members(tmp_path, guest, 0) == []
+        (guest / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+        assert group_members(tmp_path, guest, 0) == [7, 8]
+        assert len(reads) == 5 * cgroup.MAX_GROUPS
+        paths[os.getpid()] = "/guest/97"
+        with pytest.raises(UnfitSubjectError, match="the agent itself is in it"):
+            group_members(tmp_path, guest, 7)

@@ -117,6 +117,19 @@ class TestOneProcessTwice:
         assert [change.kind for change in changes] == [ChangeKind.STOPPED]
 
 
+def test_guests_with_groups_and_guests_of_earlier_drivers_overrule_others(both, first, second, monkeypatch):
+    monkeypatch.setattr(procfs, "cgroup_path", lambda pid: "/app.slice/job.scope")
+    grouped, plain = (replace(run(first, "a"), cgroup="/sys/fs/cgroup/root/guest-a"), run(first, "b"))
+    first.running["a"] = grouped
+    assert both.overruling_guests("second") == {
+        "/sys/fs/cgroup/root": grouped,
+        "/sys/fs/cgroup/app.slice/job.scope": plain,
+    }
+    later, _ = (replace(run(second, "c"), cgroup="/sys/fs/cgroup/root/guest-c"), run(second, "d"))
+    second.running["c"] = later
+    assert both.overruling_guests("first") == {"/sys/fs/cgroup/root": later}
+
+
 class TestFlavors:
     """One driver knows the flavors of its guests, the other one does not."""
 
@@ -169,6 +182,10 @@ class TestOneUuidTwice:
         lost = both.lost_guests()
         assert lost["a"].endswith("stop one of the two; no record")
         assert lost["c"] == "gone"
+
+    def test_excluded_guests_are_those_of_all_drivers(self, both, first, second):
+        first.excluded_reasons, second.excluded_reasons = {"a": "of the host"}, {"b": "below a slice"}
+        assert both.excluded_guests() == {"a": "of the host", "b": "below a slice"}
 
     @pytest.mark.parametrize(
         ("kind", "uuid", "is_told"),

@@ -201,5 +201,6 @@ def test_containers_of_two_engines_and_services_are_opened_together(load, tmp_pa
     drivers = factory.foreign_drivers(driver)
     services = drivers["systemd"]
     assert isinstance(services, SystemdDriver)
+    assert [one.settle_seconds for one in drivers.values()] == [factory.SETTLE_SECONDS, 0.0, 0.0]
     assert all(drivers[name].announce_start == services.leave_service for name in ("podman", "docker"))
     driver.close()

@@ -1,6 +1,7 @@
 """Tests of the time that reports spend on claims of guests that do not run."""
 
 import os
+import time
 import uuid
 from types import SimpleNamespace
 
@@ -20,9 +21,16 @@ class SlowDriver:
         self.seconds, self.now = 2.0, 0.0
         self.asked = []
         self.gone = set()
+        self.settle_seconds = 10.0
 
     def read_clock(self):
         return self.now
+
+    def wanted_memory(self, guest):
+        return 0
+
+    def subject_key(self, guest):
+        return guest.name
 
     def is_gone(self, key, guest_uuid):
         self.now += self.seconds
@@ -88,3 +96,20 @@ def test_a_run_that_is_older_than_the_first_claims_has_not_just_started(claims, 
     claims._since = 5.0
     guest = Guest(str(uuid.UUID(int=1)), "systemd", "db.service", os.getpid(), run=(1, start))
     assert claims._has_just_started(guest) is is_new
+
+
+def test_a_guest_that_can_still_start_a_container_gets_its_claim_later(claims, driver, monkeypatch):
+    now, tried = time.clock_gettime(time.CLOCK_BOOTTIME), []
+    guest = Guest(str(uuid.UUID(int=99)), "podman", "web.service", os.getpid(), run=(1, now - 4.0))
+    view = SimpleNamespace(guest=guest, allocation={}, migration=None)
+    claims._pipeline.guest_views = lambda: [view]
+    vars(claims._in_force.current.options.guests).update(
+        claim=True, claim_project="p", claim_user="u", claim_dedicated=()
+    )
+    claims._hold_allocation = lambda client, view, note, known: tried.append(note.name)
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: now)
+    claims.settle_claims(None)
+    assert (tried, claims.settling_seconds) == ([], 6.0)
+    now += 6.0
+    claims.settle_claims(None)
+    assert (tried, claims.settling_seconds) == (["web.service"], None)

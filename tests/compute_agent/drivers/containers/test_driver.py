@@ -205,7 +205,7 @@ class TestFinding:
     def test_the_container_of_the_agent_is_no_guest(self, engine, open_driver):
         container = engine.start(DB)
         engine.groups.members[os.getpid()] = engine.folder_of(container)
-        assert "the agent itself is in it" in open_driver(engine).lost_guests()[DB_UUID]
+        assert "the agent itself is in it" in open_driver(engine).excluded_guests()[DB_UUID]
 
     def test_a_host_without_unified_groups_has_no_such_guests(self, engine, open_driver):
         (engine.folders.groups / "cgroup.controllers").unlink()
@@ -1183,5 +1183,4 @@ class TestBesideAnother:
         both = CombinedDriver(drivers, engine.folders.groups)
         assert list(both.guests()) == [guest]
         assert "runs guest db" in both.lost_guests()[UUID]
-        assert containers.guest_below(folder) == DB
-        assert containers.guest_below(f"{engine.folders.groups}/system.slice/d") == ""
+        assert both.overruling_guests("systemd") == {folder: guest}

@@ -20,12 +20,15 @@ from compute_agent.drivers.base import (
 from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.foreign import editor
 from compute_agent.drivers.foreign.declared import made_uuid
+from compute_agent.drivers.foreign.driver import MAX_LOOKS
 from compute_agent.drivers.foreign.values import INFINITY
 from compute_agent.drivers.systemd import editor as unit_editor
 from compute_agent.drivers.systemd.unit_properties import UNIT_DEFAULTS
+from compute_agent.drivers.systemd.unit_table import UnitTable
 from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo, DeviceRates
+from tests.compute_agent.builders import build_guest
 from tests.compute_agent.drivers.systemd.conftest import HOST
 from tests.compute_agent.fakes import FakeDriver
 from tests.waits import wait_for
@@ -125,6 +128,20 @@ class TestFinding:
         unit.files[0].write_text("[Service]\n")
         systemd.reload()
         assert next_change(driver) == (ChangeKind.STOPPED, DB)
+
+    def test_a_flood_of_signals_of_one_service_costs_no_reads_of_other_guests(
+        self, systemd, open_driver, monkeypatch
+    ):
+        looks = []
+        monkeypatch.setattr(UnitTable, "unsteady_keys", lambda table: looks.append(1) or [])
+        unit = systemd.start(DB)
+        driver = open_driver()
+        began = time.monotonic()
+        for _ in range(50 * MAX_LOOKS):
+            systemd.changed(unit)
+        systemd.start("web.service")
+        wait_for(lambda: len(driver.guests()) == 2)
+        assert len(looks) <= 2 * MAX_LOOKS + (time.monotonic() - began) + 1
 
     def test_another_main_process_of_the_same_run_changes_the_guest(self, systemd, open_driver):
         unit = systemd.start(DB, processes=2)
@@ -261,7 +278,7 @@ class TestFinding:
         (systemd.folder_of(unit) / "cgroup.procs").write_text(f"{os.getpid()}\n")
         driver = open_driver()
         assert driver.guests() == []
-        assert "the agent itself is in it" in driver.lost_guests()[made_uuid(HOST, DB)]
+        assert "the agent itself is in it" in driver.excluded_guests()[made_uuid(HOST, DB)]
 
     def test_a_host_without_unified_groups_has_no_such_guests(self, systemd, open_driver):
         (systemd.folders.groups / "cgroup.controllers").unlink()
@@ -696,10 +713,26 @@ class TestBesideAnother:
         driver = open_driver(look_interval=0.1)
         driver.apply_cpu_settings(driver.guests()[0], PINNED)
         folder = str(systemd.folder_of(systemd.units[DB]))
-        driver.leave_groups(lambda group: "web" if group == folder else "")
+        driver.leave_groups(lambda: {folder: build_guest("web", driver="podman")})
         wait_for(lambda: driver.guests() == [])
-        assert "container web runs in it" in driver.lost_guests()[made_uuid(HOST, DB)]
+        guest_uuid = made_uuid(HOST, DB)
+        assert "guest web of driver podman runs in it" in driver.excluded_guests()[guest_uuid]
+        # The service runs, but has no claim of its own any more.
+        assert driver.lost_guests() == {}
+        assert driver.is_gone(DB, guest_uuid)
         wait_for(lambda: not records(tmp_path))
+        assert systemd.units[DB].values == UNIT_DEFAULTS
+
+    def test_a_service_with_a_container_from_before_gets_its_values_back_at_once(
+        self, systemd, open_driver, tmp_path
+    ):
+        """Drivers list their guests at the start of the agent, before they know of each other."""
+        systemd.start(DB)
+        driver = open_driver(look_interval=3600)
+        driver.apply_cpu_settings(driver.guests()[0], PINNED)
+        folder = str(systemd.folder_of(systemd.units[DB]))
+        driver.leave_groups(lambda: {f"{folder}/inner": build_guest("web", driver="podman")})
+        wait_for(lambda: driver.guests() == [] and not records(tmp_path))
         assert systemd.units[DB].values == UNIT_DEFAULTS
 
     def test_a_container_that_starts_in_a_service_does_not_wait_for_the_next_look(
@@ -711,7 +744,7 @@ class TestBesideAnother:
         (service,) = driver.guests()
         driver.apply_cpu_settings(service, PINNED)
         folder = str(systemd.folder_of(systemd.units[DB]))
-        driver.leave_groups(lambda group: "web" if group == folder else "")
+        driver.leave_groups(lambda: {folder: build_guest("web", driver="podman")})
         driver.leave_service(replace(service, name="web", cgroup=f"{folder}/libpod-payload-1"))
         wait_for(lambda: driver.guests() == [] and not records(tmp_path))
         assert systemd.units[DB].values == UNIT_DEFAULTS

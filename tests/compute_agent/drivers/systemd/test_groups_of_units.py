@@ -1,16 +1,21 @@
 """Scopes and slices as guests: which ones are guests, what belongs to them, and their ends."""
 
+import functools
 import json
 import os
+from dataclasses import replace
 
 import pytest
 
 from compute_agent.drivers import memory_limits, procfs
 from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings, MemoryLimits
+from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.foreign.declared import made_uuid
 from compute_agent.drivers.systemd.unit_properties import UNIT_DEFAULTS
 from compute_agent.model.messages import GuestGoneError
+from tests.compute_agent.builders import build_guest
 from tests.compute_agent.drivers.systemd.conftest import HOST
+from tests.compute_agent.fakes import FakeDriver
 from tests.waits import wait_for
 
 ALL = frozenset(os.sched_getaffinity(0))
@@ -67,6 +72,27 @@ class TestScopes:
         assert now.pid == scope.processes[0].pid != before.pid
         assert now.is_same_run(before)
         assert driver.apply_cpu_settings(now, PINNED) == 1
+
+    def test_limits_reach_a_scope_before_the_end_of_its_oldest_process_is_noticed(
+        self, systemd, scope, open_driver
+    ):
+        driver = open_driver()
+        (guest,) = driver.guests()
+        systemd.end_main(SCOPE)
+        assert driver.guests() == [guest]
+        assert driver.apply_cpu_limits(guest, CpuLimits(300, 0.5))
+        assert driver.apply_cpu_settings(guest, PINNED) == 1
+        assert driver.observed_cpus(guest) == ONE
+        assert driver.thread_ids(guest) == {scope.processes[0].pid}
+        assert driver.limit_memory(guest, MemoryLimits(1 << 30, oom_score_adj=300))
+        assert memory_limits.oom_score_adj(scope.processes[0].pid) == 300
+        # The next signal of any unit is enough to find the next oldest process.
+        systemd.start(DB, None)
+        assert next_change(driver) == (ChangeKind.CHANGED, SCOPE)
+        assert driver.guests()[0].pid == scope.processes[0].pid
+        systemd.end_main(SCOPE)
+        with pytest.raises(GuestGoneError):
+            driver.apply_cpu_limits(guest, CpuLimits(100))
 
     def test_a_scope_ends_with_its_last_process(self, systemd, scope, open_driver):
         driver = open_driver()
@@ -139,20 +165,21 @@ class TestSlices:
         assert driver.apply_cpu_settings(guest, FREE)
         assert (slice.values, systemd.drop_ins(SLICE)) == (UNIT_DEFAULTS, [])
 
-    def test_units_below_a_slice_that_is_a_guest_are_lost_guests(self, slice, open_driver):
+    def test_units_below_a_slice_that_is_a_guest_are_excluded_guests(self, slice, open_driver):
         driver = open_driver(guest_names=["*.service"])
         assert names(driver) == {SLICE}
-        lost = driver.lost_guests()
-        assert lost.keys() == {made_uuid(HOST, DB), made_uuid(HOST, WEB)}
-        assert lost[made_uuid(HOST, DB)].startswith(
+        excluded = driver.excluded_guests()
+        assert excluded.keys() == {made_uuid(HOST, DB), made_uuid(HOST, WEB)}
+        assert excluded[made_uuid(HOST, DB)].startswith(
             f"service {DB} cannot be a guest: it belongs to slice {SLICE}, which is a guest"
         )
+        assert driver.lost_guests() == {}
 
-    def test_a_slice_below_another_one_is_a_lost_guest(self, systemd, slice, open_driver):
+    def test_a_slice_below_another_one_is_an_excluded_guest(self, systemd, slice, open_driver):
         systemd.start("app-web.slice", processes=0)
         driver = open_driver()
         assert names(driver) == {SLICE}
-        assert f"it belongs to slice {SLICE}" in driver.lost_guests()[made_uuid(HOST, "app-web.slice")]
+        assert f"it belongs to slice {SLICE}" in driver.excluded_guests()[made_uuid(HOST, "app-web.slice")]
 
     def test_a_running_slice_becomes_a_guest_and_its_units_get_their_values_back(
         self, systemd, open_driver, tmp_path
@@ -173,7 +200,7 @@ class TestSlices:
         unit.files[0].write_text("")
         systemd.reload()
         wait_for(lambda: names(driver) == {DB})
-        assert driver.lost_guests() == {}
+        assert driver.excluded_guests() == {}
 
     def test_a_slice_that_gets_its_uuid_late_replaces_the_units_below_it(self, systemd, open_driver):
         systemd.start("a.service", f"{SECTION}Uuid={UUID}\n")
@@ -184,7 +211,8 @@ class TestSlices:
         assert "unit a.service has the same uuid" in driver.lost_guests()[UUID]
         systemd.stop("a.service")
         wait_for(lambda: names(driver) == {SLICE})
-        assert driver.lost_guests().keys() == {made_uuid(HOST, DB)}
+        assert driver.lost_guests() == {}
+        assert driver.excluded_guests().keys() == {made_uuid(HOST, DB)}
 
     def test_a_slice_is_a_guest_while_it_has_processes(self, systemd, open_driver):
         systemd.start(SLICE, processes=0)
@@ -194,7 +222,7 @@ class TestSlices:
         systemd.start(DB, None, slice=SLICE)
         assert next_change(driver) == (ChangeKind.STARTED, SLICE)
         systemd.start(WEB, slice=SLICE)
-        wait_for(driver.lost_guests)
+        wait_for(driver.excluded_guests)
         systemd.stop(DB)
         assert next_change(driver) == (ChangeKind.CHANGED, SLICE)
         systemd.stop(WEB)
@@ -242,22 +270,40 @@ class TestSlices:
             driver.apply_cpu_settings(guest, PINNED)
 
     @pytest.mark.parametrize("name", ["system.slice", "user.slice", "machine.slice", "-.slice", "init.scope"])
-    def test_units_of_the_host_are_lost_guests(self, systemd, open_driver, name):
+    def test_units_of_the_host_are_excluded_guests(self, systemd, open_driver, name):
         systemd.start(name, processes=0)
         systemd.start(DB)
         driver = open_driver()
         assert names(driver) == {DB}
-        assert f"{name} cannot be a guest: it contains" in driver.lost_guests()[made_uuid(HOST, name)]
+        assert f"{name} cannot be a guest: it contains" in driver.excluded_guests()[made_uuid(HOST, name)]
 
-    def test_the_slice_of_the_agent_is_a_lost_guest(self, systemd, slice, open_driver):
+    def test_the_slice_of_the_agent_is_an_excluded_guest(self, systemd, slice, open_driver):
         (systemd.folder_of(systemd.units[DB]) / "cgroup.procs").write_text(f"{os.getpid()}\n")
         driver = open_driver()
-        assert "the agent itself is in it" in driver.lost_guests()[UUID]
+        assert "the agent itself is in it" in driver.excluded_guests()[UUID]
         assert SLICE not in names(driver)
 
     def test_a_slice_with_a_guest_of_another_driver_is_no_guest(self, systemd, slice, open_driver):
         driver = open_driver(look_interval=0.1)
         folder = str(systemd.folder_of(slice))
-        driver.leave_groups(lambda group: "web" if group == folder else "")
+        driver.leave_groups(lambda: {folder: build_guest("web", driver="podman")})
         wait_for(lambda: names(driver) == {DB})
-        assert "container web runs in it" in driver.lost_guests()[UUID]
+        assert "guest web of driver podman runs in it" in driver.excluded_guests()[UUID]
+
+    @pytest.mark.parametrize("has_group", [True, False])
+    def test_a_slice_that_another_guest_enters_gets_its_values_back(
+        self, systemd, slice, open_driver, tmp_path, monkeypatch, has_group
+    ):
+        driver, others = open_driver(look_interval=0.1), FakeDriver(ALL, "process")
+        both = CombinedDriver([others, driver], systemd.folders.groups)
+        driver.leave_groups(functools.partial(both.overruling_guests, "systemd"))
+        driver.apply_cpu_settings(driver.guests()[0], PINNED)
+        inner = others.create_guest("p", "p", driver.guests()[0].settings, ())
+        monkeypatch.setattr(procfs, "cgroup_path", lambda pid: "/app.slice/p" if pid == inner.pid else "/")
+        others.running["p"] = replace(inner, cgroup=f"{systemd.folder_of(slice)}/p" if has_group else "")
+        wait_for(lambda: not records(tmp_path))
+        assert slice.values == UNIT_DEFAULTS
+        wait_for(lambda: {guest.name for guest in both.guests()} == {DB, "p"})
+        assert "guest p of driver process runs in it" in both.excluded_guests()[UUID]
+        others.end(others.running["p"])
+        wait_for(lambda: names(driver) == {SLICE})
