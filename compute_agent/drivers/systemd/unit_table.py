@@ -28,6 +28,7 @@ from compute_agent.drivers.foreign.table import (
     ExcludedSubjectError,
     GuestEntry,
     GuestTable,
+    RunningGroup,
     SubjectFinding,
     UnfitSubjectError,
     UnmanagedSubject,
@@ -191,7 +192,7 @@ class UnitTable(GuestTable):
             )
         self._refuse_namesake(unit.name, guest_uuid, "unit", "Uuid=")
         running = find_running(unit, self._groups)
-        if running is None:
+        if running is None or self._is_outdated(unit, running):
             return SubjectFinding(managed=guest_uuid)
         if inner := _find_inside(self.list_inner(), running.folder):
             raise ExcludedSubjectError(
@@ -213,6 +214,25 @@ class UnitTable(GuestTable):
         )
         entry = GuestEntry(guest, running, settings.memory_mb, unit.invocation)
         return SubjectFinding(entry, guest_uuid)
+
+    def _is_outdated(self, unit: UnitState, running: RunningGroup) -> bool:
+        """Whether a unit with another main process has another run, too.
+
+        It has been started again between the two reads of its properties. A signal of the new run follows.
+        """
+        with self._lock:
+            before = self._entries.get(unit.name)
+        if (
+            before is None
+            or before.invocation != unit.invocation
+            or before.running.main.pid == running.main.pid
+        ):
+            return False
+        properties = self._manager.read_unit(unit.name)
+        try:
+            return properties is None or parse_unit(properties).invocation != unit.invocation
+        except ValueError:
+            return True
 
 
 def _find_inside(guests: Mapping[str, Guest], folder: Path) -> Guest | None:

@@ -23,6 +23,7 @@ from compute_agent.drivers.foreign.declared import made_uuid
 from compute_agent.drivers.foreign.driver import MAX_LOOKS
 from compute_agent.drivers.foreign.values import INFINITY
 from compute_agent.drivers.systemd import editor as unit_editor
+from compute_agent.drivers.systemd.manager import SystemdManager
 from compute_agent.drivers.systemd.unit_properties import UNIT_DEFAULTS
 from compute_agent.drivers.systemd.unit_table import UnitTable
 from compute_agent.model.guest_settings import SettingSource
@@ -96,6 +97,22 @@ class TestFinding:
         systemd.stop(DB, "failed")
         assert next_change(driver) == (ChangeKind.STOPPED, DB)
         assert driver.guests() == []
+
+    def test_a_restart_between_two_reads_of_a_service_is_a_new_run(self, systemd, open_driver, monkeypatch):
+        driver = open_driver()
+        systemd.start(DB)
+        assert next_change(driver) == (ChangeKind.STARTED, DB)
+        read_group, restarts = SystemdManager.read_group, [DB]
+
+        def restart_before(self, name):
+            if restarts:
+                systemd.restart(restarts.pop())
+            return read_group(self, name)
+
+        monkeypatch.setattr(SystemdManager, "read_group", restart_before)
+        systemd.changed(systemd.units[DB])
+        assert next_change(driver) == (ChangeKind.STOPPED, DB)
+        assert next_change(driver) == (ChangeKind.STARTED, DB)
 
     def test_a_guest_of_an_earlier_run_is_gone(self, systemd, open_driver):
         systemd.start(DB)

@@ -6,7 +6,7 @@ from collections import Counter
 
 from placement.store.time_profile import TimeWindow
 from tests.examples import examples
-from tests.placement.api.ext.test_earliest_windows import (
+from tests.placement.api.ext.small_cloud import (
     LAST,
     QUESTIONS,
     TREES,
