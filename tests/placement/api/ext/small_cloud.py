@@ -1,4 +1,4 @@
-"""A small cloud with hosts of two kinds, and requests for it; a judge by brute force uses both."""
+"""A small cloud with requests for it, for tests that compare the service with brute force."""
 
 import itertools
 from collections import Counter
