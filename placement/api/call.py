@@ -47,6 +47,7 @@ _ADDRESSES: Final = frozenset(("Location", "Content-Location"))
 
 ANY_PROJECT: Final = str(uuids.uuid4())
 """The id of a project that does not exist. If a rule allows this project, it allows all projects."""
+
 Handler = Callable[..., Response]
 """A function that answers one operation. Its arguments are the request and the variables of the path."""
 

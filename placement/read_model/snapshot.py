@@ -241,7 +241,10 @@ class ModelSnapshot:
         """
         anew = len(self._stale) > len(self._whole) * _ANEW_SHARE
         made = self._kinds.make_trees([self.providers[root] for root in present], members, keys)
-        if len(present) < len(self._stale) or any_differs(map(self._whole.get, present), made):
+        # most clouds have no movable windows, and then the trees are not compared
+        if self._equivalent_hosts is not None and (
+            len(present) < len(self._stale) or any_differs(map(self._whole.get, present), made)
+        ):
             self._equivalent_hosts = None
         # indexes are updated first, because their update needs the old trees
         if not anew:

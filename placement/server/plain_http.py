@@ -60,14 +60,16 @@ class PlainRequest:
     proxy_protocol_info = None
     _expected_100_continue = False
 
-    def __init__(self, method: str, uri: str, headers: Sequence[tuple[str, str]], length: int) -> None:
+    def __init__(
+        self, method: str, uri: str, headers: Sequence[tuple[str, str]], length: int, *, is_last: bool
+    ) -> None:
         self.method = method
         self.uri = uri
         self.path, _, self.query = uri.partition("?")
         self.headers = headers
         #: the number of bytes of the body
         self.length = length
-        self._is_last = dict(headers).get("CONNECTION", "").lower() == "close"
+        self._is_last = is_last
 
     def should_close(self) -> bool:
         """Return whether the client asks the server to close the connection after the answer."""
@@ -90,7 +92,8 @@ def read_plain(head: bytes) -> PlainRequest | None:
     length = named.get("CONTENT-LENGTH", "0")
     if not length.isdigit() or len(length) > _MAX_DIGITS:
         return None
-    return PlainRequest(method, uri, headers, int(length))
+    is_last = named.get("CONNECTION", "").lower() == "close"
+    return PlainRequest(method, uri, headers, int(length), is_last=is_last)
 
 
 def make_base(cfg: Any, connection: Any, peer: Any, server: Any) -> Mapping[str, Any] | None:

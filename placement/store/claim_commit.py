@@ -29,7 +29,6 @@ from placement.db.batch import (
     MAX_ROWS,
     PreparedStatement,
     Rows,
-    StatementAnswer,
     StatementFamily,
     Values,
     bind_parameters,
@@ -55,7 +54,7 @@ from placement.store.allocations import write_claims
 from placement.store.claimants import check_generations, lock_claimed
 from placement.store.claims import CapacityExceeded, ConsumerClaim, claimed_amounts
 from placement.store.groups import ConsumerGroup, GroupMember, Members, hosts_of, members_by_host
-from placement.store.providers import PROVIDER_VERSIONS
+from placement.store.providers import queue_versions, versions_of
 from placement.store.time_profile import HoldRefusal
 from placement.store.window_moves import WindowMove, moved_claims
 
@@ -352,7 +351,7 @@ def commit_claims(
             raise LostRace("A preemptible claim has changed.")
         claims = [*claims, *earlier]
     # the query is queued now and its answer is read after the write, so that one batch has all statements
-    found = tx.queue(*PROVIDER_VERSIONS.bind_list(sorted(described)))
+    found = queue_versions(tx, described)
     members = tx.queue(*group_lookup(names)) if names else None
     try:
         write_claims(tx, claims, locked)
@@ -364,7 +363,7 @@ def commit_claims(
     except CapacityExceeded as error:
         # the room of a reservation is locked, so another choice would be refused again unless a provider has
         # changed
-        if reservation is not None and _versions_of(found) == described:
+        if reservation is not None and versions_of(found) == described:
             raise
         raise LostRace(error.detail) from error
     except (Conflict, InvalidRequest) as error:
@@ -372,7 +371,7 @@ def commit_claims(
         # data
         raise LostRace(error.detail) from error
     # the versions are checked after the write, which is in the same batch; a lost race rolls back everything
-    if _versions_of(found) != described:
+    if versions_of(found) != described:
         raise LostRace("A provider has changed.")
     if members is not None:
         _check_groups(joining, group_members(members.rows), {claim.consumer for claim in claims})
@@ -411,8 +410,3 @@ def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: 
             raise LostRace(f"The members of group {each.group.name} have changed.")
         # the member is counted now, because later consumers of the group have to see it
         count.update(each.hosts)
-
-
-def _versions_of(found: StatementAnswer) -> dict[int, int]:
-    """Return the described_seq of providers by id, from the answer of ``PROVIDER_VERSIONS``."""
-    return {row[0]: row[1] for row in found.rows}

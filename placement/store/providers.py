@@ -1,13 +1,13 @@
 """Creates, changes, deletes and finds resource providers."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from placement import exceptions
-from placement.db.batch import PreparedStatement, StatementFamily
+from placement.db.batch import PreparedStatement, StatementAnswer, StatementFamily
 from placement.db.buckets import bucket_of, present_counter
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
@@ -56,8 +56,17 @@ _BY_UUID: Final = StatementFamily(
     _rp.uuid, sa.select(_rp.id, _rp.uuid, _rp.name, _rp.generation, _rp.parent_id, _rp.root_id).where
 )
 
-PROVIDER_VERSIONS: Final = StatementFamily(_rp.id, sa.select(_rp.id, _rp.described_seq).where)
-"""Statements that read the ``described_seq`` of providers by id; a deleted provider has no row."""
+_VERSIONS: Final = StatementFamily(_rp.id, sa.select(_rp.id, _rp.described_seq).where)
+
+
+def queue_versions(tx: WriteTransaction, provider_ids: Iterable[int]) -> StatementAnswer:
+    """Queue a query of the ``described_seq`` of providers, for :func:`versions_of`."""
+    return tx.queue(*_VERSIONS.bind_list(sorted(provider_ids)))
+
+
+def versions_of(answer: StatementAnswer) -> dict[int, int]:
+    """Return the ``described_seq`` of providers by id; a deleted provider is missing."""
+    return {row[0]: row[1] for row in answer.rows}
 
 
 def no_provider(uuid: str) -> NotFound:

@@ -16,7 +16,7 @@ from placement.store import reservations as reservation_store
 from placement.store.allocations import write_claims
 from placement.store.claimants import LockedConsumers, lock_consumers
 from placement.store.claims import ConsumerClaim
-from placement.store.providers import PROVIDER_VERSIONS
+from placement.store.providers import queue_versions, versions_of
 from placement.store.time_profile import TimeWindow
 
 ByProvider = Mapping[str, Mapping[str, int]]
@@ -73,9 +73,9 @@ def write_move(tx: WriteTransaction, move: WindowMove) -> bool:
     if claims is None:
         return False
     # the query is queued now and its answer is read after the write, so that one batch has all statements
-    found = tx.queue(*PROVIDER_VERSIONS.bind_list(sorted(move.described)))
+    found = queue_versions(tx, move.described)
     write_claims(tx, claims, locked)
-    if {row[0]: row[1] for row in found.rows} != move.described:
+    if versions_of(found) != move.described:
         raise Conflict(f"The new host of the window {move.consumer} has changed.")
     return True
 

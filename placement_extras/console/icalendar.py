@@ -144,27 +144,27 @@ class FeedTexts:
         :raises Unavailable: other texts take too long.
         """
         # a text that exists waits for no other text
-        made_at, text = self._texts.get(project, (-math.inf, ""))
-        if made_at > time.monotonic() - _KEPT_SECONDS:
+        if (text := self._kept_text(project)) is not None:
             return text
         if not self._making.acquire(timeout=_MAX_WAIT):
             raise Unavailable("Other calendars are being read. Please try again.")
         try:
-            now = time.monotonic()
+            # another request may have made the text meanwhile
+            if (text := self._kept_text(project)) is not None:
+                return text
+            text = make()
+            self._texts.pop(project, None)
             # texts are in the order of their times
-            for each, (made_at, _) in [*self._texts.items()]:
-                if made_at <= now - _KEPT_SECONDS:
-                    del self._texts[each]
-            if project not in self._texts:
-                text = make()
-                while (
-                    self._texts and len(text) + sum(len(each) for _, each in self._texts.values()) > _MAX_KEPT
-                ):
-                    del self._texts[next(iter(self._texts))]
-                self._texts[project] = (time.monotonic(), text)
-            return self._texts[project][1]
+            while self._texts and len(text) + sum(len(each) for _, each in self._texts.values()) > _MAX_KEPT:
+                del self._texts[next(iter(self._texts))]
+            self._texts[project] = (time.monotonic(), text)
+            return text
         finally:
             self._making.release()
+
+    def _kept_text(self, project: str) -> str | None:
+        made_at, text = self._texts.get(project, (-math.inf, ""))
+        return text if made_at > time.monotonic() - _KEPT_SECONDS else None
 
 
 def _read_calendar(service: PlacementService, project: str) -> str:

@@ -258,10 +258,7 @@ def _find_departures(
             return []
         root = found.root_id
         roots = {each.uuid: root for each in snapshot.whole_trees()[root].members}
-    with context.database.read() as conn:
-        schedule = read_schedule(conn, of_providers=roots)
-        pending = {each.consumer for each in schedule.amounts if not each.has_begun}
-        movable = movable_windows(conn, pending, roots)
+    schedule, movable = _read_movable(context, roots)
     moves = list[WindowMove]()
     if movable:
         with (
@@ -274,6 +271,19 @@ def _find_departures(
             if root in snapshot.trees:
                 moves.extend(search.find_departures(snapshot.whole_trees()[root], window))
     return moves
+
+
+def _read_movable(context: ClaimContext, roots: Mapping[str, int]) -> tuple[TimeSchedule, set[str]]:
+    """Return the timed amounts of providers, and the uuids of the movable windows among them.
+
+    Callers have no view of the read model, so that no other request waits for the database.
+
+    :param roots: the root of the host of each provider, by uuid.
+    """
+    with context.database.read() as conn:
+        schedule = read_schedule(conn, of_providers=roots)
+        pending = {each.consumer for each in schedule.amounts if not each.has_begun}
+        return schedule, movable_windows(conn, pending, roots)
 
 
 def place_by_moves(
@@ -298,11 +308,7 @@ def place_by_moves(
         roots = {each.uuid: root for root in hosts for each in trees[root].members}
     if not hosts:
         return None
-    # the database is read outside of the view, so that no other request waits for the database
-    with context.database.read() as conn:
-        schedule = read_schedule(conn, of_providers=roots)
-        pending = {each.consumer for each in schedule.amounts if not each.has_begun}
-        movable = movable_windows(conn, pending, roots)
+    schedule, movable = _read_movable(context, roots)
     if not movable:
         return None
     with suppress(BudgetExhausted), context.timetable.fresh_view(None, context.check_awaited) as timed:

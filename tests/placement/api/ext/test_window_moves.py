@@ -294,13 +294,18 @@ def test_a_maintenance_moves_the_windows_that_may_move(admin: Admin, base: float
     assert read_books(url).wrong == []
 
 
+def book_on_one_of_two(admin: Admin, base: float, amount: int) -> tuple[str, str]:
+    """Make two equivalent hosts, and book a window; return the window and its host."""
+    for name in "ab":
+        make_provider(admin, name, VCPU=8)
+    window = booked(admin, amount, 0, 0, **hours(base, 1, 2))
+    return window, host_of(admin, window)
+
+
 def test_a_maintenance_is_booked_even_if_no_window_can_move(
     admin: Admin, base: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in "ab":
-        make_provider(admin, name, VCPU=8)
-    window = booked(admin, 2, 0, 0, **hours(base, 1, 2))
-    host = host_of(admin, window)
+    window, host = book_on_one_of_two(admin, base, 2)
 
     def changed_meanwhile(*_: object) -> None:
         return None
@@ -368,10 +373,7 @@ def test_an_error_of_the_moves_does_not_refuse_a_booked_maintenance(
 def test_a_change_of_a_maintenance_repeats_moves_that_a_stopped_worker_has_not_made(
     admin: Admin, base: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in "ab":
-        make_provider(admin, name, VCPU=8)
-    window = booked(admin, 4, 0, 0, **hours(base, 1, 2))
-    host = host_of(admin, window)
+    window, host = book_on_one_of_two(admin, base, 4)
 
     def stop(*_: object) -> Never:
         raise KeyboardInterrupt
