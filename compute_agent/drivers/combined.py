@@ -128,11 +128,12 @@ class CombinedDriver:
         The keys are folders: a guest is overruled if its group is one of them or above it.
         """
         found: dict[str, Guest] = {}
-        names = list(self._by_name)
-        for place, driver in enumerate(self.drivers):
+        is_earlier = True
+        for driver in self.drivers:
+            if driver.name == name:
+                is_earlier = False
             if driver.name == name or driver.awaited_drivers:
                 continue
-            is_earlier = place < names.index(name)
             for guest in driver.guests():
                 if guest.cgroup:
                     found[guest.cgroup.rpartition("/")[0]] = guest

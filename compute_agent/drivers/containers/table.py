@@ -34,19 +34,17 @@ from compute_agent.drivers.foreign.declared import (
 )
 from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
 from compute_agent.drivers.foreign.table import (
-    ExcludedSubjectError,
     GuestEntry,
     GuestTable,
     RunningGroup,
     SubjectFinding,
     UnfitSubjectError,
-    UnmanagedSubject,
     group_members,
 )
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import SettingSource
-from compute_agent.model.messages import DriverError, printable_text
+from compute_agent.model.messages import DriverError
 
 LOG = logging.getLogger(__name__)
 
@@ -322,9 +320,8 @@ class ContainerTable(GuestTable):
             guest_uuid = self._uuid_of(container, settings)
             return self._find_entry(container, guest_uuid, settings)
         except (BadDeclarationError, UnfitSubjectError) as error:
-            reason = printable_text(f"{container.subject_kind} {container.name} cannot be a guest: {error}")
-            is_excluded = isinstance(error, ExcludedSubjectError)
-            return SubjectFinding(unmanaged=UnmanagedSubject(guest_uuid, reason, is_excluded))
+            subject = f"{container.subject_kind} {container.name}"
+            return SubjectFinding.from_refusal(guest_uuid, subject, error)
 
     def _find_entry(
         self, container: ContainerState, guest_uuid: str, settings: DeclaredSettings

@@ -422,8 +422,10 @@ class ForeignDriver(UndividedThreads):
 
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
         """The CPUs that the main thread of the guest may use, or that of another process if it has ended."""
-        found = map(procfs.thread_affinity, self.process_ids(guest))
-        cpus = next((one for one in found if one is not None), None)
+        cpus = procfs.thread_affinity(self._table.find_recent(guest).running.main.pid)
+        if cpus is None:
+            found = map(procfs.thread_affinity, self.process_ids(guest))
+            cpus = next((one for one in found if one is not None), None)
         if cpus is None:
             raise GuestGoneError(f"guest {guest} has ended")
         return cpus

@@ -21,7 +21,7 @@ from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.drivers.foreign.records import ValueRecord
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.model.guest import Guest
-from compute_agent.model.messages import DriverError, GuestGoneError
+from compute_agent.model.messages import DriverError, GuestGoneError, printable_text
 
 LOG = logging.getLogger(__name__)
 
@@ -148,6 +148,12 @@ class SubjectFinding:
     managed: str = ""
     unmanaged: UnmanagedSubject | None = None
     is_other: bool = False
+
+    @classmethod
+    def from_refusal(cls, guest_uuid: str, subject: str, error: ValueError) -> SubjectFinding:
+        """The finding about a subject that cannot be a guest, because of this error."""
+        reason = printable_text(f"{subject} cannot be a guest: {error}")
+        return cls(unmanaged=UnmanagedSubject(guest_uuid, reason, isinstance(error, ExcludedSubjectError)))
 
 
 class GuestTable(abc.ABC):

@@ -31,7 +31,6 @@ from compute_agent.drivers.foreign.table import (
     RunningGroup,
     SubjectFinding,
     UnfitSubjectError,
-    UnmanagedSubject,
 )
 from compute_agent.drivers.systemd.manager import SystemdManager
 from compute_agent.drivers.systemd.unit_settings import read_settings
@@ -47,7 +46,7 @@ from compute_agent.drivers.systemd.unit_state import (
 )
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import SettingSource
-from compute_agent.model.messages import DriverError, printable_text
+from compute_agent.model.messages import DriverError
 
 LOG = logging.getLogger(__name__)
 
@@ -87,9 +86,7 @@ class UnitTable(GuestTable):
     def overruled_units(self) -> set[str]:
         """The units in the table that contain another driver's guest."""
         inner = self.list_inner()
-        with self._lock:
-            entries = dict(self._entries)
-        return {key for key, entry in entries.items() if _find_inside(inner, entry.running.folder)}
+        return {one.guest.name for one in self.all_entries() if _find_inside(inner, one.running.folder)}
 
     def is_managed(self, record: ValueRecord) -> bool:
         """Whether a unit is a guest with this uuid and has not ended."""
@@ -119,10 +116,8 @@ class UnitTable(GuestTable):
 
         :param units: the ``ActiveState`` of each unit.
         """
-        with self._lock:
-            entries = dict(self._entries)
-        steady = {name for name, entry in entries.items() if units.get(name) == "active" and entry.is_alive}
-        return steady - self.overruled_units()
+        alive = (one.guest.name for one in self.all_entries() if one.is_alive)
+        return {name for name in alive if units.get(name) == "active"} - self.overruled_units()
 
     def order_keys(self, keys: Iterable[str]) -> list[str]:
         """The names in the order of reads: slices first, because they decide about the units below them."""
@@ -134,8 +129,7 @@ class UnitTable(GuestTable):
         They are slices and guests without a living main process, and guests below a slice that has become a
         guest.
         """
-        with self._lock:
-            entries = dict(self._entries)
+        entries = {one.guest.name: one for one in self.all_entries()}
         alive = {name for name, entry in entries.items() if entry.is_alive}
         waiting = {
             name for name in self._managed.keys() - alive if unit_kind(name) == SLICE or name in entries
@@ -173,9 +167,7 @@ class UnitTable(GuestTable):
         except (BadDeclarationError, UnfitSubjectError) as error:
             if not unit.may_run:
                 return SubjectFinding()
-            reason = printable_text(f"{unit_kind(key)} {key} cannot be a guest: {error}")
-            is_excluded = isinstance(error, ExcludedSubjectError)
-            return SubjectFinding(unmanaged=UnmanagedSubject(guest_uuid, reason, is_excluded))
+            return SubjectFinding.from_refusal(guest_uuid, f"{unit_kind(key)} {key}", error)
 
     def _find_entry(self, unit: UnitState, guest_uuid: str, settings: DeclaredSettings) -> SubjectFinding:
         refuse_unit(unit.name)
