@@ -134,7 +134,7 @@ class FreeIndex:
 
 
 class FreeIndexes:
-    """For each resource class, a :class:`FreeIndex` that finds trees by their free amount."""
+    """For each resource class, an index of trees by free amount, made when a search first needs the class."""
 
     def __init__(self) -> None:
         self._by_class: dict[str, FreeIndex] = {}
@@ -148,52 +148,51 @@ class FreeIndexes:
         an index of its own.
         """
         new = FreeIndexes()
+        # the copy() of the dict is one call of C code, during which no reader of this object can add a class
         new._by_class, new._own = self._by_class.copy(), set()
         return new
 
     def _own_index(self, name: str) -> FreeIndex:
-        index = self._by_class.get(name)
+        index = self._by_class[name]
         if self._own is not None and name not in self._own:
             self._own.add(name)
-            index = self._by_class[name] = FreeIndex() if index is None else index.copy()
-        elif index is None:
-            index = self._by_class[name] = FreeIndex()
+            index = self._by_class[name] = index.copy()
         return index
 
-    def index_of(self, name: str) -> FreeIndex:
-        """Return the index of the trees with a resource class."""
-        # the code uses one empty index for all unknown names, because clients may ask for any name
-        return self._by_class.get(name, _NOWHERE)
+    def index_of(self, name: str, trees: Mapping[int, HostTree]) -> FreeIndex:
+        """Return the index of the trees with a resource class; ``trees`` are all current trees."""
+        found = self._by_class.get(name)
+        if found is None:
+            rows: defaultdict[int, list[int]] = defaultdict(list)
+            for root, tree in trees.items():
+                if (amount := tree.max_free.get(name)) is not None:
+                    rows[amount].append(root)
+            found = self._by_class[name] = FreeIndex(rows)
+            if self._own is not None:
+                self._own.add(name)
+        return found
 
-    def fill_from(self, trees: Mapping[int, HostTree]) -> None:
-        """Replace all content with the indexes of these trees; the keys are their roots."""
-        # trees are grouped by the identity of their free amounts, which are mostly one object if they are
-        # equal
-        alike: defaultdict[int, list[int]] = defaultdict(list)
-        most = [tree.max_free for tree in trees.values()]
-        kept = dict(zip(map(id, most), most, strict=True))
-        for key, root in zip(map(id, most), trees, strict=True):
-            alike[key].append(root)
-        rows: defaultdict[str, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for same, roots in alike.items():
-            for name, amount in kept[same].items():
-                rows[name][amount] += roots
-        self._by_class, self._own = {name: FreeIndex(each) for name, each in rows.items()}, None
+    def forget(self) -> None:
+        """Drop all indexes, so that later searches make them again."""
+        self._by_class, self._own = {}, None
 
     def replace(self, root: int, old: HostTree | None, new: HostTree | None) -> None:
         """Replace the tree with this root in all indexes; None stands for a missing tree."""
         before = old.max_free if old else {}
         after = new.max_free if new else {}
-        for name, amount in before.items():
+        for name in self._by_class:
+            was, amount = before.get(name), after.get(name)
             # only changed classes are updated, because a guest mostly changes one or two classes of a host
-            if after.get(name) != amount:
-                self._own_index(name).remove(amount, root)
-        for name, amount in after.items():
-            if before.get(name) != amount:
-                self._own_index(name).add(amount, root)
+            if was == amount:
+                continue
+            index = self._own_index(name)
+            if was is not None:
+                index.remove(was, root)
+            if amount is not None:
+                index.add(amount, root)
 
 
-_NOWHERE: Final = FreeIndex()
+EMPTY_INDEX: Final = FreeIndex()
 
 
 K = TypeVar("K", bound=int | str)

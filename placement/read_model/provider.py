@@ -106,6 +106,27 @@ class Provider:
     are equal.
     """
 
+    def with_usage(self, used: Mapping[str, int]) -> "Provider":
+        """Return this provider with another usage."""
+        # a search within windows replaces all providers of the cloud, and dataclasses.replace() takes several
+        # times as long
+        return Provider(
+            self.id,
+            self.uuid,
+            self.name,
+            self.generation,
+            self.parent_id,
+            self.root_id,
+            self.updated_at,
+            self.inventories,
+            used,
+            self.traits,
+            self.aggregates,
+            self.attributes,
+            self.described_seq,
+            self.inventory_times,
+        )
+
     def offered_at(self, name: str) -> float:
         """Return when the inventory of a resource class was last written, in seconds since 1970."""
         times = self.inventory_times

@@ -7,13 +7,13 @@ and :mod:`placement.search` searches it.
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy as shallow_copy
-from dataclasses import replace
 from itertools import compress, islice
 from operator import attrgetter, lt, ne
 from typing import Any, Final
 
 from placement.read_model.equivalent_hosts import EquivalentHosts, any_differs
 from placement.read_model.index import (
+    EMPTY_INDEX,
     NO_ROOTS,
     FamilyIndex,
     FreeIndex,
@@ -25,7 +25,7 @@ from placement.read_model.index import (
 )
 from placement.read_model.layered_dict import as_one_layer, copy_for_changes
 from placement.read_model.provider import Attribute, Provider
-from placement.read_model.trees import HostTree, PortionBounds, TreeClasses, family_key
+from placement.read_model.trees import HostTree, PortionBounds, TreeClasses
 
 DISTANCE: Final = "numa_distance."
 """Prefix of attributes that state the distance of a NUMA node to another node. The uuid of the other node's
@@ -134,7 +134,11 @@ class ModelSnapshot:
         self._stale.update(self.trees)
         if patterns is not None and are_slices:
             families_of = [tuple(providers[each]) for each in families]
-            self._make_trees(roots, families_of, [tuple(patterns[each]) for each in families])
+            keys = [tuple(patterns[each]) for each in families]
+            self._replace_trees(
+                roots,
+                self._kinds.make_trees(list(map(self.providers.__getitem__, roots)), families_of, keys),
+            )
 
     def copy(self) -> "ModelSnapshot":
         """Return a copy for changes; the original must not change afterwards.
@@ -190,7 +194,7 @@ class ModelSnapshot:
         for provider_id, amounts in used.items():
             # only this dict gets the new provider, because no index by name depends on usage
             provider = self.providers[provider_id]
-            new.providers[provider_id] = replace(provider, used=amounts)
+            new.providers[provider_id] = provider.with_usage(amounts)
             new._stale.add(provider.root_id)
         return new
 
@@ -226,21 +230,19 @@ class ModelSnapshot:
         """Return every tree by the id of its root; a tree is the same object until it changes."""
         if self._stale:
             present = sorted([root for root in self._stale if root in self.trees])
+            before = list(map(self._whole.get, present))
+            roots = list(map(self.providers.__getitem__, present))
             members = [tuple([self.providers[each] for each in self.trees[root]]) for root in present]
-            self._make_trees(present, members, list(map(family_key, members)))
+            self._replace_trees(present, self._kinds.renew_trees(before, roots, members))
         return self._whole
 
-    def _make_trees(
-        self, present: Sequence[int], members: Sequence[tuple[Provider, ...]], keys: Sequence[Hashable]
-    ) -> None:
-        """Make the changed trees, and remove those that no longer exist.
+    def _replace_trees(self, present: Sequence[int], made: Sequence[HostTree]) -> None:
+        """Replace the changed trees, and remove those that no longer exist.
 
         :param present: the roots of the changed trees that exist.
-        :param members: the members of each of these trees.
-        :param keys: see :meth:`~placement.read_model.trees.TreeClasses.make_trees`.
+        :param made: the new trees.
         """
         anew = len(self._stale) > len(self._whole) * _ANEW_SHARE
-        made = self._kinds.make_trees([self.providers[root] for root in present], members, keys)
         # most clouds have no movable windows, and then the trees are not compared
         if self._equivalent_hosts is not None and (
             len(present) < len(self._stale) or any_differs(map(self._whole.get, present), made)
@@ -256,7 +258,7 @@ class ModelSnapshot:
         self._whole.update(zip(present, made, strict=True))
         self._sums.replace(self._stale, self._whole)
         if anew:
-            self._free_indexes.fill_from(self._whole)
+            self._free_indexes.forget()
         self._stale.clear()
 
     def lineage_of(self, provider: Provider) -> Iterator[Provider]:
@@ -268,8 +270,9 @@ class ModelSnapshot:
 
     def free_index(self, name: str) -> FreeIndex:
         """Return the index of trees by free amounts of a resource class."""
-        self.whole_trees()
-        return self._free_indexes.index_of(name)
+        trees = self.whole_trees()
+        # an index of an unknown class is not kept, because clients may ask for any name
+        return self._free_indexes.index_of(name, trees) if name in self.by_class else EMPTY_INDEX
 
     def equivalent_hosts(self) -> EquivalentHosts:
         """Return the index of hosts by equivalence."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -314,6 +314,22 @@ class TreeStructure:
         """Return the position and the slots of each provider that has all these resource classes."""
         return self.frame.places_giving(names)
 
+    def free_amounts(
+        self, capacities: Sequence[int], members: Sequence[Provider]
+    ) -> tuple[tuple[int, ...], Mapping[str, int]]:
+        """Return the free amounts by slot, and by class the largest amount that one provider can give.
+
+        :param capacities: the capacity of each slot.
+        """
+        slots, free = self.slots, [*capacities]
+        for at, each in enumerate(members):
+            for name, amount in each.used.items():
+                # usage without an inventory is ignored: usage may outlast its inventory, and then has no slot
+                slot = slots.get((at, name))
+                if slot is not None:
+                    free[slot] -= amount
+        return self.with_most(tuple(free))
+
     def with_most(self, free: tuple[int, ...]) -> tuple[tuple[int, ...], Mapping[str, int]]:
         """Return the free amounts, and by class the largest at one provider; equal amounts share objects."""
         found = self._with_most.get(free)
@@ -488,6 +504,25 @@ class HostTree(ProviderSet):
         self.free = free
         self.max_free = max_free
 
+    def when_used(self, root: Provider, members: tuple[Provider, ...]) -> HostTree | None:
+        """Return this tree with other members, or None if the members differ in more than their usage."""
+        if len(members) != len(self.members):
+            return None
+        for old, new in zip(self.members, members, strict=True):
+            # the identity suffices, because a change of usage keeps these objects
+            if (
+                new.id != old.id
+                or new.parent_id != old.parent_id
+                or new.inventories is not old.inventories
+                or new.traits is not old.traits
+                or new.aggregates is not old.aggregates
+            ):
+                return None
+        free, most = self.shape.free_amounts(self.capacities, members)
+        return HostTree(
+            root, members, self.kind, self.aggregates, self.all_aggregates, self.capacities, free, most
+        )
+
     def beside_shared(self, shared: Sequence[Provider], uuids: tuple[bytes, ...]) -> ProviderSet:
         """Return the provider set of this tree and ``shared``; ``uuids`` has the uuids of ``shared``."""
         return ProviderSet((*self.members, *shared), self.kind.shape, self.uuids + uuids)
@@ -510,6 +545,10 @@ class HostTree(ProviderSet):
         )
 
 
+# a call for each member of each tree would make the start of a worker slower
+_USED_AMOUNTS: Final = attrgetter("used")
+
+
 class _EqualObjects:
     """The values of a tree that do not depend on usage; trees with equal values share one object."""
 
@@ -530,17 +569,9 @@ class _EqualObjects:
 
     def free(self, members: Sequence[Provider]) -> tuple[tuple[int, ...], Mapping[str, int]]:
         """Return the free amounts by slot, and by class the largest amount that one provider can give."""
-        used = [(at, each.used) for at, each in enumerate(members) if each.used]
-        if not used:
-            return self.unused
-        slots, free = self.kind.shape.slots, self.capacities.copy()
-        for at, amounts in used:
-            for name, amount in amounts.items():
-                # usage without an inventory is ignored: usage may outlast its inventory, and then has no slot
-                slot = slots.get((at, name))
-                if slot is not None:
-                    free[slot] -= amount
-        return self.kind.shape.with_most(tuple(free))
+        if any(each.used for each in members):
+            return self.kind.shape.free_amounts(self.capacities, members)
+        return self.unused
 
 
 class TreeClasses:
@@ -562,7 +593,7 @@ class TreeClasses:
         families: Sequence[tuple[Provider, ...]],
         keys: Sequence[Hashable],
     ) -> list[HostTree]:
-        """Make the trees with these roots and members.
+        """Return the trees with these roots and members.
 
         :param keys: a key for each tree. Trees with equal keys have their providers at the same places, and
             the same objects as inventories, traits and aggregates.
@@ -578,6 +609,23 @@ class TreeClasses:
             # positional arguments are faster, and this runs for each tree of the cloud
             made.append(HostTree(root, members, *of_all, free, most))
         return made
+
+    def renew_trees(
+        self,
+        before: Sequence[HostTree | None],
+        roots: Sequence[Provider],
+        families: Sequence[tuple[Provider, ...]],
+    ) -> list[HostTree]:
+        """Return the trees with these roots and members; ``before`` has each tree before its last change."""
+        # most changes concern usage, and keep everything else
+        made = [
+            None if old is None else old.when_used(root, members)
+            for old, root, members in zip(before, roots, families, strict=True)
+        ]
+        left = [at for at, each in enumerate(made) if each is None]
+        others = [families[at] for at in left]
+        new = iter(self.make_trees([roots[at] for at in left], others, list(map(family_key, others))))
+        return [next(new) if each is None else each for each in made]
 
     def _equal_objects_of(self, members: tuple[Provider, ...]) -> _EqualObjects:
         shape = self._structure_of(members)

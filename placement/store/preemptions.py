@@ -123,6 +123,11 @@ def choose_preempted(
     return tuple(chosen)
 
 
+def any_preemptible(conn: sa.Connection, ends_at: float) -> bool:
+    """Return whether any preemptible claim may end at a time."""
+    return conn.execute(_ANY, {"ends_at": ends_at}).first() is not None
+
+
 def read_preemptible(
     conn: sa.Connection, names: Collection[str], of_providers: Collection[str] | None, ends_at: float
 ) -> PreemptibleRoom | None:
@@ -170,6 +175,7 @@ _MAY_END: Final = sa.and_(
     claim_expiries.c.expires_at > sa.bindparam("ends_at", type_=sa.Double),
     clock.ServerNow() + sa.literal(MIN_NOTICE, sa.Double) <= sa.bindparam("ends_at", type_=sa.Double),
 )
+_ANY: Final = sa.select(claim_expiries.c.consumer_id).where(_MAY_END).limit(1)
 _preemptible: Final = (
     claim_expiries.join(consumers, EXPIRES)
     .join(allocations, allocations.c.consumer_id == consumers.c.id)

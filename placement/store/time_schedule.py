@@ -60,11 +60,14 @@ _OF_WINDOWS: Final = reservations.join(consumers, consumers.c.id == reservations
 
 
 def _amounts_query(
-    chosen: sa.ColumnElement[bool], is_window: sa.ColumnElement[bool] = _IS_WINDOW
+    chosen: sa.ColumnElement[bool],
+    is_window: sa.ColumnElement[bool] = _IS_WINDOW,
+    is_claim: sa.ColumnElement[bool] = claim_expiries.c.is_final,
 ) -> sa.Select[Any]:
     """Return a query for the timed amounts of those providers that the condition selects.
 
     :param is_window: SQL condition that selects reservations.
+    :param is_claim: SQL condition that selects claims with an end time.
     """
 
     def amounts(held: sa.Table, owners: sa.FromClause, ends: sa.Table, *more: Any) -> sa.Select[Any]:
@@ -94,7 +97,7 @@ def _amounts_query(
         amounts(allocations, _OF_WINDOWS, reservations, is_window),
         amounts(planned_allocations, _OF_WINDOWS, reservations, is_window),
         amounts(window_promises, _OF_WINDOWS, reservations, is_window),
-        amounts(allocations, _OF_CLAIMS, claim_expiries, claim_expiries.c.is_final),
+        amounts(allocations, _OF_CLAIMS, claim_expiries, is_claim),
     ).subquery()
     return sa.select(*found.c)
 
@@ -157,6 +160,17 @@ def read_schedule(
     rest = found.without_consumers(without) if without else found
     used_windows = frozenset(each.window for each in rest.promises)
     return TimeSchedule(now, rest.all_amounts, held, used_windows, rest.window_claims)
+
+
+def read_overlaps(
+    conn: sa.Connection, window: TimeWindow, without: Collection[str], of_providers: Collection[str]
+) -> list[TimedAmount]:
+    """Return the timed amounts of some providers that overlap a window, except those of some consumers."""
+    batch = StatementBatch(conn)
+    times = {"window_begin": window.starts_at, "window_end": window.ends_at}
+    answers = [batch.add(*_OVERLAPS.bind_list(chunk, **times)) for chunk in split_rows(sorted(of_providers))]
+    found = timed_rows([row for each in answers for row in each.rows])
+    return [*found.without_consumers(without).all_amounts]
 
 
 def has_amounts(conn: sa.Connection) -> bool:
@@ -235,4 +249,16 @@ _ALL_HOLDS: Final = (
 )
 AMOUNTS: Final = StatementFamily(resource_providers.c.uuid, _amounts_query)
 """Statements that read the timed amounts of some providers, by uuid."""
+_BEGIN: Final = sa.bindparam("window_begin", type_=sa.Double)
+_OVERLAPS: Final = StatementFamily(
+    resource_providers.c.uuid,
+    lambda chosen: _amounts_query(
+        chosen,
+        sa.and_(
+            reservations.c.starts_at < sa.bindparam("window_end", type_=sa.Double),
+            reservations.c.expires_at > _BEGIN,
+        ),
+        sa.and_(claim_expiries.c.is_final, claim_expiries.c.expires_at > _BEGIN),
+    ),
+)
 _HOLDS: Final = StatementFamily(consumers.c.uuid, _ALL_HOLDS.where)

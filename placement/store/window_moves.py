@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from placement.db import clock
-from placement.db.batch import split_rows
+from placement.db.batch import StatementBatch, StatementFamily, split_rows
 from placement.db.database import WriteTransaction
 from placement.db.tables import consumers, planned_allocations, reservations, resource_providers
 from placement.exceptions import Conflict
@@ -37,29 +38,42 @@ class WindowMove:
     described: Mapping[int, int]
 
 
-def movable_windows(conn: sa.Connection, uuids: Collection[str], roots: Mapping[str, int]) -> set[str]:
+def movable_windows(conn: sa.Connection, roots: Mapping[str, int]) -> set[str]:
     """Return the uuids of movable windows that have not begun, and have all their amounts in one tree.
 
-    :param uuids: the consumers to choose from.
     :param roots: the root of each provider of the trees, by uuid.
     """
-    query = (
-        sa.select(consumers.c.uuid, resource_providers.c.uuid)
+    batch = StatementBatch(conn)
+    answers = [batch.add(*_MOVABLE.bind_list(chunk)) for chunk in split_rows(sorted(roots))]
+    found: dict[str, set[int | None]] = {}
+    for consumer, provider in (row for each in answers for row in each.rows):
+        found.setdefault(consumer, set()).add(roots.get(provider))
+    return {consumer for consumer, trees in found.items() if len(trees) == 1 and None not in trees}
+
+
+def _movable_query(chosen: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """Return a query for the movable windows of some providers, with all providers of each window."""
+    held, supplies = planned_allocations.alias(), resource_providers.alias()
+    there = (
+        sa.select(planned_allocations.c.consumer_id)
+        .join(resource_providers, resource_providers.c.id == planned_allocations.c.provider_id)
+        .where(chosen)
+    )
+    return (
+        sa.select(consumers.c.uuid, supplies.c.uuid)
         .select_from(reservations)
         .join(consumers, consumers.c.id == reservations.c.consumer_id)
-        .join(planned_allocations, planned_allocations.c.consumer_id == consumers.c.id)
-        .join(resource_providers, resource_providers.c.id == planned_allocations.c.provider_id)
+        .join(held, held.c.consumer_id == consumers.c.id)
+        .join(supplies, supplies.c.id == held.c.provider_id)
         .where(
-            consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True)),
+            reservations.c.consumer_id.in_(there),
             reservations.c.is_movable,
             reservations.c.starts_at > clock.ServerNow(),
         )
     )
-    found: dict[str, set[int | None]] = {}
-    for chunk in split_rows(sorted(uuids)):
-        for consumer, provider in conn.execute(query, {"uuids": chunk}):
-            found.setdefault(consumer, set()).add(roots.get(provider))
-    return {consumer for consumer, trees in found.items() if len(trees) == 1 and None not in trees}
+
+
+_MOVABLE: Final = StatementFamily(resource_providers.c.uuid, _movable_query)
 
 
 def write_move(tx: WriteTransaction, move: WindowMove) -> bool:

@@ -84,7 +84,7 @@ def snapshot_during(
 ) -> ModelSnapshot:
     """Return a small snapshot of some hosts and all sharing providers, with their usage during a window."""
     return ModelSnapshot(
-        replace(each, used=usage_during(each, skylines[each.id], window)) if each.id in skylines else each
+        each.with_usage(usage_during(each, skylines[each.id], window)) if each.id in skylines else each
         for each in members_of(snapshot, roots)
     )
 
@@ -101,16 +101,21 @@ def skylines_in(snapshot: ModelSnapshot, by_uuid: SkylinesByProvider) -> Skyline
     return {snapshot.by_uuid[uuid]: each for uuid, each in by_uuid.items() if uuid in snapshot.by_uuid}
 
 
-def during_window(snapshot: ModelSnapshot, skylines: Skylines, window: TimeWindow) -> ModelSnapshot:
+def during_window(
+    snapshot: ModelSnapshot, skylines: Skylines, window: TimeWindow, budget: SearchBudget
+) -> ModelSnapshot:
     """Return a copy of the snapshot with the usage that a claim for a window has to count.
 
     The original snapshot must not change while the result is used.
 
     :param skylines: skylines of the timed amounts of all consumers, except consumers that claim again.
+    :param budget: the budget whose pauses let other threads run; a spent budget is no error.
     """
-    return snapshot.with_usage(
-        {each: usage_during(snapshot.providers[each], here, window) for each, here in skylines.items()}
-    )
+    used = {}
+    for each, here in skylines.items():
+        budget.spend_anyway()
+        used[each] = usage_during(snapshot.providers[each], here, window)
+    return snapshot.with_usage(used)
 
 
 def usage_during(provider: Provider, here: SkylinesByClass, window: TimeWindow) -> dict[str, int]:

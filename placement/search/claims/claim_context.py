@@ -21,8 +21,8 @@ from placement.search.claims.scores import ATTRIBUTE
 from placement.search.claims.timetable import WindowTimetable
 from placement.search.request import check_names, named_roots
 from placement.store.preemptions import preemptible_claims
-from placement.store.time_profile import TimeWindow, overlaps_sentence
-from placement.store.time_schedule import TimeSchedule, read_schedule
+from placement.store.time_profile import TimedAmount, TimeWindow, overlaps_sentence
+from placement.store.time_schedule import read_overlaps
 
 # a message names few windows, and no reader compares the windows of a whole cloud
 MAX_EXPLAINED: Final = 20
@@ -97,8 +97,8 @@ def describe_overlaps(
     """
     # the refusal is certain, so a failure of the database after it must not replace it
     with suppress(Unavailable), database.read() as conn:
-        schedule = read_schedule(conn, {each.consumer for each in wanted}, providers)
-        return name_amounts(schedule, providers, wanted, window, lambda some: preemptible_claims(conn, some))
+        amounts = read_overlaps(conn, window, {each.consumer for each in wanted}, providers)
+        return name_amounts(amounts, providers, wanted, window, lambda some: preemptible_claims(conn, some))
     return ""
 
 
@@ -108,7 +108,7 @@ def wanted_classes(wanted: Iterable[WantedClaim]) -> set[str]:
 
 
 def name_amounts(
-    schedule: TimeSchedule,
+    amounts: Iterable[TimedAmount],
     providers: Sequence[str],
     wanted: Sequence[WantedClaim],
     window: TimeWindow,
@@ -119,8 +119,8 @@ def name_amounts(
     :param choose_preemptible: a function that returns those of some consumers that have preemptible claims.
     """
     names = wanted_classes(wanted)
-    amounts = [each for each in schedule.amounts if each.resource_class in names]
-    return overlaps_sentence(amounts, window, choose_preemptible, are_all=len(providers) < MAX_EXPLAINED)
+    some = [each for each in amounts if each.resource_class in names]
+    return overlaps_sentence(some, window, choose_preemptible, are_all=len(providers) < MAX_EXPLAINED)
 
 
 def overlapping_providers(

@@ -155,7 +155,7 @@ def prolong_stay(
     wanted = [each.wanted for each in placed]
 
     def place_all(end: float) -> Sequence[PlacedClaim]:
-        during = during_window(snapshot, skylines, span.window_until(end))
+        during = during_window(snapshot, skylines, span.window_until(end), budget)
         found = place_claims(ClaimScenario.from_members(during, members, wanted), wanted, budget, rng)
         return () if isinstance(found, UnplacedClaim) else found
 

@@ -155,7 +155,7 @@ class ClaimService:
                 world = ClaimScenario.from_members(empty, members, wanted)
                 if isinstance(place_claims(world, wanted, budget, self._context.rng), UnplacedClaim):
                     return ""
-        return name_amounts(planned.schedule, planned.providers, wanted, WITHOUT_END)
+        return name_amounts(planned.schedule.amounts, planned.providers, wanted, WITHOUT_END)
 
     def _as_if_now(self, placed: list[PlacedClaim]) -> list[PlacedClaim]:
         """Return the placed claims with the expiry times that they would get if they were written now."""
@@ -291,10 +291,12 @@ class ClaimService:
             span = StaySpan.from_wanted(wanted[0], view.clock)
             check_claim_names(view, wanted)
             window = None if span is None else span.shortest_window
+            budget = self._context.make_budget(view, seconds)
+            found: list[PlacedClaim] | None = None
             # a consumer may use the amounts that it holds now, because its new claim replaces them
             snapshot = without_allocations(view.snapshot, held) if held else view.snapshot
             if loses_end:
-                snapshot = during_window(snapshot, skylines_in(snapshot, own), WITHOUT_END)
+                snapshot = during_window(snapshot, skylines_in(snapshot, own), WITHOUT_END, budget)
             if source is not None and reserved is not None:
                 snapshot, roots = within_reservation(snapshot, reserved)
                 wanted = [
@@ -308,13 +310,16 @@ class ClaimService:
             elif span is not None:
                 if own:
                     skylines = {**skylines, **skylines_in(snapshot, own)}
-                if found := self._place_in_window(
-                    view, snapshot, skylines, wanted, span, end - thread_time()
-                ):
+                found = self._place_in_window(view, snapshot, skylines, wanted, span, end - thread_time())
+                if found:
                     return found
                 untimed = snapshot
-                snapshot = during_window(untimed, skylines, span.shortest_window)
-            placed = self._place_in(view, snapshot, members, wanted, end - thread_time())
+                snapshot = during_window(untimed, skylines, span.shortest_window, budget)
+            placed = (
+                self._place_in(view, snapshot, members, wanted, end - thread_time())
+                if found is None
+                else UnplacedClaim(0, ClaimScenario.from_members(snapshot, members, wanted))
+            )
             if not isinstance(placed, UnplacedClaim):
                 if span is None or wanted[0].min_duration is None:
                     return placed
@@ -419,24 +424,29 @@ class ClaimService:
         wanted: Sequence[WantedClaim],
         span: StaySpan,
         seconds: float,
-    ) -> list[PlacedClaim]:
-        """Return places on any host with room at that time; empty if the caller has to compare hosts."""
+    ) -> list[PlacedClaim] | None:
+        """Return places on any host with room at that time; empty if it is certain that no host has room.
+
+        The result is None if the caller has to search in another way.
+        """
         (one, *others) = wanted
         if others and _is_reservation(one):
             window = span.shortest_window
-            return self._within_budget(
+            joint = self._within_budget(
                 view,
                 seconds,
                 lambda budget: place_jointly(snapshot, skylines, wanted, window, budget, self._context.rng),
             )
+            return joint or None
         if others or one.order or one.group or one.alternates:
-            return []
+            return None
         if one.min_duration is not None:
-            return self._within_budget(
+            longest = self._within_budget(
                 view,
                 seconds,
                 lambda budget: place_longest(snapshot, skylines, one, span, budget, self._context.rng),
             )
+            return longest or None
         return self._within_budget(
             view,
             seconds,

@@ -258,32 +258,32 @@ def _find_departures(
             return []
         root = found.root_id
         roots = {each.uuid: root for each in snapshot.whole_trees()[root].members}
-    schedule, movable = _read_movable(context, roots)
-    moves = list[WindowMove]()
-    if movable:
+    found_movable, moves = _read_movable(context, roots), list[WindowMove]()
+    if found_movable is not None:
         with (
             suppress(BudgetExhausted),
             context.timetable.fresh_view(None, context.check_awaited) as timed,
         ):
             snapshot = timed.view.snapshot
             budget = context.make_budget(timed.view, seconds)
-            search = WindowMover(snapshot, timed.skylines, schedule, movable, budget, context.rng)
+            search = WindowMover(snapshot, timed.skylines, *found_movable, budget, context.rng)
             if root in snapshot.trees:
                 moves.extend(search.find_departures(snapshot.whole_trees()[root], window))
     return moves
 
 
-def _read_movable(context: ClaimContext, roots: Mapping[str, int]) -> tuple[TimeSchedule, set[str]]:
+def _read_movable(context: ClaimContext, roots: Mapping[str, int]) -> tuple[TimeSchedule, set[str]] | None:
     """Return the timed amounts of providers, and the uuids of the movable windows among them.
 
-    Callers have no view of the read model, so that no other request waits for the database.
+    The result is None if no window is movable. Callers have no view of the read model, so that no other
+    request waits for the database.
 
     :param roots: the root of the host of each provider, by uuid.
     """
     with context.database.read() as conn:
-        schedule = read_schedule(conn, of_providers=roots)
-        pending = {each.consumer for each in schedule.amounts if not each.has_begun}
-        return schedule, movable_windows(conn, pending, roots)
+        # few clouds have movable windows, and only these clouds pay for the read of all amounts
+        movable = movable_windows(conn, roots)
+        return (read_schedule(conn, of_providers=roots), movable) if movable else None
 
 
 def place_by_moves(
@@ -306,13 +306,10 @@ def place_by_moves(
         hosts = hosts_without_windows(snapshot, timed.skylines, wanted, window, budget, context.rng)
         trees = snapshot.whole_trees()
         roots = {each.uuid: root for root in hosts for each in trees[root].members}
-    if not hosts:
-        return None
-    schedule, movable = _read_movable(context, roots)
-    if not movable:
+    if not hosts or (movable := _read_movable(context, roots)) is None:
         return None
     with suppress(BudgetExhausted), context.timetable.fresh_view(None, context.check_awaited) as timed:
         budget = context.make_budget(timed.view, min(end - thread_time(), _SEARCH_SECONDS))
-        search = WindowMover(timed.view.snapshot, timed.skylines, schedule, movable, budget, context.rng)
+        search = WindowMover(timed.view.snapshot, timed.skylines, *movable, budget, context.rng)
         return search.find_moves(hosts, wanted, window)
     return None

@@ -17,7 +17,7 @@ from placement.search.claims.claim_context import ClaimContext, wanted_classes
 from placement.search.claims.host_rooms import NO_SKYLINES
 from placement.search.claims.longest_stay import StaySpan
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
-from placement.store.preemptions import choose_preempted, read_preemptible
+from placement.store.preemptions import any_preemptible, choose_preempted, read_preemptible
 from placement.store.time_skyline import make_skylines
 
 
@@ -32,6 +32,9 @@ def place_preempting(
     :param seconds: the limit of CPU time.
     """
     window, end = span.shortest_window, thread_time() + seconds
+    with context.database.read() as conn:
+        if not any_preemptible(conn, span.begin):
+            return []
     # equal claims are the same object
     distinct = {id(each): each for each in wanted}.values()
     with context.timetable.fresh_view((), context.check_awaited) as timed:
@@ -50,7 +53,7 @@ def place_preempting(
         snapshot = timed.view.snapshot
         budget = context.make_budget(timed.view, end - thread_time())
         skylines = {**timed.skylines, **skylines_in(snapshot, shortened)}
-        during = during_window(snapshot, skylines, window)
+        during = during_window(snapshot, skylines, window, budget)
         placed = place_claims(ClaimScenario.from_members(during, {}, wanted), wanted, budget, context.rng)
         if isinstance(placed, UnplacedClaim):
             return []

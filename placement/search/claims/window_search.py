@@ -237,7 +237,7 @@ class WindowSearch:
             # computing the usage of all hosts without timed amounts costs more than the search
             if not explain:
                 return True
-        world = ClaimScenario.from_members(during_window(snapshot, skylines, NEVER), {}, wanted)
+        world = ClaimScenario.from_members(during_window(snapshot, skylines, NEVER, budget), {}, wanted)
         placed = (
             UnplacedClaim(0, world) if is_alone else place_claims(world, wanted, budget, self._context.rng)
         )

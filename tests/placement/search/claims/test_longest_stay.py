@@ -90,7 +90,7 @@ def test_several_claims_get_the_longest_common_stay(
         for number, query in enumerate(queries)
     ]
     skylines = skylines_of(snapshot, amounts)
-    shortest = during_window(snapshot, skylines, span.shortest_window)
+    shortest = during_window(snapshot, skylines, span.shortest_window, SearchBudget())
     placed = place_claims(
         ClaimScenario.from_members(shortest, {}, wanted), wanted, SearchBudget(), random.Random(0)
     )

@@ -98,7 +98,7 @@ def fits(
     snapshot: ModelSnapshot, amounts: list[TimedAmount], wanted: Sequence[WantedClaim], window: TimeWindow
 ) -> bool:
     """Decide by the whole cloud, with the usage of each instant."""
-    changed = during_window(snapshot, skylines_of(snapshot, amounts), window)
+    changed = during_window(snapshot, skylines_of(snapshot, amounts), window, SearchBudget())
     world = ClaimScenario.from_members(changed, {}, wanted)
     return not isinstance(place_claims(world, wanted, SearchBudget(), random.Random(0)), UnplacedClaim)
 
