@@ -190,11 +190,15 @@ def possible_roots(
     request: CandidatesRequest,
     needs: Iterable[ProviderNeed],
     sharing: SharingProviders,
+    *,
+    by_free: bool = True,
 ) -> RootFilter:
     """Return the roots of trees at which a candidate can be anchored.
 
     The rarest condition or resource is looked up in its index, and all other selective conditions filter
     these roots. The result contains each root that has a candidate, and perhaps also roots that have none.
+
+    :param by_free: whether free amounts count; if not, the result is for any usage.
     """
     needs = tuple(needs)
     # classes of sharing providers are left out, because a tree with too little of such a class can use that
@@ -204,7 +208,7 @@ def possible_roots(
             (snapshot.free_index(name), amount)
             for need in needs
             for name, amount in need.resources
-            if not sharing.providers or name not in sharing.resource_classes
+            if by_free and (not sharing.providers or name not in sharing.resource_classes)
         ),
         key=lambda asked: asked[0].count_roots(asked[1]),
         default=None,

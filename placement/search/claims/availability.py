@@ -45,8 +45,6 @@ _STEPS: Final = (0.0, 1 / 4096, 1 / 1024, 1 / 256, 1 / 64, 1 / 16, 1 / 4, 1.0)
 """Shares of the time from the first to the last possible start; each step of the search tests the starts up
 to one of these shares.
 """
-_ANY_AMOUNT: Final = -(2**62)
-"""An amount below every free amount, so that a need for this amount excludes no provider because of usage."""
 _CONSIDERED: Final = 64
 """Number of hosts with room at the same start that the search compares, to yield the tightest fit first."""
 _PLACED_AT_ONCE: Final = 8
@@ -259,11 +257,8 @@ def allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBu
     """Return the roots of hosts that can satisfy the claim at some time, regardless of current usage."""
     found: set[int] = set()
     for request in wanted.all_requests:
-        needs = [
-            replace(need, resources=tuple((name, _ANY_AMOUNT) for name, _ in need.resources))
-            for need in needs_of(request)
-        ]
-        found.update(possible_roots(snapshot, request, needs, SharingProviders(snapshot, budget)))
+        sharing = SharingProviders(snapshot, budget)
+        found.update(possible_roots(snapshot, request, needs_of(request), sharing, by_free=False))
     if wanted.only is not None:
         found.intersection_update(snapshot.by_uuid[each] for each in wanted.only if each in snapshot.by_uuid)
     return found.difference(snapshot.by_uuid[each] for each in wanted.avoid if each in snapshot.by_uuid)

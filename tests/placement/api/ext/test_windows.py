@@ -180,7 +180,7 @@ def test_a_refused_end_of_a_claim_names_the_latest_end(
 
 
 @pytest.mark.parametrize(
-    ("reader", "hours"), [("claim_context.read_schedule", 2), ("service.read_planned", None)]
+    ("reader", "hours"), [("claim_context.read_overlaps", 2), ("service.read_planned", None)]
 )
 def test_a_refused_claim_stays_refused_if_the_database_is_lost_after_it(
     admin: Admin, host: str, monkeypatch: pytest.MonkeyPatch, reader: str, hours: float | None

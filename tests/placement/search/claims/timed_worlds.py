@@ -10,7 +10,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from placement import microversion
-from placement.read_model.provider import SHARES
+from placement.read_model.provider import SHARES, Inventory
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
 from placement.schemas.query_candidates import parse_candidates
@@ -61,7 +61,10 @@ windows = st.tuples(st.integers(0, LAST - 1), st.integers(1, LAST)).map(
 
 @st.composite
 def worlds(draw: st.DrawFn) -> tuple[ModelSnapshot, list[TimedAmount]]:
-    """Draw hosts, and timed amounts that fit into them; hosts also have consumers without an end."""
+    """Draw hosts, and timed amounts that fit into them; hosts also have consumers without an end.
+
+    Afterwards some inventories are lowered, perhaps below the amounts that are in use or promised.
+    """
     pool = draw(st.booleans())
     specs = [each for each in HOSTS if pool or each.name != "pool"]
     free: dict[tuple[str, str], int] = {}
@@ -91,7 +94,25 @@ def worlds(draw: st.DrawFn) -> tuple[ModelSnapshot, list[TimedAmount]]:
             key = name_to_uuid(spec.name), name
             begun = sum(each.used for each in amounts if each.key == key and each.has_begun)
             used[spec.name][name] += holds.get(key, 0) + begun
-    return build(*(replace(each, used=used.get(each.name, {})) for each in specs)), amounts
+    less = draw(st.dictionaries(st.sampled_from(sorted(free)), st.integers(1, 3), max_size=2))
+    lowered = [
+        replace(
+            spec,
+            used=used.get(spec.name, {}),
+            inventories={
+                name: _lowered(amount, less.get((spec.name, name), 0))
+                for name, amount in spec.inventories.items()
+            },
+        )
+        for spec in specs
+    ]
+    return build(*lowered), amounts
+
+
+def _lowered(amount: int | Inventory, less: int) -> int | Inventory:
+    if isinstance(amount, int):
+        return max(1, amount - less)
+    return replace(amount, total=max(1, amount.total - less))
 
 
 def fits(
