@@ -178,6 +178,14 @@ def test_a_start_is_never_before_the_end_that_makes_room() -> None:
     assert answer.starts_at == 10.001 == whole_milliseconds(end)
 
 
+def test_a_host_that_is_full_beyond_its_capacity_has_room_at_other_times() -> None:
+    # the inventory was lowered from 8 after the booking of a window of 6
+    amounts = [TimedAmount("w", name_to_uuid("a"), "VCPU", 6, TimeWindow(5, 9), has_begun=False)]
+    snapshot = build(Spec("a", inventories={"VCPU": 4}, used={"VCPU": 6}))
+    answers = found(snapshot, amounts, make_wanted("resources=VCPU:4"), StartSpan(0, 99, 4))
+    assert [(each.starts_at, each.free_until) for each in answers] == [(0, 5), (9, math.inf)]
+
+
 def test_the_price_of_a_search_is_bounded() -> None:
     snapshot = build(*(Spec(f"cn{number}", inventories={"VCPU": 4}) for number in range(200)))
     with pytest.raises(BudgetExhausted):
