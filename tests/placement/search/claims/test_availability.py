@@ -90,6 +90,28 @@ def test_the_first_window_is_the_earliest_and_each_one_can_be_booked(
             assert have_room(snapshot, amounts, [each.choice], TimeWindow(each.starts_at, end))
 
 
+@settings(max_examples=examples(300), deadline=None)
+@given(
+    world=worlds(),
+    query=st.sampled_from(QUERIES),
+    topology=st.sampled_from([None, None, *TopologyPolicy]),
+    window=windows,
+)
+def test_a_window_is_placed_if_and_only_if_some_host_has_room(
+    world: tuple[ModelSnapshot, list[TimedAmount]],
+    query: str,
+    topology: TopologyPolicy | None,
+    window: TimeWindow,
+) -> None:
+    snapshot, amounts = world
+    wanted = make_wanted(query, topology if "resources=PCPU" in query else None)
+    skylines, budget = skylines_of(snapshot, amounts), SearchBudget()
+    ways = times_by_way(snapshot, skylines, wanted, window.duration_seconds, budget)
+    placed = place_in_window(snapshot, skylines, wanted, window, budget, random.Random(0), ways, 0)
+    assert bool(placed) == fits(snapshot, amounts, [wanted], window)
+    assert have_room(snapshot, amounts, [each.choice for each in placed], window)
+
+
 @settings(max_examples=examples(100), deadline=None)
 @given(
     booked=st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 3), windows), max_size=8),
