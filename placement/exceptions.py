@@ -85,8 +85,8 @@ class ConsumerExists(ConcurrentUpdate):
 class NoCandidate(Conflict):
     """No candidate satisfies a claim: 409. If an explanation was made, the answer contains it.
 
-    If another time was found at which the claim would fit, the answer contains it: the earliest start of a
-    refused window, or the latest end of a refused claim.
+    If another time was found at which the claim would fit, the answer contains it. A refused window has an
+    earliest start, and a refused claim has a latest end. A claim without an end time can have both times.
     """
 
     earliest_start: str | None = None
@@ -103,10 +103,19 @@ class NoCandidate(Conflict):
             " No later start was found." if start is None else f" The reservation fits from {start} on."
         )
 
-    def add_latest_end(self, end: str) -> None:
-        """Add the latest end until which the same claim has a place."""
+    def add_latest_end(self, end: str, claims: int) -> None:
+        """Add the latest end until which the same claims have places together."""
         self.latest_end = end
-        self.detail += f" The claim may end at {end} at the latest."
+        subject = "claim" if claims == 1 else "claims"
+        self.detail += f" The {subject} may end at {end} at the latest."
+
+    def add_shifts(self, earliest_start: str | None, latest_end: str | None, sentence: str) -> None:
+        """Add the earliest start of the same claims without an end time, and their latest end time from now.
+
+        :param sentence: the times as text.
+        """
+        self.earliest_start, self.latest_end = earliest_start, latest_end
+        self.detail += sentence
 
 
 class EndTooLate(Conflict):

@@ -38,6 +38,9 @@ _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 _BOUNDS: Final = (*map(floatToGoString, _BUCKETS), "+Inf")
 """The same bounds as texts, as in the label ``le``."""
 _OPEN_METRICS: Final = "application/openmetrics-text"
+# the database adds up all amounts of windows, and answers requests meanwhile
+_SUMS_SECONDS: Final = 60.0
+"""Age in seconds up to which a scrape repeats sums of windows that have no lent amounts."""
 _NOTHING_ELSE: Final = "none of the API"
 """The value of the label ``operation`` for requests with unknown paths."""
 
@@ -121,6 +124,8 @@ class ServiceMetrics:
             registry=self._registry,
         )
         self._of_model = ModelMetrics(service.model, self._registry, max_provider_series)
+        #: the last sums of windows without lent amounts, and the monotonic time of their read
+        self._window_sums: tuple[window_usage.WindowUsage, float] | None = None
 
     def install_counters(self, app: Flask) -> None:
         """Count all requests of the application."""
@@ -192,12 +197,23 @@ class ServiceMetrics:
 
     def _window_usage(self) -> window_usage.WindowUsage | None:
         """Return sums over the windows of all reservations; None if the query takes too long."""
+        kept = self._window_sums
+        if kept is not None and time.monotonic() < kept[1] + _SUMS_SECONDS:
+            return kept[0]
         try:
             with self._service.database.read() as conn:
-                return window_usage.read_usage(conn)
+                usage = window_usage.read_usage(conn)
         except Unavailable as error:
             LOG.debug("An answer to Prometheus lacks the metrics of windows: %s", error)
             return None
+        if usage.lent is None and kept is None:
+            LOG.info(
+                "The metrics lack placement_window_lent_amount, because windows and claims that end have more"
+                " than %d amounts.",
+                window_usage.MAX_AMOUNTS,
+            )
+        self._window_sums = (usage, time.monotonic()) if usage.lent is None else None
+        return usage
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Answer one scrape by Prometheus."""
@@ -214,14 +230,15 @@ class ServiceMetrics:
 
 
 def _window_gauges(usage: window_usage.WindowUsage | None) -> Iterator[GaugeMetricFamily]:
-    """Yield the gauges of windows. If ``usage`` is None, yield only ``placement_windows_left_out``."""
+    """Yield the gauges of windows, and whether some are left out; all of them if ``usage`` is None."""
     # this gauge is always present, so that an alert can detect that the other gauges are left out
     left_out = GaugeMetricFamily(
         "placement_windows_left_out",
-        "1 if the gauges of windows are left out, because there are more than 10,000 amounts, or the"
-        " database did not answer in time, otherwise 0.",
+        "1 if gauges of windows are left out, otherwise 0. If there are more than 10,000 amounts, the gauge"
+        " placement_window_lent_amount is left out, and the others are up to a minute old. If the database"
+        " did not answer in time, all of them are left out.",
     )
-    left_out.add_metric([], usage is None)
+    left_out.add_metric([], usage is None or usage.lent is None)
     yield left_out
     if usage is None:
         return
@@ -243,11 +260,13 @@ def _window_gauges(usage: window_usage.WindowUsage | None) -> Iterator[GaugeMetr
         "Amount of pending windows that active windows, and claims that end, use until these windows begin.",
         labels=["resourcetype"],
     )
+    yield number
     for family, amounts in ((booked, usage.booked), (used, usage.used), (lent, usage.lent)):
-        # windows of which claims use all amounts hold nothing
-        for name in sorted({*usage.booked, *usage.used}):
-            family.add_metric([name], amounts.get(name, 0))
-    yield from (number, booked, used, lent)
+        if amounts is not None:
+            # windows of which claims use all amounts hold nothing
+            for name in sorted({*usage.booked, *usage.used}):
+                family.add_metric([name], amounts.get(name, 0))
+            yield family
 
 
 class _OnceRegistry(CollectorRegistry):

@@ -29,6 +29,7 @@ Modules
       the limits on reservations of a project, and ``maintenances`` books whole hosts. ``window_history``
       records windows that are over, and ``window_usage`` computes sums of windows for metrics.
       ``time_profile`` computes the amounts that later windows need, and ``holds`` keeps these amounts free.
+      ``time_shifts`` finds other times at which refused amounts fit.
     - ``providers``, ``inventories``, ``traits``, ``aggregates`` and ``attributes`` write one part of a
       provider each; ``trees`` writes all parts of a tree, ``reshaper`` moves inventories with allocations.
     - ``optimistic_write`` writes inventories, traits or aggregates without reading first. ``names`` and

@@ -53,7 +53,13 @@ from placement.store.claimants import (
     refuse_hold,
     refuse_used_windows,
 )
-from placement.store.claims import ConsumerClaim, ProviderSupply, check_capacity
+from placement.store.claims import (
+    CapacityExceeded,
+    ConsumerClaim,
+    ProviderSupply,
+    check_capacity,
+    unmet_needs,
+)
 from placement.store.consumers import ANY_GENERATION
 from placement.store.expired import COUNTS, IS_TIMED
 
@@ -123,9 +129,15 @@ def write_claims(
     classes = {**known_classes, **others.ids}
     # the removal before this check is rolled back if the check refuses the claims
     if not are_promised:
-        check_capacity(claims, supplies, classes, locked.holdings)
-        if change is not None:
-            change.check_instants(supplies, classes)
+        try:
+            check_capacity(claims, supplies, classes, locked.holdings)
+            if change is not None:
+                change.check_instants(supplies, classes)
+        except CapacityExceeded as refusal:
+            if not any(claim.window for claim in (*claims, *planned)):
+                refusal.claimants = [*locked.consumers, *(claim.consumer for claim in claims)]
+                refusal.needs = unmet_needs(claims, supplies, classes, locked.holdings)
+            raise
     _insert(tx, claims, supplies, classes)
     if planned:
         # the plans are written after the check, so that a deleted provider leads to a refusal and not to a

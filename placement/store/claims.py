@@ -4,10 +4,11 @@ This module does not use the database.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from placement.db.tables import WINDOW_HOLD
 from placement.exceptions import Conflict, InvalidRequest
 from placement.read_model.provider import Inventory
 from placement.store.consumers import ConsumerOwnership, Generation
@@ -17,8 +18,28 @@ Resources = Mapping[str, int]
 ByProvider = Mapping[str, Resources]
 
 
+@dataclass(frozen=True, slots=True)
+class UnmetNeed:
+    """The amount of a class that refused claims want from a provider, and the free amount there.
+
+    ``free`` counts the present amounts of the claimants as free, and the hold of the provider as used.
+    """
+
+    provider: str
+    resource_class: str
+    wanted: int
+    free: int
+
+
 class CapacityExceeded(Conflict):
-    """The provider with the given uuid has too little of a resource class."""
+    """The provider with the given uuid has too little of a resource class.
+
+    If no refused claim has an end time, ``needs`` has the amounts that they want together, and ``claimants``
+    has their consumers.
+    """
+
+    needs: Sequence[UnmetNeed] = ()
+    claimants: Collection[str] = ()
 
     def __init__(self, detail: str, provider: str, resource_class: str) -> None:
         super().__init__(detail)
@@ -135,6 +156,31 @@ def check_capacity(
         # (see the docstring)
         if taken[which] > max(inventory.capacity - supply.used[class_id], held[which]):
             raise capacity_exceeded(uuid, name)
+
+
+def unmet_needs(
+    claims: Sequence[ConsumerClaim],
+    supplies: Mapping[str, ProviderSupply],
+    class_ids: Mapping[str, int],
+    given_back: Iterable[ClaimantHolding],
+) -> list[UnmetNeed]:
+    """Return the amounts that refused claims want, together and without the amounts of holds.
+
+    The parameters are those of :func:`check_capacity`, which has found all names.
+    """
+    holds = {each.consumer for each in claims if each.owner.consumer_type == WINDOW_HOLD}
+    held: Counter[tuple[str, int]] = Counter()
+    for each in given_back:
+        if each.consumer in holds:
+            held[each.provider, each.class_id] += each.used
+    wanted: Counter[tuple[str, str]] = Counter()
+    for _, uuid, name, amount in claimed_amounts(each for each in claims if each.consumer not in holds):
+        wanted[uuid, name] += amount
+    needs = []
+    for (uuid, name), amount in wanted.items():
+        capacity, used = supplies[uuid].balance_of(class_ids[name])
+        needs.append(UnmetNeed(uuid, name, amount, capacity - used - held[uuid, class_ids[name]]))
+    return needs
 
 
 def claimed_amounts(claims: Iterable[ConsumerClaim]) -> Iterator[tuple[ConsumerClaim, str, str, int]]:

@@ -31,11 +31,16 @@ from placement.store import consumers as consumer_store
 from placement.store.claims import CapacityExceeded
 from placement.store.reservations import RESERVING_CONSUMERS, window_claim
 from placement.store.time_profile import TimeWindow, overlaps_sentence
+from placement.store.time_shifts import TimeShifts, largest_amount, shifts_of_needs
+from placement.store.time_skyline import make_skylines
 
 T = TypeVar("T")
 # a release locks buckets, so a long one would make claims wait
 _AT_ONCE: Final = 100
 """Maximum number of expired consumers that one transaction releases."""
+# a request can name any number of providers, each with a thousand windows
+_MAX_SHIFTED: Final = 20
+"""Maximum number of providers of a refused write for which other times are computed."""
 
 
 def write_with_room(
@@ -66,13 +71,33 @@ def write_with_room(
 
 
 def _describe_overlaps(conn: sa.Connection, conflict: Conflict, own: Collection[str]) -> str:
-    """Return a sentence about the windows that need the amounts of a refused write, or an empty text."""
+    """Return sentences about the windows that need the amounts of a refused write, or an empty text.
+
+    If the write has no end time, the sentences also have a smaller amount that fits, and other times at which
+    the whole write fits.
+    """
     if not isinstance(conflict, CapacityExceeded):
         return ""
-    schedule = time_schedule.read_schedule(conn, own, [conflict.provider])
+    key = conflict.provider, conflict.resource_class
+    needs = conflict.needs
+    if len({each.provider for each in needs}) > _MAX_SHIFTED:
+        needs = [each for each in needs if each.provider == conflict.provider]
+    providers = {conflict.provider, *(each.provider for each in needs)}
+    schedule = time_schedule.read_schedule(conn, {*own, *conflict.claimants}, providers)
     # the refused write has no end time, so each later window matters
-    some = [each for each in schedule.amounts if each.resource_class == conflict.resource_class]
-    return overlaps_sentence(some, TimeWindow(schedule.now, math.inf))
+    some = [each for each in schedule.amounts if each.key == key]
+    overlaps = overlaps_sentence(some, TimeWindow(schedule.now, math.inf))
+    refused = [each for each in needs if (each.provider, each.resource_class) == key]
+    if not overlaps or not refused:
+        return overlaps
+    skylines = make_skylines(schedule.amounts, schedule.holds)
+    most = largest_amount(refused[0], skylines, schedule.now)
+    if most is None:
+        # without windows, the amount would not fit either
+        return ""
+    smaller = f" At most {most} of '{conflict.resource_class}' fit there without an end time." if most else ""
+    shifts = TimeShifts() if needs is not conflict.needs else shifts_of_needs(needs, skylines, schedule.now)
+    return f"{overlaps}{smaller}" + (f" The requested amounts fit {shifts.text}." if shifts.text else "")
 
 
 def give_back_expired(database: ServiceDatabase) -> int:

@@ -1,4 +1,8 @@
-"""Computes sums for metrics: the number and the amounts of windows, and amounts lent before their start."""
+"""Computes sums for metrics: the number and the amounts of windows, and amounts lent before their start.
+
+Amounts that are lent depend on the times of all amounts, so they are computed only if there are few amounts.
+The database computes all other sums if there are many.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,18 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
+from placement.db import clock
 from placement.db.tables import (
     allocations,
     claim_expiries,
     consumers,
     planned_allocations,
     reservations,
+    resource_classes,
     window_promises,
 )
 from placement.store.expired import EXPIRES
@@ -25,7 +31,7 @@ from placement.store.time_schedule import TimeSchedule, read_schedule
 _ALWAYS: Final = TimeWindow(-math.inf, math.inf)
 # a scrape reads all amounts, which takes about 10 microseconds for each amount
 MAX_AMOUNTS: Final = 10_000
-"""Maximum number of amounts of windows, and of claims with an end time, for which sums are computed.
+"""Maximum number of amounts of windows, and of claims with an end time, for which lent amounts are computed.
 """
 
 
@@ -37,14 +43,14 @@ class WindowUsage:
       taken.
     - ``used``: the amounts that claims from active windows use.
     - ``lent``: those amounts of pending windows that active windows, and claims with an end time, use until
-      the start of the window.
+      the start of the window; None if there are too many amounts.
     """
 
     pending: int
     active: int
     booked: Mapping[str, int]
     used: Mapping[str, int]
-    lent: Mapping[str, int]
+    lent: Mapping[str, int] | None
 
     @classmethod
     def from_schedule(cls, schedule: TimeSchedule) -> WindowUsage:
@@ -79,11 +85,25 @@ def _present_sum(amounts: Iterable[TimedAmount], now: float) -> int:
     )
 
 
-def read_usage(conn: sa.Connection) -> WindowUsage | None:
-    """Read the sums of all windows; None if there are more than :data:`MAX_AMOUNTS` amounts."""
-    if conn.execute(_COUNT).scalar_one() > MAX_AMOUNTS:
-        return None
-    return WindowUsage.from_schedule(read_schedule(conn))
+def read_usage(conn: sa.Connection) -> WindowUsage:
+    """Read the sums of all windows, without lent amounts above :data:`MAX_AMOUNTS` amounts."""
+    count = conn.execute(_COUNT, {"limit": MAX_AMOUNTS + 1}).scalar_one()
+    return read_sums(conn) if count > MAX_AMOUNTS else WindowUsage.from_schedule(read_schedule(conn))
+
+
+def read_sums(conn: sa.Connection) -> WindowUsage:
+    """Read the sums that the database computes; the work of this service does not grow with the windows."""
+    sums = {kind: Counter[str]() for kind in (_PLANNED, _HELD, _PROMISED, _USED)}
+    for kind, name, used in conn.execute(_SUMS):
+        # some drivers return sums as Decimal
+        sums[kind][name] += int(used)
+    pending, every = conn.execute(_NUMBERS).one()
+    booked = Counter(sums[_PLANNED])
+    booked.update(sums[_HELD])
+    # the promise of a window consists of the amounts that it holds, and of the amounts that its claims use
+    booked.update(sums[_PROMISED])
+    booked.subtract(sums[_USED])
+    return WindowUsage(pending, every - pending, booked, sums[_USED], None)
 
 
 _one: Final = sa.literal(1).label("one")
@@ -102,6 +122,57 @@ _COUNT: Final = sa.select(sa.func.count()).select_from(
         )
         .where(claim_expiries.c.is_final),
     )
-    .limit(MAX_AMOUNTS + 1)
+    .limit(sa.bindparam("limit", type_=sa.Integer))
     .subquery()
 )
+
+_PLANNED: Final = "planned"
+_HELD: Final = "held"
+_PROMISED: Final = "promised"
+_USED: Final = "used"
+_PROMISING: Final = sa.select(window_promises.c.consumer_id)
+_IS_WINDOW: Final = reservations.c.starts_at.is_not(None)
+
+
+def _sums_by_class(kind: str, amounts: sa.Table, owners: sa.FromClause, *where: Any) -> sa.Select[Any]:
+    return (
+        sa.select(
+            sa.literal_column(f"'{kind}'").label("kind"),
+            amounts.c.resource_class_id,
+            sa.func.sum(amounts.c.used).label("used"),
+        )
+        .select_from(owners)
+        .where(*where)
+        .group_by(amounts.c.resource_class_id)
+    )
+
+
+_PARTS: Final = sa.union_all(
+    _sums_by_class(_PLANNED, planned_allocations, planned_allocations),
+    _sums_by_class(_PROMISED, window_promises, window_promises),
+    _sums_by_class(
+        _HELD,
+        allocations,
+        reservations.join(allocations, allocations.c.consumer_id == reservations.c.consumer_id),
+        _IS_WINDOW,
+        reservations.c.consumer_id.not_in(_PROMISING),
+    ),
+    _sums_by_class(
+        _USED,
+        allocations,
+        claim_expiries.join(consumers, EXPIRES).join(
+            allocations, allocations.c.consumer_id == consumers.c.id
+        ),
+        claim_expiries.c.is_final,
+        claim_expiries.c.expires_at > clock.ServerNow(),
+        claim_expiries.c.window_id.in_(_PROMISING),
+    ),
+).subquery()
+_SUMS: Final = sa.select(_PARTS.c.kind, resource_classes.c.name, _PARTS.c.used).join(
+    resource_classes, resource_classes.c.id == _PARTS.c.resource_class_id
+)
+_NUMBERS: Final = sa.select(
+    sa.select(sa.func.count(planned_allocations.c.consumer_id.distinct())).scalar_subquery(),
+    sa.select(sa.func.count()).select_from(reservations).where(_IS_WINDOW).scalar_subquery(),
+)
+"""The number of pending windows, and of all windows."""

@@ -20,9 +20,9 @@ from placement.policies import ext, rest
 from placement.read_model.snapshot import ModelSnapshot
 from placement.store.holders import find_projects
 from placement.store.reservations import list_reservations, reserved_amounts
-from placement.store.time_profile import TimedAmount
+from placement.store.time_profile import HoldKey, TimedAmount
 from placement.store.time_schedule import count_timed, project_amounts, read_schedule
-from placement.store.time_skyline import SkylinesByProvider, TimeSkyline, make_skylines
+from placement.store.time_skyline import SkylinesByClass, TimeSkyline, make_skylines
 from placement_extras.console import fleet, page_request
 from placement_extras.console.calendar_rows import (
     DAY,
@@ -62,15 +62,21 @@ MAX_CHANGES: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ReadWindows:
-    """The timed amounts of one resource class by provider, their skylines, and the projects of consumers."""
+    """The timed amounts of one resource class and the holds by provider, and the projects of consumers."""
 
     amounts: Mapping[str, Sequence[TimedAmount]]
-    skylines: SkylinesByProvider
+    holds: Mapping[str, tuple[HoldKey, int]]
     projects: Mapping[str, str]
 
     def amounts_of(self, providers: Iterable[str]) -> list[TimedAmount]:
         """Return the timed amounts of some providers."""
         return [each for uuid in providers for each in self.amounts.get(uuid, ())]
+
+    def skyline_of(self, providers: Collection[str]) -> TimeSkyline:
+        """Return the sum of the timed amounts of a host, which has these providers."""
+        holds = [self.holds[uuid] for uuid in providers if uuid in self.holds]
+        skylines = make_skylines(self.amounts_of(providers), holds)
+        return host_skyline([each for by_class in skylines.values() for each in by_class.values()])
 
 
 @console_page(blueprint, "/console/calendar", *SEE_CALENDAR)
@@ -140,10 +146,8 @@ def _host_rows(visit: PageRequest, wanted: CalendarQuestion) -> ListPage[Calenda
     windows = _read_windows(visit, [uuid for _, _, members in shown for uuid in members], wanted)
     rows = []
     for host, totals, members in shown:
-        parts = [
-            windows.skylines[uuid][wanted.resource_class] for uuid in members if uuid in windows.skylines
-        ]
-        usage, amounts = UsageOverTime.from_totals(totals, host_skyline(parts)), windows.amounts_of(members)
+        usage = UsageOverTime.from_totals(totals, windows.skyline_of(members))
+        amounts = windows.amounts_of(members)
         rows.append(calendar_row(host.uuid, host.name, [usage], amounts, windows.projects, wanted))
     return page.with_rows(rows)
 
@@ -155,57 +159,78 @@ def _aggregate_rows(visit: PageRequest, wanted: CalendarQuestion) -> ListPage[Ca
         skylines = timed.skylines
     with visit.pinned_model() as (snapshot, _):
         roots = _passing_roots(snapshot, wanted, reserving)
-        parts: dict[int, dict[str, TimeSkyline]] = defaultdict(dict)
-        for provider_id, by_class in skylines.items():
-            provider = snapshot.providers.get(provider_id)
-            if provider is not None and wanted.resource_class in by_class:
-                parts[provider.root_id][provider.uuid] = by_class[wanted.resource_class]
-        sums = snapshot.sums_of(wanted.resource_class)
-        usages = {
-            root: UsageOverTime.from_totals(
-                sums.get(root, (0, 0)), host_skyline([*parts[root].values()] if root in parts else [])
-            )
-            for root in roots
-        }
-        timed_roots = [root for root in roots if root in parts]
+        passing = set(roots)
         # an aggregate is shown if it has a host that passes the filters
         members = {
             name: found
             for name in ([wanted.aggregate] if wanted.aggregate else sorted(snapshot.by_aggregate))
-            if (found := usages.keys() & snapshot.roots_having(snapshot.by_aggregate, name).ids)
+            if (found := passing.intersection(snapshot.roots_having(snapshot.by_aggregate, name).ids))
         }
-    page = page_request.cut_page([*members], wanted.page, _PER_PAGE)
-    shown, left = wanted.shown_time, MAX_CHANGES
-    busy: dict[str, list[str]] = {}
+        page = page_request.cut_page([*members], wanted.page, _PER_PAGE)
+        shown_roots = {root for name in page.rows for root in members[name]}
+        sums = snapshot.sums_of(wanted.resource_class)
+        hosts = {
+            root: _AggregateHost(
+                sums.get(root, (0, 0)), _host_skylines(snapshot, skylines, root, wanted.resource_class)
+            )
+            for root in roots
+            if root in shown_roots
+        }
+    left, drawn = MAX_CHANGES, dict[str, list[str]]()
     for name in page.rows:
-        changes = sum(len(usages[root].skyline.times) for root in members[name])
+        changes = sum(hosts[root].changes for root in members[name])
         if changes <= left:
             left -= changes
-            busy[name] = [
+            drawn[name] = [
                 uuid
-                for root in timed_roots
+                for root, host in hosts.items()
                 if root in members[name]
-                for uuid, skyline in parts[root].items()
-                if skyline.largest_sum(shown)
+                for uuid, skyline in host.skylines.items()
+                if skyline.largest_sum(wanted.shown_time)
             ]
     # each of these providers has a bar, and more bars are not drawn
-    drawn = {name: uuids[:MAX_BARS] for name, uuids in busy.items()}
-    windows = _read_windows(visit, {uuid for uuids in drawn.values() for uuid in uuids}, wanted)
+    busy = {uuid for uuids in drawn.values() for uuid in uuids[:MAX_BARS]}
+    windows = _read_windows(visit, busy, wanted)
+    # a host can be in several aggregates
+    usages = {root: hosts[root].usage for name in drawn for root in members[name]}
     rows = []
     for name in page.rows:
-        if name not in busy:
+        if name not in drawn:
             rows.append(CalendarRow.left_out(name))
             continue
-        row = calendar_row(
-            name,
-            name,
-            [usages[root] for root in members[name]],
-            windows.amounts_of(drawn[name]),
-            windows.projects,
-            wanted,
-        )
-        rows.append(replace(row, more_providers=len(busy[name]) - len(drawn[name])))
+        here, amounts = [usages[root] for root in members[name]], windows.amounts_of(drawn[name][:MAX_BARS])
+        row = calendar_row(name, name, here, amounts, windows.projects, wanted)
+        rows.append(replace(row, more_providers=len(drawn[name][MAX_BARS:])))
     return page.with_rows(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _AggregateHost:
+    """The used amount and the capacity of a host, and the skylines of its providers, by uuid."""
+
+    totals: tuple[int, int]
+    skylines: Mapping[str, TimeSkyline]
+
+    @property
+    def changes(self) -> int:
+        """The number of changes of usage."""
+        return sum(len(each.times) for each in self.skylines.values())
+
+    @property
+    def usage(self) -> UsageOverTime:
+        """The usage of the host over time."""
+        return UsageOverTime.from_totals(self.totals, host_skyline([*self.skylines.values()]))
+
+
+def _host_skylines(
+    snapshot: ModelSnapshot, skylines: Mapping[int, SkylinesByClass], root: int, resource_class: str
+) -> dict[str, TimeSkyline]:
+    """Return the skylines of a host's providers, by uuid."""
+    return {
+        snapshot.providers[each].uuid: found
+        for each in snapshot.trees[root]
+        if each in skylines and (found := skylines[each].get(resource_class)) is not None
+    }
 
 
 def _project_rows(visit: PageRequest, wanted: CalendarQuestion) -> ListPage[CalendarRow]:
@@ -275,8 +300,8 @@ def _read_windows(visit: PageRequest, providers: Collection[str], wanted: Calend
         schedule = read_schedule(conn, of_providers=providers)
         amounts = [each for each in schedule.amounts if each.resource_class == wanted.resource_class]
         projects = find_projects(conn, {each.consumer for each in amounts})
-    holds = [(key, used) for key, used in schedule.holds if key[1] == wanted.resource_class]
     by_provider: dict[str, list[TimedAmount]] = defaultdict(list)
     for each in amounts:
         by_provider[each.provider].append(each)
-    return ReadWindows(by_provider, make_skylines(amounts, holds), projects)
+    holds = {key[0]: (key, used) for key, used in schedule.holds if key[1] == wanted.resource_class}
+    return ReadWindows(by_provider, holds, projects)

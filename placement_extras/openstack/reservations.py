@@ -452,6 +452,8 @@ def _reservation_columns(
     if "claims" in answer:
         # the host of each consumer, in the order of the requests
         more["claims"] = [names.host_name(each["root_provider_uuid"]) for each in answer["claims"]]
+    # the consumers that made room for the reservation; mostly there are none
+    more |= {name: answer[name] for name in ("preempted", "moved") if answer.get(name)}
     return (*RESERVATION_COLUMNS, "hosts", *more), (
         # a service of an earlier release sends no starts, states, causes and claimed amounts
         *(reservation.get(name) for name in RESERVATION_COLUMNS[:-2]),

@@ -17,11 +17,13 @@ from placement.schemas import explanation as schemas
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.claim import WantedClaim
 from placement.search.claims.refusal import explain_topology
+from placement.search.claims.shift_search import find_shifts
 from placement.search.claims.windows_in_way import NamedWindow, WindowsInWay, find_windows_in_way
 from placement.search.diagnosis.explanation import RequestExplanation, explain_request
 from placement.search.diagnosis.sentences import explanation_document
 from placement.search.request import CandidatesRequest, check_names
 from placement.store.time_profile import iso_time
+from placement.store.time_shifts import TimeShifts
 
 blueprint = Blueprint("ext_explanations", __name__)
 
@@ -61,20 +63,25 @@ def explain_candidates(call: ApiRequest) -> Response:
         may_have_windows = math.isfinite(view.next_expiry)
     shown = explanation_document(explanation, fallback)
     found: WindowsInWay | None = WindowsInWay()
+    shifts = TimeShifts()
     if may_have_windows and not any(each.may_fit for each in (explanation, fallback) if each is not None):
         wanted = WantedClaim.without_consumer(asked.request, asked.version, topology)
-        # the search gets the rest of the time of the explanation
-        found = find_windows_in_way(
-            claim_context(call), replace(wanted, fallback=asked.fallback), end - thread_time()
-        )
+        wanted, context = replace(wanted, fallback=asked.fallback), claim_context(call)
+        # the searches get the rest of the time of the explanation
+        found = find_windows_in_way(context, wanted, end - thread_time())
+        if found is not None and found.windows:
+            shifts = find_shifts(context, [wanted], {}, end - thread_time())
     if found is None:
         shown["incomplete"].append("windows")
     elif found.windows:
         shown["summary"] += f"; windows and claims with an end time are in the way: {found.text}"
+        if shifts.text:
+            shown["summary"] += f"; the request fits {shifts.text}"
     return call.json_answer(
         {
             "microversion": microversion.text(asked.version),
             **shown,
+            **shifts.shown_times,
             "windows": [_window_document(each) for each in ([] if found is None else found.windows)],
             "warnings": list(asked.warnings),
         }

@@ -74,9 +74,8 @@ def create_reservation(call: ApiRequest) -> Response:
             lambda tx: book_maintenance(tx, uuid, body["maintenance_of"], owner, time)
         )
         moved = _move_windows(call, written)
-        shown: dict[str, Any] = {"reservation": _written_document(call, written)}
-        shown |= {"preempted": [], "warnings": [], "moved": moved}
-        answer = call.json_answer(shown, status=201)
+        document = {"reservation": _written_document(call, written), "preempted": [], "warnings": []}
+        answer = call.json_answer(document | {"moved": moved}, status=201)
         return call.add_location(answer, f"{PATH}/{uuid}")
     margins, starts_at = schemas.margins_of(body), None
     if window is not None:
@@ -114,9 +113,13 @@ def create_reservation(call: ApiRequest) -> Response:
     (written,) = made
     # equal claims have equal warnings, which are shown once
     warnings = list(dict.fromkeys(text for each in wanted for text in each.warnings))
-    shown = {
+    moved = [consumer for each in placed for consumer in each.moved]
+    if moved:
+        LOG.info("The windows %s have moved, because of the reservation %s.", ", ".join(moved), uuid)
+    shown: dict[str, Any] = {
         "reservation": _written_document(call, written),
         "preempted": sorted(consumer for each in placed for consumer in each.preempted),
+        "moved": moved,
         "warnings": warnings,
     }
     if body["claims"] is not None:

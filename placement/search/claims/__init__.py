@@ -27,7 +27,8 @@ Modules
       amounts of all providers over time.
     - ``joint_windows`` finds the earliest windows in which several claims fit at the same time.
       ``window_search`` returns windows of one or several claims, or the reason why there are none.
-    - ``longest_stay`` places preemptible claims on the hosts where they can run longest.
+    - ``longest_stay`` places preemptible claims on the hosts where they can run longest, and finds the latest
+      end of refused claims. ``shift_search`` finds other times at which claims without an end time would fit.
     - ``claim_context`` has the objects that all searches use, checks names in claims, and names windows that
       exclude a claim.
     - ``windows_in_way`` finds windows without which a request without an end time would have a place.

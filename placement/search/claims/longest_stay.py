@@ -21,6 +21,7 @@ import heapq
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -32,6 +33,7 @@ from placement.search.claims.claim import ClaimScenario, WantedClaim
 from placement.search.claims.claim_context import wanted_classes
 from placement.search.claims.host_rooms import NO_SKYLINES, Skylines
 from placement.search.claims.host_times import HostTimes
+from placement.search.claims.joint_windows import place_jointly
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.store.groups import Members
 from placement.store.time_profile import AT_ONCE, MAX_AHEAD, TimeWindow, check_window, iso_time
@@ -103,11 +105,12 @@ def with_end(
 
 
 def possible_ends(
-    skylines: Skylines, providers: Iterable[int], names: Iterable[str], span: StaySpan
+    skylines: Skylines, providers: Iterable[int], names: Iterable[str], span: StaySpan, budget: SearchBudget
 ) -> list[float]:
     """Return the possible end times of longest stays on some providers, in ascending order."""
     found, classes = {span.max_end}, frozenset(names)
     for each in providers:
+        budget.spend()
         for name, skyline in skylines.get(each, NO_SKYLINES).items():
             if name in classes:
                 found.update(skyline.rises_within(span.min_end, span.max_end))
@@ -159,7 +162,10 @@ def prolong_stay(
         found = place_claims(ClaimScenario.from_members(during, members, wanted), wanted, budget, rng)
         return () if isinstance(found, UnplacedClaim) else found
 
-    ends = possible_ends(skylines, skylines, wanted_classes(wanted), span)
+    # the places for the shortest stay are good enough, so no error may replace them
+    ends = [span.max_end]
+    with suppress(BudgetExhausted):
+        ends = possible_ends(skylines, skylines, wanted_classes(wanted), span, budget)
     found = place_until_last(ends, place_all, (placed, span.min_end))
     # this line is for the type checker: some places are known
     assert found is not None
@@ -186,6 +192,46 @@ def place_longest(
             placed, end = found
             return with_end(placed, [wanted], span, end)
     return []
+
+
+def find_latest_end(
+    snapshot: ModelSnapshot,
+    skylines: Skylines,
+    members: Members,
+    wanted: Sequence[WantedClaim],
+    span: StaySpan,
+    budget: SearchBudget,
+    rng: random.Random,
+) -> float | None:
+    """Return the latest end until which claims have places now; None if they have none.
+
+    Several claims end together. The search for them tries each end with all of them.
+
+    :param members: the present members of the groups that the claims join.
+    :param span: the possible stays; the claims have no places until ``max_end``.
+    """
+    # only the length of the stay matters
+    wanted = [replace(each, order=(), alternates=0) for each in wanted]
+    (one, *others) = wanted
+    if not (others or one.group):
+        placed = place_longest(snapshot, skylines, one, span, budget, rng)
+        return min((time.ends_at for each in placed if (time := each.wanted.window)), default=None)
+
+    def place_all(end: float) -> Sequence[PlacedClaim]:
+        window = span.window_until(end)
+        if not members:
+            return place_jointly(snapshot, skylines, wanted, window, budget, rng)
+        budget.spend(len(skylines))
+        during = during_window(snapshot, skylines, window, budget)
+        found = place_claims(ClaimScenario.from_members(during, members, wanted), wanted, budget, rng)
+        return () if isinstance(found, UnplacedClaim) else found
+
+    # mostly the claims have no places at all, and then one search suffices
+    if not place_all(span.min_end):
+        return None
+    *ends, _ = possible_ends(skylines, skylines, wanted_classes(wanted), span, budget)
+    found = place_until_last(ends, place_all)
+    return None if found is None else found[1]
 
 
 class _HostStays:
@@ -244,7 +290,8 @@ class _HostStays:
         span = replace(self._span, min_end=above, max_end=bound)
         classes = self._wanted.request.total_amounts
         return place_until_last(
-            possible_ends(self._skylines, providers, classes, span), lambda end: self._place_at(root, end)
+            possible_ends(self._skylines, providers, classes, span, self._budget),
+            lambda end: self._place_at(root, end),
         )
 
     def _place_at(self, root: int, end: float) -> Sequence[PlacedClaim]:

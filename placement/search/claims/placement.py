@@ -44,6 +44,8 @@ class PlacedClaim:
     expires_at: float | None = None
     # the consumers of preemptible claims that have to end when the window of this claim begins
     preempted: tuple[str, ...] = ()
+    # the windows that move to other hosts to make room for the window of this claim
+    moved: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from time import thread_time
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from placement.db import clock
 from placement.db.batch import StatementBatch
@@ -41,9 +41,10 @@ from placement.search.claims.claim_context import (
 )
 from placement.search.claims.host_rooms import Skylines
 from placement.search.claims.joint_windows import place_jointly
-from placement.search.claims.longest_stay import StaySpan, place_longest, prolong_stay
+from placement.search.claims.longest_stay import StaySpan, find_latest_end, place_longest, prolong_stay
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal, reservation_refusal
+from placement.search.claims.shift_search import find_shifts
 from placement.search.claims.window_moves import MovedPlaces, place_by_moves
 from placement.search.claims.window_preemptions import place_preempting
 from placement.search.claims.windows_in_way import WITHOUT_END, read_planned
@@ -52,15 +53,12 @@ from placement.store.claims import ConsumerClaim
 from placement.store.groups import Members
 from placement.store.time_profile import HoldRefusal, iso_time
 from placement.store.time_schedule import read_schedule
+from placement.store.time_shifts import MIN_STAY
 from placement.store.time_skyline import SkylinesByProvider, make_skylines
 
 T = TypeVar("T")
 
 LOG = logging.getLogger(__name__)
-
-# a client needs some time to send the claim again, and a guest needs some time to start
-_MIN_STAY: Final = 60.0
-"""Minimum number of seconds from now until the latest end that a refusal names."""
 
 
 class ClaimService:
@@ -141,6 +139,23 @@ class ClaimService:
         """Return numbers that differ after a change of any provider or of its timed amounts."""
         with self._context.model.fresh_view() as view:
             return view.reread, view.bucket_counters()
+
+    def _add_windows(self, refusal: NoCandidate, wanted: Sequence[WantedClaim], members: Members) -> None:
+        """Add the windows that prevent claims without an end time, and the times at which the claims fit."""
+        end = thread_time() + self._context.reason_seconds
+        # the refusal is certain, so a failure of the database after it must not replace it
+        with suppress(Unavailable):
+            refusal.add_overlaps(self._describe_windows(wanted, members))
+        # the amounts that a known consumer gives up at these times are not read
+        if refusal.has_overlaps and all(each.generation is None for each in wanted):
+            shifts = find_shifts(self._context, wanted, members, end - thread_time())
+            if _is_reservation(wanted[0]):
+                subject = "reservation fits"
+            else:
+                subject = "claim fits" if len(wanted) == 1 else "claims fit"
+            refusal.add_shifts(
+                **shifts.shown_times, sentence=f" The {subject} {shifts.text}." if shifts.text else ""
+            )
 
     def _describe_windows(self, wanted: Sequence[WantedClaim], members: Members) -> str:
         """Return a sentence with windows that prevent claims without an end time; empty if there are none."""
@@ -332,7 +347,7 @@ class ClaimService:
             some = [] if window is None else overlapping_providers(snapshot, skylines, wanted, window)
             latest = None
             if some and span is not None:
-                latest = self._latest_end(untimed, skylines, wanted, span, budget)
+                latest = self._latest_end(untimed, skylines, members, wanted, span, budget)
         if loses_end and own != self._skylines_without(wanted, held):
             return None
         if is_timed and (
@@ -342,38 +357,32 @@ class ClaimService:
         if window is not None:
             refusal.add_overlaps(describe_overlaps(self._context.database, some, wanted, window))
             if latest is not None:
-                refusal.add_latest_end(iso_time(latest))
+                refusal.add_latest_end(iso_time(latest), len(wanted))
         elif reserved is None:
-            # the refusal is certain, so a failure of the database after it must not replace it
-            with suppress(Unavailable):
-                refusal.add_overlaps(self._describe_windows(wanted, members))
+            self._add_windows(refusal, wanted, members)
         raise refusal
 
     def _latest_end(
         self,
         snapshot: ModelSnapshot,
         skylines: Skylines,
+        members: Members,
         wanted: Sequence[WantedClaim],
         span: StaySpan,
         budget: SearchBudget,
     ) -> float | None:
-        """Return the latest end of a refused claim, on the host where it can stay longest.
+        """Return the latest common end of refused claims; None if no end was found.
 
-        The result is None if no end was found. Several claims, and claims of groups, are not searched,
-        because each end would be a search on all hosts. A booking, and a preemptible claim, need a minimum
-        duration.
+        A booking, and a preemptible claim, need a minimum duration, and get another answer.
 
         :param budget: the rest of the time for the reasons of the refusal.
         """
-        (one, *others), min_end = wanted, span.begin + _MIN_STAY
-        if others or one.group or one.min_duration or _is_reservation(one) or min_end >= span.max_end:
+        one, min_end = wanted[0], span.begin + MIN_STAY
+        if one.min_duration or _is_reservation(one) or min_end >= span.max_end:
             return None
-        # only the length of the stay matters
-        one = replace(one, order=(), alternates=0)
         stays = StaySpan(span.begin, min_end, span.max_end)
         with suppress(BudgetExhausted):
-            placed = place_longest(snapshot, skylines, one, stays, budget, self._context.rng)
-            return min((time.ends_at for each in placed if (time := each.wanted.window)), default=None)
+            return find_latest_end(snapshot, skylines, members, wanted, stays, budget, self._context.rng)
         return None
 
     def _make_room(

@@ -28,7 +28,7 @@ import random
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from time import thread_time
@@ -146,7 +146,8 @@ class WindowMover:
                 if len(moves) == len(moving):
                     placed = self._place_claim(tree, left, wanted, window)
                     if not isinstance(placed, UnplacedClaim):
-                        return MovedPlaces(placed, moves)
+                        moved = tuple(sorted(moving))
+                        return MovedPlaces([replace(each, moved=moved) for each in placed], moves)
         return None
 
     def find_departures(self, tree: HostTree, window: TimeWindow) -> Iterator[WindowMove]:

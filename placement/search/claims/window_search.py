@@ -120,8 +120,8 @@ class WindowSearch:
                 check_claim_names(view, wanted)
                 snapshot = view.snapshot
                 budget = self._context.make_budget(view, self._context.search_seconds)
-                ways = _ways_of(snapshot, skylines, wanted, span, budget)
-                found += islice(_find_each(snapshot, skylines, wanted, span, budget, ways), limit)
+                ways = ways_of(snapshot, skylines, wanted, span, budget)
+                found += islice(find_each_window(snapshot, skylines, wanted, span, budget, ways), limit)
                 if found:
                     return FoundWindows(found)
                 refusal, depends_on_time = self._explain_times(
@@ -169,8 +169,8 @@ class WindowSearch:
             with self._context.timetable.fresh_view(concerned, self._context.check_awaited) as timed:
                 snapshot, skylines = timed.view.snapshot, timed.skylines
                 budget = self._context.make_budget(timed.view, self._context.reason_seconds)
-                ways = _ways_of(snapshot, skylines, wanted, span, budget)
-                for found in _find_each(snapshot, skylines, wanted, span, budget, ways):
+                ways = ways_of(snapshot, skylines, wanted, span, budget)
+                for found in find_each_window(snapshot, skylines, wanted, span, budget, ways):
                     return found.starts_at
         return None
 
@@ -246,7 +246,7 @@ class WindowSearch:
         return placed if explain else True
 
 
-def _ways_of(
+def ways_of(
     snapshot: ModelSnapshot,
     skylines: Skylines,
     wanted: Sequence[WantedClaim],
@@ -257,7 +257,7 @@ def _ways_of(
     return times_by_way(snapshot, skylines, wanted[0], span.duration, budget) if len(wanted) == 1 else ()
 
 
-def _find_each(
+def find_each_window(
     snapshot: ModelSnapshot,
     skylines: Skylines,
     wanted: Sequence[WantedClaim],

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from prometheus_client.parser import text_string_to_metric_families
 
 from placement.exceptions import Unavailable
 from placement.store import window_usage
+from placement.store.window_usage import WindowUsage, read_sums
 from tests.placement.builders import make_provider, new_claim, post_claims, put_allocation
 from tests.placement.moving_clock import advance_clock, after
 from tests.placement.running import Admin, application
@@ -120,9 +122,40 @@ def test_windows_have_numbers_amounts_and_refusals(
     assert told["placement_windows_left_out", ()] == 0
     # four amounts of two windows and two claims
     monkeypatch.setattr(window_usage, "MAX_AMOUNTS", 3)
-    told = scrape(admin)
+    before, told = told, scrape(admin)
     assert told["placement_windows_left_out", ()] == 1
-    assert ("placement_windows", (("state", "active"),)) not in told
+    assert ("placement_window_lent_amount", vcpu) not in told
+    of_windows = ("placement_windows", "placement_window_booked_amount", "placement_window_used_amount")
+    kept = {key: value for key, value in before.items() if key[0] in of_windows}
+    assert kept.items() <= told.items()
+
+
+def test_many_windows_are_added_up_once_a_minute_and_the_log_says_what_is_missing(
+    make: Callable[..., Admin], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(window_usage, "MAX_AMOUNTS", 0)
+    read = list[WindowUsage]()
+
+    def note(conn: sa.Connection) -> WindowUsage:
+        read.append(read_sums(conn))
+        return read[-1]
+
+    monkeypatch.setattr(window_usage, "read_sums", note)
+    admin = make()
+    make_provider(admin, "cn", VCPU=8)
+    times = {"starts_at": after(3600), "expires_at": after(7200)}
+    body = {"query": "resources=VCPU:4", "project_id": "web", "user_id": "ann", **times}
+    uuid = admin("POST", "/ext/v1/reservations", json=body).json["reservation"]["uuid"]
+    for seconds, reads in ((60.0, 1), (60.0, 1), (0.0, 2)):
+        monkeypatch.setattr("placement.api.metrics._SUMS_SECONDS", seconds)
+        told = scrape(admin)
+        assert told["placement_windows", (("state", "pending"),)] == 1
+        assert (told["placement_windows_left_out", ()], len(read)) == (1, reads)
+    assert caplog.text.count("The metrics lack placement_window_lent_amount, because") == 1
+    # the lent amounts come back with the number of amounts
+    assert admin("DELETE", f"/ext/v1/reservations/{uuid}").status_code == 204
+    assert scrape(admin)["placement_windows_left_out", ()] == 0
 
 
 def test_a_window_that_claims_use_up_is_active_and_books_again_what_they_give_back(

@@ -42,6 +42,18 @@ def test_a_reservation_may_start_now() -> None:
     assert (second["starts_at"][-1], second["expires_at"]) == ("Z", START)
 
 
+def test_the_consumers_that_make_room_are_shown_if_there_are_any() -> None:
+    made = json.loads(reservation())
+    client = CommandClient(
+        json.dumps(made | {"preempted": [], "moved": [FIRST]}),
+        json.dumps(made | {"preempted": [], "moved": []}),
+    )
+    (columns, row), _ = run(CreateReservation, client, *CREATE, "--from", "now", "--for", "60")
+    assert dict(zip(columns, row, strict=True))["moved"] == [FIRST]
+    (columns, _), _ = run(CreateReservation, client, *CREATE, "--from", "now", "--for", "60")
+    assert {"preempted", "moved"}.isdisjoint(columns)
+
+
 @pytest.mark.parametrize("start", ["tomorrow", "2026-12-24T18:00:00", "9999-12-31T23:59:59Z"])
 def test_a_start_without_a_meaning_is_refused_before_the_request(start: str) -> None:
     client = CommandClient()

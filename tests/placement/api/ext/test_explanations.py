@@ -1,11 +1,13 @@
 """Tests of ``POST /ext/v1/explanations``, which explains why a request has few candidates."""
 
+from datetime import datetime
+
 import pytest
 import sqlalchemy as sa
 
 from placement.db import migration
 from placement.search.budget import BudgetExhausted
-from placement.search.claims import refusal, windows_in_way
+from placement.search.claims import refusal, shift_search, window_search, windows_in_way
 from tests.placement.api.ext.windows import HOUR, booked, show
 from tests.placement.builders import (
     make_provider,
@@ -14,7 +16,7 @@ from tests.placement.builders import (
     put_allocation,
     read_error,
 )
-from tests.placement.moving_clock import after
+from tests.placement.moving_clock import after, iso
 from tests.placement.running import Admin, application
 
 HOST = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
@@ -133,7 +135,8 @@ def test_an_explanation_with_a_topology_equals_that_of_a_refused_claim(nodes):
     assert refused.status_code == 409
     (error,) = refused.json["errors"]
     # the error names windows in its text
-    assert nodes("POST", PATH, json=asked).json == error["explanation"] | {"windows": []}
+    shifts = {"earliest_start": None, "latest_end": None}
+    assert nodes("POST", PATH, json=asked).json == error["explanation"] | {"windows": [], **shifts}
     assert error["explanation"]["relaxations"][0]["changes"][0]["amount"] == 8
 
 
@@ -221,7 +224,10 @@ def test_an_explanation_names_the_window_that_holds_the_room(cloud):
         "0 of 1 host: 1 has less than 3 VCPU free (most: 2 on cn); asking for 2 VCPU would leave 1 host;"
         " windows and claims with an end time are in the way:"
         f" {window} from {shown['starts_at']} until {shown['expires_at']}"
+        f"; the request fits without an end time from {shown['expires_at']} on, or now with an end time until"
+        f" {shown['starts_at']}"
     )
+    assert (found["earliest_start"], found["latest_end"]) == (shown["expires_at"], shown["starts_at"])
     assert cloud("DELETE", f"/ext/v1/reservations/{window}").status_code == 204
     assert explained(cloud, "resources=VCPU:3")["windows"] == []
 
@@ -231,6 +237,7 @@ def test_a_window_that_is_not_the_reason_is_not_named(cloud, query):
     booked(cloud, 6, 1, 2)
     found = explained(cloud, query)
     assert (found["windows"], found["incomplete"]) == ([], [])
+    assert (found["earliest_start"], found["latest_end"]) == (None, None)
     assert "in the way" not in found["summary"]
 
 
@@ -247,7 +254,33 @@ def test_an_explanation_names_the_first_windows_and_the_number_of_the_others(clo
     windows = [booked(cloud, 1, number + 1, 10 + number) for number in range(7)]
     found = explained(cloud, "resources=VCPU:2")
     assert [each["uuid"] for each in found["windows"]] == windows[:5]
-    assert found["summary"].endswith(" and 2 more")
+    assert " and 2 more; the request fits " in found["summary"]
+
+
+def test_the_times_of_an_explanation_can_be_those_of_different_hosts(cloud):
+    other = make_provider(cloud, "other", VCPU=8)
+    soon = booked(cloud, 8, 1, 2, allowed_hosts=[HOST])
+    late = booked(cloud, 8, 3, 9, allowed_hosts=[other])
+    found = explained(cloud, "resources=VCPU:1")
+    times = (show(cloud, soon)["expires_at"], show(cloud, late)["starts_at"])
+    assert (found["earliest_start"], found["latest_end"]) == times
+    # both times are possible, and no better ones
+    end = iso(datetime.fromisoformat(times[1]).timestamp() + 1)
+    assert post_claims(cloud, new_claim("resources=VCPU:1"), ends_at=end).status_code == 409
+    claimed = post_claims(cloud, new_claim("resources=VCPU:1"), ends_at=times[1])
+    assert (claimed.status_code, claimed.json["claims"][0]["root_provider_uuid"]) == (201, other)
+
+
+def test_an_explanation_has_no_times_if_their_search_takes_too_long(cloud, monkeypatch):
+    def exhausted(*_, **__):
+        raise BudgetExhausted
+
+    booked(cloud, 8, 1, 2)
+    monkeypatch.setattr(shift_search, "find_latest_end", exhausted)
+    monkeypatch.setattr(window_search, "find_each_window", exhausted)
+    found = explained(cloud, "resources=VCPU:1")
+    assert (len(found["windows"]), found["earliest_start"], found["latest_end"]) == (1, None, None)
+    assert "the request fits" not in found["summary"]
 
 
 def test_a_claim_with_an_end_is_named_only_beside_a_window_ahead(cloud):

@@ -79,11 +79,13 @@ def test_a_window_moves_to_a_host_that_is_alike_if_a_booking_needs_its_room(
     admin: Admin, halves: list[str], base: float
 ) -> None:
     before = {each: show(admin, each) for each in halves}
-    new = booked(admin, 8, 0, 0, **hours(base, 1, 2))
+    answer = book(admin, 8, 0, 0, **hours(base, 1, 2)).json
+    new = answer["reservation"]["uuid"]
     after_moves = {each: show(admin, each) for each in halves}
     (stayed,) = {host_of(admin, each) for each in halves}
     assert host_of(admin, new) != stayed
     (moved,) = [each for each in halves if after_moves[each]["allocations"] != before[each]["allocations"]]
+    assert answer["moved"] == [moved]
     assert after_moves[moved]["generation"] == before[moved]["generation"] + 1
     same = ("starts_at", "expires_at", "state", "degraded", "movable", "project_id")
     for each in halves:
@@ -257,8 +259,10 @@ def test_several_windows_of_a_host_move_together(admin: Admin, base: float) -> N
     for each, other in zip(full, others, strict=True):
         assert admin("DELETE", f"{PATH}/{each}").status_code == 204
         booked(admin, 6, 0, 0, **hours(base, 1, 2), allowed_hosts=[other])
-    assert host_of(admin, booked(admin, 8, 0, 0, **hours(base, 1, 2))) == host
+    new = book(admin, 8, 0, 0, **hours(base, 1, 2)).json
+    assert (host_of(admin, new["reservation"]["uuid"]), new["moved"]) == (host, sorted(small))
     assert {host_of(admin, each) for each in small} == set(others)
+    assert book(admin, 1, 0, 0, **hours(base, 5, 6)).json["moved"] == []
 
 
 def maintain(admin: Admin, host: str, base: float, begin: float, end: float) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from werkzeug.test import TestResponse
 
 from placement.search.budget import BudgetExhausted
@@ -167,16 +168,170 @@ def test_a_refused_end_of_a_claim_names_the_latest_end(
         (error,) = refused.json["errors"]
         assert (error["code"], error["latest_end"]) == ("placement.ext.no_candidate", latest)
         assert f" The claim may end at {latest} at the latest." in error["detail"]
-    # no place is free now, or the claims are several
+    # no place is free now
     assert "latest_end" not in post_claims(admin, new_claim("resources=VCPU:9"), ends_at=after(3 * HOUR)).text
-    several = [new_claim("resources=VCPU:4"), new_claim("resources=VCPU:4")]
-    assert "latest_end" not in post_claims(admin, *several, ends_at=after(3 * HOUR)).text
     with monkeypatch.context() as patch:
-        patch.setattr("placement.search.claims.service.place_longest", exhaust_budget)
+        patch.setattr("placement.search.claims.longest_stay.place_longest", exhaust_budget)
         (error,) = post_claims(admin, claim, ends_at=after(3 * HOUR)).json["errors"]
     assert (error["code"], "latest_end" in error) == ("placement.ext.no_candidate", False)
     taken = post_claims(admin, claim, ends_at=latest)
     assert (taken.status_code, taken.json["claims"][0]["root_provider_uuid"]) == (201, other)
+
+
+@pytest.mark.parametrize(
+    "group",
+    [None, {"name": "spread", "policy": "anti-affinity"}, {"name": "together", "policy": "affinity"}],
+)
+def test_a_refused_end_of_several_claims_names_their_latest_common_end(
+    admin: Admin, host: str, group: dict[str, Any] | None
+) -> None:
+    first = booked(admin, 6, 2, 4, allowed_hosts=[host])
+    other = make_provider(admin, "other", VCPU=8)
+    last = booked(admin, 6, 3, 4, allowed_hosts=[other])
+    # two claims fit on one host until its window begins; apart, the first window limits the claims
+    latest = show(admin, first if group is not None and "anti" in group["policy"] else last)["starts_at"]
+
+    def claims() -> list[dict[str, Any]]:
+        fields = {} if group is None else {"group": group}
+        return [new_claim("resources=VCPU:4", **fields) for _ in range(2)]
+
+    refused = post_claims(admin, *claims(), ends_at=after(3.5 * HOUR))
+    (error,) = refused.json["errors"]
+    assert (error["code"], error.get("latest_end")) == ("placement.ext.no_candidate", latest)
+    assert f" The claims may end at {latest} at the latest." in error["detail"]
+    too_late = iso(datetime.fromisoformat(latest).timestamp() + 1)
+    assert post_claims(admin, *claims(), ends_at=too_late).status_code == 409
+    assert post_claims(admin, *claims(), ends_at=latest).status_code == 201
+
+
+def test_the_latest_end_of_a_claim_counts_the_members_of_its_group(admin: Admin, host: str) -> None:
+    booked(admin, 6, 2, 4, allowed_hosts=[host])
+    group = {"group": {"name": "spread", "policy": "anti-affinity"}}
+    assert post_claims(admin, new_claim("resources=VCPU:1", **group)).status_code == 201
+    other = make_provider(admin, "other", VCPU=8)
+    last = booked(admin, 6, 1, 4, allowed_hosts=[other])
+    (error,) = post_claims(admin, new_claim("resources=VCPU:4", **group), ends_at=after(3 * HOUR)).json[
+        "errors"
+    ]
+    # the other host is free for longer, but has a member of the group
+    assert error["latest_end"] == show(admin, last)["starts_at"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_refused_claim_without_an_end_names_other_times(admin: Admin, host: str, count: int) -> None:
+    window = show(admin, booked(admin, 6, 1, 2))
+
+    def claims() -> list[dict[str, Any]]:
+        return [new_claim("resources=VCPU:4") for _ in range(count)]
+
+    (error,) = post_claims(admin, *claims()).json["errors"]
+    assert (error["earliest_start"], error["latest_end"]) == (window["expires_at"], window["starts_at"])
+    subject = "claim fits" if count == 1 else "claims fit"
+    assert error["detail"].endswith(
+        f" The {subject} without an end time from {window['expires_at']} on, or now with an end time until"
+        f" {window['starts_at']}."
+    )
+    # without the windows, the claims would not fit either
+    too_many = [new_claim("resources=VCPU:9") for _ in range(count)]
+    (error,) = post_claims(admin, *too_many).json["errors"]
+    assert {"earliest_start", "latest_end"}.isdisjoint(error)
+    assert post_claims(admin, *claims(), ends_at=window["starts_at"]).status_code == 201
+
+
+def test_a_refused_reservation_without_a_start_names_other_times(admin: Admin, host: str) -> None:
+    window = show(admin, booked(admin, 6, 1, 2))
+    body = {"query": "resources=VCPU:4", "project_id": "project", "user_id": "user", "expires_in": 60}
+    (error,) = admin("POST", PATH, json=body).json["errors"]
+    assert (error["earliest_start"], error["latest_end"]) == (window["expires_at"], window["starts_at"])
+    assert f" The reservation fits without an end time from {window['expires_at']} on" in error["detail"]
+
+
+def test_a_claim_that_replaces_one_or_joins_others_names_fewer_times(admin: Admin, host: str) -> None:
+    group = {"group": {"name": "web", "policy": "affinity"}}
+    member = new_claim("resources=VCPU:1", **group)
+    assert post_claims(admin, member).status_code == 201
+    window = show(admin, booked(admin, 6, 1, 2))
+    (error,) = post_claims(admin, new_claim("resources=VCPU:4", **group)).json["errors"]
+    assert ("earliest_start" in error, error["latest_end"]) == (False, window["starts_at"])
+    again = {**member, "consumer_generation": 1, "query": "resources=VCPU:4"}
+    (error,) = post_claims(admin, again).json["errors"]
+    assert "overlap this time" in error["detail"]
+    assert {"earliest_start", "latest_end"}.isdisjoint(error)
+
+
+def test_refused_allocations_name_a_smaller_amount_and_other_times(admin: Admin, host: str) -> None:
+    first, second = (show(admin, booked(admin, *each)) for each in ((4, 1, 2), (6, 3, 4)))
+    guest = str(uuid.uuid4())
+    assert put_allocation(admin, {host: {"VCPU": 1}}, guest).status_code == 204
+    detail = read_error(put_allocation(admin, {host: {"VCPU": 4}}))[2]
+    assert detail.endswith(
+        f"{first['uuid']} from {first['starts_at']} until {first['expires_at']}, {second['uuid']} from"
+        f" {second['starts_at']} until {second['expires_at']}."
+        " At most 1 of 'VCPU' fit there without an end time."
+        f" The requested amounts fit without an end time from {second['expires_at']} on, or now with an end"
+        f" time until {first['starts_at']}."
+    )
+    # several consumers need their sum
+    body = {str(uuid.uuid4()): {"allocations": {host: {"resources": {"VCPU": 2}}}, **OWNED} for _ in range(2)}
+    assert read_error(admin("POST", "/allocations", json=body))[2] == detail
+    # a consumer gets its present amounts again
+    changed = admin("GET", f"/allocations/{guest}").json | {"allocations": {host: {"resources": {"VCPU": 3}}}}
+    detail = read_error(admin("PUT", f"/allocations/{guest}", json=changed))[2]
+    assert " At most 2 of 'VCPU' fit there without an end time." in detail
+    assert f" now with an end time until {second['starts_at']}." in detail
+    # windows are not the reason
+    assert "overlap" not in put_allocation(admin, {host: {"VCPU": 8}}).text
+    assert put_allocation(admin, {host: {"VCPU": 1}}).status_code == 204
+    # nothing fits without an end
+    assert "At most" not in put_allocation(admin, {host: {"VCPU": 1}}).text
+
+
+def test_refused_allocations_of_many_hosts_name_no_other_times(admin: Admin, host: str) -> None:
+    booked(admin, 6, 1, 2)
+    others = [make_provider(admin, f"other{number}", VCPU=8) for number in range(20)]
+    some = {each: {"VCPU": 3} for each in (host, *others)}
+    detail = read_error(put_allocation(admin, some))[2]
+    assert (" At most 2 of 'VCPU' fit there" in detail, "requested amounts fit" in detail) == (True, False)
+    del some[others[0]]
+    assert "requested amounts fit" in read_error(put_allocation(admin, some))[2]
+
+
+def test_a_consumer_that_loses_its_end_learns_until_when_it_fits(admin: Admin, host: str) -> None:
+    claim = new_claim("resources=VCPU:4")
+    assert post_claims(admin, claim, ends_at=after(HOUR)).status_code == 201
+    window = show(admin, booked(admin, 6, 2, 3))
+    path = f"/allocations/{claim['consumer_uuid']}"
+    held = admin("GET", path).json
+    allocations = {
+        each: {"resources": held["allocations"][each]["resources"]} for each in held["allocations"]
+    }
+    detail = read_error(admin("PUT", path, json={**held, "allocations": allocations}))[2]
+    # the claim itself is not in its way
+    assert f"overlap this time: {window['uuid']} from " in detail
+    assert detail.endswith(
+        " At most 2 of 'VCPU' fit there without an end time. The requested amounts fit without an end time"
+        f" from {window['expires_at']} on, or now with an end time until {window['starts_at']}."
+    )
+
+
+def test_other_times_of_refused_allocations_need_no_further_query(admin: Admin, host: str) -> None:
+    sent = []
+
+    def note(*args: Any) -> None:
+        sent.append(args[2])
+
+    def count(amount: int) -> int:
+        sent.clear()
+        assert put_allocation(admin, {host: {"VCPU": amount}}).status_code == 409
+        return len(sent)
+
+    sa.event.listen(sa.engine.Engine, "before_cursor_execute", note)
+    try:
+        before = count(9)
+        booked(admin, 6, 1, 2)
+        assert count(3) == before
+    finally:
+        sa.event.remove(sa.engine.Engine, "before_cursor_execute", note)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +447,9 @@ def test_a_reshape_gives_no_new_consumer_the_room_of_a_window_ahead(
 
     refused = reshape(3)
     assert refused.status_code == 409, refused.text
-    assert f" Other windows and claims overlap this time: {window} from " in read_error(refused)[2]
+    detail = read_error(refused)[2]
+    assert f" Other windows and claims overlap this time: {window} from " in detail
+    assert " At most 2 of 'VCPU' fit there without an end time. The requested amounts fit " in detail
     assert admin("GET", f"/allocations/{consumer}").json["allocations"] == {}
     answer = reshape(2)
     assert answer.status_code == 204, answer.text
