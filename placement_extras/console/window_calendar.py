@@ -178,7 +178,7 @@ def _aggregate_rows(visit: PageRequest, wanted: CalendarQuestion) -> ListPage[Ca
         }
     left, drawn = MAX_CHANGES, dict[str, list[str]]()
     for name in page.rows:
-        changes = sum(hosts[root].changes for root in members[name])
+        changes = sum(hosts[root].change_count for root in members[name])
         if changes <= left:
             left -= changes
             drawn[name] = [
@@ -192,7 +192,7 @@ def _aggregate_rows(visit: PageRequest, wanted: CalendarQuestion) -> ListPage[Ca
     busy = {uuid for uuids in drawn.values() for uuid in uuids[:MAX_BARS]}
     windows = _read_windows(visit, busy, wanted)
     # a host can be in several aggregates
-    usages = {root: hosts[root].usage for name in drawn for root in members[name]}
+    usages = {root: hosts[root].time_usage for name in drawn for root in members[name]}
     rows = []
     for name in page.rows:
         if name not in drawn:
@@ -212,12 +212,12 @@ class _AggregateHost:
     skylines: Mapping[str, TimeSkyline]
 
     @property
-    def changes(self) -> int:
+    def change_count(self) -> int:
         """The number of changes of usage."""
         return sum(len(each.times) for each in self.skylines.values())
 
     @property
-    def usage(self) -> UsageOverTime:
+    def time_usage(self) -> UsageOverTime:
         """The usage of the host over time."""
         return UsageOverTime.from_totals(self.totals, host_skyline([*self.skylines.values()]))
 
