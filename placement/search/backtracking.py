@@ -28,6 +28,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from placement.read_model.provider import Provider
@@ -45,6 +46,9 @@ SMALL_IN_PAIRS: Final = 4096
 # proofs come first
 SMALL_BY_KINDS: Final = 32_768
 """The same maximum as :data:`SMALL_IN_PAIRS`, for a search that leaves out equivalent assignments."""
+# up to this number, listing all costs less than finding them one by one, also if only some are needed
+_MAX_LISTED: Final = 1024
+"""Maximum number of assignments of :func:`list_assignments`."""
 _CHOICES_BEFORE_REST: Final = 256
 """Number of choices without a result after which a search first rests, so that other trees are searched. Each
 rest doubles this number.
@@ -88,7 +92,7 @@ def complete_assignments(
             run = (
                 partial(_run_through, rules, options, small)
                 if places is None
-                else partial(_run_in_pairs, rules, places, _order_needs(rules, options))
+                else _run_of_places(rules, places, _order_needs(rules, options), kinds, distinct_only)
             )
             yield from _distinct_first(run, kinds, distinct_only)
 
@@ -159,6 +163,94 @@ class OptionPlaces(NamedTuple):
     members: Sequence[Provider]
     options: Sequence[Sequence[int]]
     lineages: Sequence[Sequence[int]]
+
+
+def _run_of_places(
+    rules: RequestRules,
+    places: OptionPlaces,
+    order: Sequence[int],
+    kinds: AssignmentKinds,
+    distinct_only: bool,
+) -> Callable[..., Iterator[Sequence[Provider] | None]]:
+    """Return a replacement of :func:`_run_through` that compares two needs at a time."""
+    # units of pools are equivalent only for the needs that follow, so with pools each choice is remembered
+    if distinct_only or kinds.in_pools is None:
+        listed = list_assignments(rules, places, order)
+        if listed is not None:
+            return partial(_run_listed, places.members, listed, order)
+    return partial(_run_in_pairs, rules, places, order)
+
+
+def _run_listed(
+    members: Sequence[Provider],
+    listed: Sequence[tuple[int, ...]],
+    order: Sequence[int],
+    visited: RememberedAssignments | None = None,
+    kinds: AssignmentKinds | None = None,
+) -> Iterator[Sequence[Provider]]:
+    """Yield the assignments of :func:`_run_through` in the same order, from a list of all assignments.
+
+    The first of several equivalent assignments is also the first in the list. So it is enough to remember
+    complete assignments.
+    """
+    equal = [
+        (order[before], order[depth])
+        for depth, before in enumerate(_equal_before(kinds, order))
+        if before >= 0
+    ]
+    for found in listed:
+        # options are in ascending order of their positions
+        for one, other in equal:
+            if found[one] > found[other]:
+                break
+        else:
+            chosen = [members[at] for at in found]
+            if visited is None or visited.add(chosen):
+                yield chosen
+
+
+def list_assignments(
+    rules: RequestRules, places: OptionPlaces, order: Sequence[int] = ()
+) -> list[tuple[int, ...]] | None:
+    """Return all assignments of :func:`pairwise_assignments` in the same order; None if there are too many.
+
+    Each step adds one need to all assignments, which takes a tenth of the time of single choices.
+    """
+    _, options, lineages = places
+    order = order or _mates_together(rules, options)
+    found: list[tuple[int, ...]] = [()]
+    suffixed: list[int] = []
+    for depth, index in enumerate(order):
+        here, before, suffix = options[index], len(found), rules.needs[index].suffix
+        mates = [order.index(other) for other in {*_subtree_mates(rules, index)} if other in order[:depth]]
+        if mates:
+            near = {
+                other: [at for at in here if at in lineages[other] or other in lineages[at]]
+                for other in {ways[mates[0]] for ways in found}
+            }
+            found = [(*ways, at) for ways in found for at in near[ways[mates[0]]]]
+            for mate in mates[1:]:
+                found = [
+                    ways
+                    for ways in found
+                    if ways[mate] in lineages[ways[-1]] or ways[-1] in lineages[ways[mate]]
+                ]
+        elif before * len(here) > _MAX_LISTED:
+            return None
+        else:
+            found = [(*ways, at) for ways in found for at in here]
+        if rules.isolate and not rules.needs[index].unsuffixed:
+            for other in suffixed:
+                found = [ways for ways in found if ways[other] != ways[-1]]
+            suffixed.append(depth)
+        if len(found) > _MAX_LISTED:
+            return None
+        rules.budget.spend(1 + len(found) // 8)
+        if not found:
+            rules.budget.dead_ends[suffix] = rules.budget.dead_ends.get(suffix, 0) + before
+            return found
+    in_order = [order.index(index) for index in range(len(order))]
+    return found if in_order == [*range(len(order))] else list(map(itemgetter(*in_order), found))
 
 
 def _run_in_pairs(

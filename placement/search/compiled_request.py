@@ -26,6 +26,7 @@ from placement.search.backtracking import (
     OptionPlaces,
     complete_assignments,
     count_ways,
+    list_assignments,
     pairwise_assignments,
 )
 from placement.search.budget import BudgetExhausted
@@ -468,6 +469,10 @@ class CompiledRequest:
             if not any(options[index][-1] >= own for rule in rules.subtrees for index in rule):
                 places = OptionPlaces(members, options, provider_set.own_lineages)
         if places and kinds is None:
+            listed = list_assignments(rules, places)
+            if listed is not None:
+                yield from map(pattern_at, listed)
+                return
             for found in pairwise_assignments(rules, places):
                 yield None if found is None else pattern_at(found)
             return

@@ -117,7 +117,8 @@ class AskedAmounts:
         needs = needs_of(request)
         self.rules = RequestRules(snapshot, request, needs, budget)
         self.amounts = tuple(dict.fromkeys(asked for need in needs for asked in need.resources))
-        self.where = where or (tuple(dict.fromkeys(name for name, _ in self.amounts)), _is_about_all(request))
+        # the names are sorted, so that requests for the same classes use the same layouts
+        self.where = where or (tuple(sorted({name for name, _ in self.amounts})), _is_about_all(request))
         self._ranks = {name: rank for rank, name in enumerate(self.where[0])}
         #: by class, the amounts with which free amounts are compared; a class with too many sums is missing
         self.sums: dict[str, tuple[int, ...]] = {

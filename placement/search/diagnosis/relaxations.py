@@ -1,11 +1,12 @@
 """Finds relaxations: minimal sets of clauses to leave out or to reduce, so that a request fits."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from heapq import merge
 from itertools import chain, count, islice, product
 from math import gcd
+from operator import attrgetter, itemgetter
 from typing import Final, Self
 
 from placement.read_model.provider import Provider
@@ -74,10 +75,13 @@ class RequestRelaxation:
         return without_clauses(request, self.left_out, amounts)
 
 
+_Bound = tuple[int, HostTree, LikeHosts]
+"""A tree, its host, and the largest amount that one provider can give."""
 _FEW_SHARE: Final = 1 / 16
-"""If the explained hosts are at most this share of all trees, these hosts are sorted. Otherwise an index of
-all trees is read, and other hosts are skipped.
+"""If the hosts that are tried are at most this share of all trees, these hosts are sorted. Otherwise an index
+of all trees is read, and other hosts are skipped.
 """
+_ROOT_ID: Final = attrgetter("root.id")
 
 
 class RelaxationSearch:
@@ -92,7 +96,6 @@ class RelaxationSearch:
         for host in found.hosts:
             self._by_missing.setdefault(host.unmet_filters, []).append(host)
         # the amounts are cached, because each changed amount is searched among the same amounts
-        self._most_shared: dict[str, list[tuple[int, int]]] = {}
         self._smallest_of: dict[str, list[int]] = {}
         self._asked = asked_amounts(found.request)
 
@@ -269,67 +272,60 @@ class RelaxationSearch:
         fitting = _AmountFitting(self, clause, spared, amounts)
         name = clause.names[0]
         # only hosts that fail no other clauses are tried
-        able, could_give = set(self._able_hosts(bits, lessened)), dict[TreeKin, bool]()
-        trees, hosts = self._found.snapshot.whole_trees(), self._host_by_root
+        able, could_give = dict.fromkeys(self._able_hosts(bits, lessened)), dict[TreeKin, bool]()
         best = 0
-        for bound, root in self._most_first(name):
+        for bound, tree, host in self._most_first(name, able):
             # the loop ends here, because no later host can give more
             if (bound if most is None else min(bound, most)) <= best:
                 break
             self._budget.spend()
-            host = hosts.get(root)
-            if host is None or host not in able:
-                continue
             # the positions are cached for all hosts of a kin, because they do not depend on free amounts
             kin = host.alike.kin
             if kin not in could_give:
                 could_give[kin] = bool(self._could_give(clause, host.alike, bits))
             if could_give[kin]:
-                best = fitting.largest_at(trees[root], host.alike, best, most, bits)
+                best = fitting.largest_at(tree, host.alike, best, most, bits)
         return best or None
 
     @cached_property
     def _host_by_root(self) -> Mapping[int, LikeHosts]:
         found: dict[int, LikeHosts] = {}
         for host in self._found.hosts:
-            # fromkeys() runs in C, because this loop runs for each tree of the cloud
-            found.update(dict.fromkeys([tree.root.id for tree in host.alike.trees], host))
+            # map() and fromkeys() run in C, because this loop runs for each tree of the cloud
+            found.update(dict.fromkeys(map(_ROOT_ID, host.alike.trees), host))
         return found
 
-    def _most_first(self, name: str) -> Iterator[tuple[int, int]]:
-        """Yield the root of each host, with the largest amount of a class that one of its providers can give.
+    def _most_first(self, name: str, able: Collection[LikeHosts]) -> Iterator[_Bound]:
+        """Yield the trees of these hosts, with the largest amount of a class that one provider can give.
 
-        Pairs with the largest amounts come first. A host comes a second time for its sharing providers.
+        The largest amounts come first. A tree comes a second time for its sharing providers.
         """
+        trees = self._found.snapshot.whole_trees()
+        self._budget.spend(1 + len(trees) // 64)
+        own: Iterator[_Bound]
+        # if only few hosts are tried, the index has mostly other hosts
+        if sum([host.host_count for host in able]) < _FEW_SHARE * len(trees):
+            amounts = [(tree.max_free.get(name, 0), tree, host) for host in able for tree in host.alike.trees]
+            own = iter(sorted(amounts, key=itemgetter(0), reverse=True))
+        else:
+            of_root, index = self._host_by_root, self._found.snapshot.free_index(name)
+            own = (
+                (amount, trees[root], of_root[root])
+                for amount, root in index.descending_rows()
+                if of_root.get(root) in able
+            )
         # the index has only the providers of each tree, so amounts of sharing providers are added for the
-        # hosts that they serve
-        if name not in self._most_shared:
-            by_amount: dict[int, list[int]] = {}
-            # all hosts of a kin have the same sharing providers
-            most_of = {
-                kin: max(
-                    [available_amount(each, name) for each in kin.shared if name in each.inventories],
-                    default=0,
-                )
-                for kin in self._found.standings
-            }
-            for host in self._found.hosts:
-                shared = most_of[host.alike.kin]
-                if shared > 0:
-                    self._budget.spend(1 + len(host.alike.trees) // 16)
-                    by_amount.setdefault(shared, []).extend([tree.root.id for tree in host.alike.trees])
-            self._most_shared[name] = [
-                (shared, root)
-                for shared in sorted(by_amount, reverse=True)
-                for root in sorted(by_amount[shared], reverse=True)
-            ]
-        own = self._found.snapshot.free_index(name).descending_rows()
-        trees, roots = self._found.snapshot.whole_trees(), self._host_by_root
-        # if only few hosts are explained, the index has mostly other hosts
-        if len(roots) < _FEW_SHARE * len(trees):
-            amounts = ((trees[root].max_free.get(name, 0), root) for root in roots)
-            own = iter(sorted(amounts, reverse=True))
-        return merge(own, self._most_shared[name], reverse=True) if self._most_shared[name] else own
+        # hosts that they serve; all hosts of a kin have the same sharing providers
+        most_of = {
+            kin: max([available_amount(each, name) for each in kin.shared if name in each.inventories])
+            for kin in {host.alike.kin for host in able}
+            if any(name in each.inventories for each in kin.shared)
+        }
+        serving = sorted(
+            [host for host in able if host.alike.kin in most_of], key=lambda host: -most_of[host.alike.kin]
+        )
+        shared = ((most_of[host.alike.kin], tree, host) for host in serving for tree in host.alike.trees)
+        return merge(own, shared, key=itemgetter(0), reverse=True)
 
     def _could_give(self, clause: RequestClause, alike: LikeTrees, bits: Bits) -> list[int]:
         """Return the positions of those providers with the class that fail no clauses other than ``bits``."""

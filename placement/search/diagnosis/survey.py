@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Hashable, Iterable
 from dataclasses import dataclass, field
+from itertools import compress
 from operator import gt
 from typing import NamedTuple
 
@@ -155,12 +156,35 @@ def survey_hosts(
     return found
 
 
+class _LackResults(dict[tuple[bool, ...], tuple[int, tuple[frozenset[Bits], Bits]]]):
+    """The first failed check of a provider, and its failed clauses, by the amounts that it lacks."""
+
+    def __init__(self, first: int, spared: frozenset[Bits], checks: tuple[tuple[int, Bits], ...]) -> None:
+        self._first, self._spared, self._checks = first, spared, checks
+
+    def __missing__(self, lacking: tuple[bool, ...]) -> tuple[int, tuple[frozenset[Bits], Bits]]:
+        first, failed = self._first, 0
+        for index, bit in compress(self._checks, lacking):
+            failed |= bit
+            first = min(first, index)
+        made = self[lacking] = first, (self._spared, failed)
+        return made
+
+
+class _LackCache(dict[tuple[int, frozenset[Bits], tuple[tuple[int, Bits], ...]], _LackResults]):
+    """The results of providers with the same checks, which most providers of the cloud share."""
+
+    def __missing__(self, key: tuple[int, frozenset[Bits], tuple[tuple[int, Bits], ...]]) -> _LackResults:
+        made = self[key] = _LackResults(*key)
+        return made
+
+
 class _PartSurvey:
     """The results of one part at the trees of a kin, by the demands for which a tree has too little free."""
 
-    __slots__ = ("amounts", "known", "number", "pick", "results")
+    __slots__ = ("amounts", "giving", "known", "number", "pick", "results")
 
-    def __init__(self, number: int, results: TreeResults) -> None:
+    def __init__(self, number: int, results: TreeResults, lacking: "_LackCache") -> None:
         demands = [demand for _, each in results.giving for demand in each.demands]
         self.number = number
         self.results = results
@@ -168,6 +192,14 @@ class _PartSurvey:
         #: amounts
         self.pick = slot_picker([slot for slot, *_ in demands])
         self.amounts = tuple([amount for _, amount, *_ in demands])
+        #: for each provider that gives an amount: its position, its part of ``amounts``, and its results by
+        #: the amounts that it lacks
+        self.giving: list[tuple[int, slice, _LackResults]] = []
+        end = 0
+        for at, each in results.giving:
+            begin, end = end, end + len(each.demands)
+            checks = tuple([(index, bit) for _, _, index, bit in each.demands])
+            self.giving.append((at, slice(begin, end), lacking[each.first, each.spared, checks]))
         # groups of trees mostly differ in the free amounts of other parts, so they share results
         self.known: dict[tuple[bool, ...], _PartResult] = {}
 
@@ -218,6 +250,7 @@ class _HostSurveyor:
         #: for each part, a function that reads the attributes of a provider that the part's conditions need
         self._read_provider = [provider_reader(part.need.conditions) for part in found.parts]
         self._kins: dict[TreeKin, _KinSurvey] = {}
+        self._lacking = _LackCache()
         #: cached alternative sets of clauses to leave out, by part and by the clauses that providers fail
         self._options: dict[Hashable, frozenset[Bits]] = {}
 
@@ -274,13 +307,13 @@ class _HostSurveyor:
         # all trees of a kin meet the same conditions on roots, and on the group without a suffix together
         root = alike.first_tree.root
         lacking_root = sum(self._bit[check.drop] for check in found.on_roots if not check.met_by(root))
-        parts = [_PartSurvey(number, each) for number, each in enumerate(standings)]
+        parts = [_PartSurvey(number, each, self._lacking) for number, each in enumerate(standings)]
         return _KinSurvey(parts, tuple(self._lacking_together(alike)), lacking_root)
 
     def _result_of_part(self, part: "_PartSurvey", lacking: tuple[bool, ...]) -> "_PartResult":
         """Return the result of a part at trees with too little free for some of its demands."""
-        bare, giving = part.results
-        self._budget.spend(1 + (len(bare) + len(giving)) // 8)
+        bare = part.results.bare
+        self._budget.spend(1 + (len(bare) + len(part.giving)) // 8)
         furthest = -1
         nearest: list[int] = []
         counts: list[tuple[int, int]] = []
@@ -295,16 +328,10 @@ class _HostSurveyor:
                 furthest, nearest = first, []
             if first == furthest:
                 nearest += positions
-        lacks = iter(lacking)
-        for at, each in giving:
-            first, failed = each.first, 0
-            for (_, _, index, bit), is_lacking in zip(each.demands, lacks, strict=False):
-                if is_lacking:
-                    failed |= bit
-                    if index < first:
-                        first = index
+        for at, its_own, known in part.giving:
+            first, failed = known[lacking[its_own]]
             counts.append((first, 1))
-            failing.add((each.spared, failed))
+            failing.add(failed)
             if first > furthest:
                 furthest, nearest = first, []
             if first == furthest:

@@ -61,10 +61,10 @@ def test_the_order_of_branches_and_providers_without_the_classes_do_not_distingu
     assert names(snapshot, wanted) == [["a", "b"], ["c"]]
     first, _ = group_trees(snapshot, wanted, snapshot.whole_trees().values(), SearchBudget())
     assert [[each.name for each in first.kin.providers(tree)] for tree in first.trees] == [
-        ["a", "a1", "a0"],
-        ["b", "b0", "b1"],
+        ["a", "a0", "a1"],
+        ["b", "b1", "b0"],
     ]
-    assert first.frees == [(0, 8, 8), (3, 8, 8)]
+    assert first.frees == [(8, 8, 0), (8, 8, 3)]
 
 
 def test_providers_without_the_classes_matter_to_subtree_groups_with_conditions() -> None:
