@@ -663,6 +663,7 @@ class ForeignDriver(UndividedThreads):
 
     def _look_around(self, everything: bool) -> None:
         self._next_look = time.monotonic() + self._look_interval
+        self._table.begin_round()
         self._table.look_around(everything)
         self._give_back()
 
@@ -681,6 +682,7 @@ class ForeignDriver(UndividedThreads):
                 hints.add(self._hints.get_nowait())
         if self._stopped.is_set() or not self._peer.is_open:
             return
+        self._table.begin_round()
         everything, now = PeerHint() in hints, time.monotonic()
         has_looked = everything or now >= self._next_look
         if has_looked:

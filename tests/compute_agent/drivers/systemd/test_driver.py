@@ -814,6 +814,37 @@ class TestBesideAnother:
         wait_for(lambda: driver.guests() == [] and not records(tmp_path))
         assert systemd.units[DB].values == UNIT_DEFAULTS
 
+    def test_one_list_of_other_guests_serves_all_units_after_a_reload(self, systemd, open_driver):
+        for number in range(5):
+            systemd.start(f"db{number}.service")
+        driver, lists = open_driver(look_interval=3600), []
+        driver.leave_groups(lambda: lists.append(1) or {})
+        lists.clear()
+        systemd.calls.clear()
+        systemd.reload()
+        # Each unit is read by two calls.
+        wait_for(lambda: systemd.calls.count("GetAll") == 10)
+        assert lists == [1]
+        systemd.start("web.service")
+        wait_for(lambda: len(driver.guests()) == 6)
+        assert len(lists) > 1
+
+    def test_drivers_that_become_known_during_a_round_count_in_it(self, systemd, open_driver, monkeypatch):
+        for name in ("db1.service", "db2.service"):
+            systemd.start(name)
+        driver, read_unit = open_driver(look_interval=3600), SystemdManager.read_unit
+        folder = str(systemd.folder_of(systemd.units["db2.service"]))
+
+        def read_and_meet(manager, name):
+            if name == "db2.service":
+                driver.leave_groups(lambda: {folder: build_guest("web", driver="podman")})
+                monkeypatch.setattr(SystemdManager, "read_unit", read_unit)
+            return read_unit(manager, name)
+
+        monkeypatch.setattr(SystemdManager, "read_unit", read_and_meet)
+        systemd.reload()
+        wait_for(lambda: [guest.name for guest in driver.guests()] == ["db1.service"])
+
     def test_the_first_driver_keeps_a_uuid(self, systemd, open_driver):
         systemd.start(DB, f"[X-ComputeAgent]\nUuid={UUID}\n")
         processes = FakeDriver(ALL, "process")
