@@ -527,12 +527,12 @@ class ForeignDriver(UndividedThreads):
 
     def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
         """A text that names each weight, rate and target of block I/O that differs from ``wanted``."""
-        found = self._compare_guest(guest, self._io_choice(wanted))
+        found = self._compare_guest(guest, self._io_choice(guest, wanted))
         return ", ".join(f"{name} is {values.value_text(found.present[name])}" for name in found.differing)
 
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
         """Set the values of block I/O that differ from ``wanted``, and read them back."""
-        return self._apply(guest, self._io_choice(wanted))
+        return self._apply(guest, self._io_choice(guest, wanted))
 
     # Inner parts: one guest
 
@@ -582,7 +582,7 @@ class ForeignDriver(UndividedThreads):
             names.update(PAGE_LIMITS[size])
         return GoalChoice(frozenset(names), partial(values.memory_goals, wanted))
 
-    def _io_choice(self, wanted: BlockIo | None) -> GoalChoice:
+    def _io_choice(self, guest: Guest, wanted: BlockIo | None) -> GoalChoice:
         goal = wanted or BlockIo()
 
         def choose_goals(present: Values, noted: Values) -> Values:
@@ -592,7 +592,9 @@ class ForeignDriver(UndividedThreads):
             return values.io_goals(goal, there, present, noted)
 
         names = {IO_WEIGHT, *RATES}
-        return GoalChoice(frozenset(names if goal.latency_us is None else names | {LATENCY}), choose_goals)
+        if goal.latency_us is not None or LATENCY in self._editor.record_of(guest).values:
+            names.add(LATENCY)
+        return GoalChoice(frozenset(names), choose_goals)
 
     def _limitable_devices(self, wanted: frozenset[str]) -> frozenset[str]:
         """The devices of the host, without those of ``wanted`` for which the guest cannot have limits."""

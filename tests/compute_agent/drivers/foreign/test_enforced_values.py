@@ -201,6 +201,7 @@ def test_a_value_is_set_and_repaired_and_given_back(guest_of, name):
         file.write_text(f"{other}\n")
         assert not is_kept(driver, guest, goal)
     change(driver, guest, goal)
+    assert not is_kept(driver, guest, former)
     change(driver, guest, former)
     assert is_kept(driver, guest, former)
     # The kernel refuses an empty set for a group with processes, which then has the whole set.
