@@ -24,6 +24,26 @@ IMAGE_SETTINGS: Final = ("hw_cpu_thread_policy", "hw_emulator_threads_policy")
 tenants can set properties of their images.
 """
 
+
+class SettingEntryType(types.String):
+    """An entry ``SETTING`` or ``SETTING=VALUE`` of a list of settings. Commas in braces belong to the value.
+
+    :class:`oslo_config.types.List` joins a part that this type refuses with the next part of the list.
+    """
+
+    def __call__(self, value: object) -> str:
+        """Return the entry.
+
+        :raises ValueError: a brace is not closed.
+        """
+        text = str(value)
+        if text.count("{") > text.count("}"):
+            raise ValueError(f"a brace in {text!r} is not closed")
+        return str(super().__call__(value))
+
+
+_ENTRY: Final = SettingEntryType()
+
 GUESTS_OPTS: Final = [
     cfg.ListOpt(
         "drivers",
@@ -74,15 +94,18 @@ GUESTS_OPTS: Final = [
     ),
     cfg.ListOpt(
         "flavor_settings",
+        item_type=_ENTRY,
         default=list(FLAVOR_SETTINGS),
         help="Settings of guests that flavors of Nova are allowed to choose. A flavor chooses a setting with"
         " the extra spec compute_agent:SETTING, such as compute_agent:qos_class. If this list does not"
         " contain SETTING, the agent ignores the extra spec, and `compute-agent guest show` reports it. An"
         " entry SETTING=VALUE, such as qos_class=BE, allows only this value; several such entries allow"
-        " several values. The extra specs hw:cpu_thread_policy and hw:emulator_threads_policy always apply.",
+        " several values. Commas in braces belong to the value, such as a value of resctrl in JSON. The extra"
+        " specs hw:cpu_thread_policy and hw:emulator_threads_policy always apply.",
     ),
     cfg.ListOpt(
         "label_settings",
+        item_type=_ENTRY,
         default=list(SETTING_NAMES),
         help="Settings of guests that labels of containers are allowed to choose, such as qos_class for the"
         " label compute-agent.class. The entries are those of flavor_settings. The agent ignores other"
@@ -91,6 +114,7 @@ GUESTS_OPTS: Final = [
     ),
     cfg.ListOpt(
         "unit_settings",
+        item_type=_ENTRY,
         default=list(SETTING_NAMES),
         help="Settings of guests that the section [X-ComputeAgent] of units of systemd is allowed to choose,"
         " such as qos_class for the key Class. The entries are those of flavor_settings. The agent ignores"

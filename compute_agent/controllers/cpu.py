@@ -186,6 +186,9 @@ class CpuController(GuestController):
 
     def _list_missing(self, target: GuestTarget) -> Sequence[str]:
         wanted = self._class_limits(target)
+        # A limit of throttling can have a burst, too.
+        burst = max(wanted.burst, self._saved_cores(target, target.limits.get(QUOTA)))
+        wanted = replace(wanted, burst=burst)
         # A weight is possible for each guest, so only other limits can be missing.
         if wanted == CpuLimits(wanted.weight):
             return ()

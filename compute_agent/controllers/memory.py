@@ -202,9 +202,9 @@ class MemoryLimitController(GuestController):
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Note the guests that use more memory than their limit.
+        """Note the guests that use more memory than their limit, and the limits that guests cannot have.
 
-        The agent reports them, and does not kill them.
+        The agent does not kill a guest for its use.
         """
         found = {target.guest.uuid: tuple(self._limit_refusals(target)) for target in targets}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
@@ -219,6 +219,7 @@ class MemoryLimitController(GuestController):
                     " memory.max once it uses less, because the kernel would kill it now; allocate more"
                     " MEMORY_MB, or stop it"
                 )
+            yield from self._driver.memory_missing(target.guest, limits)
             pages = self._driver.huge_page_use(target.guest) if limits.huge_pages else {}
         except GuestGoneError:
             # A guest that has ended needs no limits.

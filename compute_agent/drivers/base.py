@@ -413,6 +413,10 @@ class MemoryTuning(Protocol):
         """
         ...
 
+    def memory_missing(self, guest: Guest, wanted: MemoryLimits) -> Sequence[str]:
+        """Messages for the operator about those fields of ``wanted`` that this guest cannot have."""
+        ...
+
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
         """Write the memory limits that differ from ``wanted``, and read them back.
 

@@ -266,6 +266,10 @@ class CombinedDriver:
         """See :meth:`compute_agent.drivers.base.MemoryTuning.memory_limits`."""
         return self._driver_of(guest).memory_limits(guest, wanted)
 
+    def memory_missing(self, guest: Guest, wanted: MemoryLimits) -> Sequence[str]:
+        """See :meth:`compute_agent.drivers.base.MemoryTuning.memory_missing`."""
+        return self._driver_of(guest).memory_missing(guest, wanted)
+
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
         """See :meth:`compute_agent.drivers.base.MemoryTuning.limit_memory`."""
         return self._driver_of(guest).limit_memory(guest, wanted)

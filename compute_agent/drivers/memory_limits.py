@@ -230,6 +230,11 @@ def huge_page_use(group: GuestCgroup | None) -> dict[int, int]:
     return found
 
 
+def page_limit_files(size_kib: int) -> tuple[str, str]:
+    """The files that limit used and reserved huge pages of a size in KiB."""
+    return f"{_pages_file(size_kib)}.max", f"{_pages_file(size_kib)}.rsvd.max"
+
+
 def _pages_file(size_kib: int) -> str:
     """The prefix of the hugetlb files for a page size in KiB, such as ``hugetlb.2MB``."""
     for unit, kib in (("GB", 1024**2), ("MB", 1024)):
@@ -255,7 +260,7 @@ def _amounts_by_file(limits: MemoryLimits, noted: Collection[str] = ()) -> dict[
         return found
     found |= {name: UNLIMITED for name in noted if name.startswith(_PAGES)}
     for size, amount in limits.huge_pages:
-        found |= dict.fromkeys((f"{_pages_file(size)}.max", f"{_pages_file(size)}.rsvd.max"), amount)
+        found |= dict.fromkeys(page_limit_files(size), amount)
     return found
 
 

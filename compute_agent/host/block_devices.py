@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,9 @@ from compute_agent.host import kernel_files
 
 _BY_ID: Final = "by-id/"
 _IO_COST: Final = "sys/fs/cgroup/io.cost.qos"
+_NUMBER_PATH: Final = "/dev/block/"
+_MAX_LAYERS: Final = 32
+"""The maximum number of devices below each other, such as an encrypted volume on a logical volume."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +109,42 @@ def _costed_devices(root: Path) -> frozenset[str]:
     """The numbers (``MAJOR:MINOR``) of devices with io.cost enabled (see cgroup-v2.rst, io.cost.qos)."""
     lines = (kernel_files.read_optional(str(root / _IO_COST)) or "").splitlines()
     return frozenset(line.split()[0] for line in lines if "enable=1" in line.split())
+
+
+def find_limited_device(root: Path, path: str) -> str:
+    """The number of the device that systemd limits for a path; empty if it is not known.
+
+    A file stands for the device of its file system, and a partition for its disk. A device that is made from
+    one disk alone, such as a logical volume, stands for this disk. The function follows
+    ``lookup_block_device`` in src/core/cgroup.c of systemd 252.
+    """
+    number = path.removeprefix(_NUMBER_PATH)
+    if number == path:
+        try:
+            found = os.stat(root / path.lstrip("/"))
+        except OSError:
+            return ""
+        device = found.st_rdev if stat.S_ISBLK(found.st_mode) else found.st_dev
+        # File systems without a device of their own, such as btrfs, have numbers with the major number 0.
+        if stat.S_ISCHR(found.st_mode) or not os.major(device):
+            return ""
+        number = f"{os.major(device)}:{os.minor(device)}"
+    devices = root / "sys/dev/block"
+    for _ in range(_MAX_LAYERS):
+        folder = devices / number / "slaves"
+        below = [folder / name for name in _list_names(folder)]
+        # A device with several devices below counts only if these are partitions of one disk.
+        if len({_whole_disk(one) for one in below}) != 1:
+            break
+        number = _device_number(below[0]) or number
+    return _whole_disk(devices / number) or number
+
+
+def _whole_disk(device: Path) -> str:
+    """The number of a disk, or of the disk of a partition; empty if the device is gone."""
+    folder = device.resolve()
+    return _device_number(folder.parent if (folder / "partition").exists() else folder)
+
+
+def _device_number(folder: Path) -> str:
+    return (kernel_files.read_optional(f"{folder}/dev") or "").strip()

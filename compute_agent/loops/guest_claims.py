@@ -278,6 +278,7 @@ class GuestClaims:
             if record.resources:
                 if self._is_own(note, record):
                     client.set_allocations(replace(record, resources={}))
+                    self._try_refused_again()
                     self._recorder.record_done(
                         LOG.info, EventKind.CLAIM, subject, "Guest %s is gone, and its claim is given back"
                     )
@@ -291,6 +292,14 @@ class GuestClaims:
             LOG.warning("The claim of guest %s is not given back yet: %s", note, error)
             return
         self._forget_note(note)
+
+    def _try_refused_again(self) -> None:
+        """End the pauses of refused guests, because there can be room for them now.
+
+        The same report tries them, after all claims of gone guests. A further refusal doubles the pause.
+        """
+        now = self._clock()
+        self._refusals = {uuid: replace(it, until=now) for uuid, it in self._refusals.items()}
 
     def _is_own(self, note: ClaimNote, record: ConsumerAllocations) -> bool:
         return is_own_claim(note, record, self._pipeline.host_state.own_part(record.resources))

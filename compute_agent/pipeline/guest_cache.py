@@ -12,6 +12,20 @@ from compute_agent.pipeline.state import SavedGuest
 from compute_agent.report.history import ConsumerOwner
 
 
+@dataclass(frozen=True, slots=True)
+class ConsumerFacts:
+    """The answers of Placement about the consumer of one guest.
+
+    :ivar allocation: the allocation on this host; None if there was no answer yet.
+    :ivar owner: project, user and type of the consumer; None if unknown.
+    :ivar without_room: whether Placement has last refused the agent's claim for the guest for lack of room.
+    """
+
+    allocation: Allocation | None
+    owner: ConsumerOwner | None
+    without_room: bool = False
+
+
 @dataclass(slots=True)
 class CachedGuest:
     """One guest, with its allocation, assignment and pending changes.
@@ -51,6 +65,11 @@ class CachedGuest:
     cache_delay: float | None = None
     owner: ConsumerOwner | None = None
     without_room: bool = False
+
+    @property
+    def consumer_facts(self) -> ConsumerFacts:
+        """The answers of Placement about the guest."""
+        return ConsumerFacts(self.allocation, self.owner, self.without_room)
 
     @property
     def saved_guest(self) -> SavedGuest:

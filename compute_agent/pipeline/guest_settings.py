@@ -20,10 +20,10 @@ from compute_agent.classification.resolution import ManualValues, resolve_settin
 from compute_agent.classification.rules import GuestFacts
 from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.files import UnsafeFileError, read_own, write_durably
-from compute_agent.model.guest import Allocation, Guest
+from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import SETTING_NAMES, SettingSource, read_setting, setting_text
+from compute_agent.pipeline.guest_cache import ConsumerFacts
 from compute_agent.pipeline.host_state import HostState
-from compute_agent.report.history import ConsumerOwner
 
 LOG = logging.getLogger(__name__)
 
@@ -229,26 +229,15 @@ class GuestClassifier:
         self._reported: dict[str, set[str]] = {}
         """The problems that were reported, by uuid of the guest."""
 
-    def classify_guest(
-        self,
-        guest: Guest,
-        allocation: Allocation | None,
-        owner: ConsumerOwner | None,
-        host_state: HostState,
-        without_room: bool = False,
-    ) -> Guest:
-        """Return the guest with its settings resolved from all sources.
-
-        :param owner: project, user and type of the guest's consumer in Placement; None if unknown.
-        :param without_room: whether Placement has last refused the guest's claim for lack of room.
-        """
+    def classify_guest(self, guest: Guest, consumer: ConsumerFacts, host_state: HostState) -> Guest:
+        """Return the guest with its settings resolved from all sources."""
         # Before the first resolution of a guest, ``settings`` can have values that its driver has set.
         declared = (
             guest.declared if guest.setting_sources else {**guest.settings.chosen_values, **guest.declared}
         )
         found = resolve_settings(
             host_state.classification,
-            guest_facts(guest, allocation, owner, host_state, without_room),
+            guest_facts(guest, consumer, host_state),
             guest.settings.vcpus,
             declared,
             guest.declared_by,
@@ -265,21 +254,14 @@ class GuestClassifier:
         )
 
     def resolution_input(
-        self,
-        guest: Guest,
-        allocation: Allocation | None,
-        owner: ConsumerOwner | None,
-        host_state: HostState,
-        without_room: bool = False,
+        self, guest: Guest, consumer: ConsumerFacts, host_state: HostState
     ) -> ResolutionInput:
         """The inputs from which a guest's settings are resolved.
 
         A caller can also resolve them by other rules.
         """
         return ResolutionInput(
-            guest,
-            guest_facts(guest, allocation, owner, host_state, without_room),
-            self.manual.values(guest.uuid),
+            guest, guest_facts(guest, consumer, host_state), self.manual.values(guest.uuid)
         )
 
     def report_problems(self, guest: Guest) -> None:
@@ -313,19 +295,10 @@ class GuestClassifier:
         self.manual.forget_guest(uuid)
 
 
-def guest_facts(
-    guest: Guest,
-    allocation: Allocation | None,
-    owner: ConsumerOwner | None,
-    host_state: HostState,
-    without_room: bool = False,
-) -> GuestFacts:
-    """Collect the facts of a guest that rules match.
-
-    :param owner: project, user and type of the guest's consumer in Placement; None if unknown.
-    :param without_room: whether Placement has last refused the guest's claim for lack of room.
-    """
-    held = {uuid: amounts for uuid, amounts in (allocation or {}).items() if amounts}
+def guest_facts(guest: Guest, consumer: ConsumerFacts, host_state: HostState) -> GuestFacts:
+    """Collect the facts of a guest that rules match."""
+    held = {uuid: amounts for uuid, amounts in (consumer.allocation or {}).items() if amounts}
+    owner = consumer.owner
     return GuestFacts(
         guest.driver,
         guest.uuid,
@@ -336,5 +309,5 @@ def guest_facts(
         "" if owner is None else owner.consumer_type or "",
         frozenset().union(*held.values()),
         frozenset().union(*(zone.traits for zone in host_state.all_zones if zone.uuid in held)),
-        without_room and not held,
+        consumer.without_room and not held,
     )

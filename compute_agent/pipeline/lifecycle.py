@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestDriver
@@ -17,7 +18,7 @@ from compute_agent.model.guest import Allocation, Guest, GuestHolding, GuestMigr
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.enforcer import GuestEnforcer
-from compute_agent.pipeline.guest_cache import CachedGuest, UnclaimedHolding
+from compute_agent.pipeline.guest_cache import CachedGuest, ConsumerFacts, UnclaimedHolding
 from compute_agent.pipeline.guest_settings import GuestClassifier
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.placer import GuestPlacer, place_words
@@ -141,13 +142,13 @@ class GuestLifecycle:
             held = self._held_before(guest, allocation)
             owner = owner or self._owners.get(guest.uuid)
             without_room = lost is not None and lost.without_room
-            guest = self._classify_guest(guest, held, owner, without_room)
+            guest = self._classify_guest(guest, ConsumerFacts(held, owner, without_room))
             entry = CachedGuest(guest, held, place, owner=owner, without_room=without_room)
             self._cache.add(entry)
         else:
             held = entry.allocation if allocation is None else allocation
             entry.owner = owner or entry.owner
-            guest = self._classify_guest(guest, held, entry.owner, entry.without_room)
+            guest = self._classify_guest(guest, replace(entry.consumer_facts, allocation=held))
             # A start creates new cgroups, which have no limits. Throttling will decide about the new run.
             if started and guest != entry.guest:
                 entry.limits.clear()
@@ -162,16 +163,8 @@ class GuestLifecycle:
         if started and entry.refusal and self._placer.host_state.refuse_unplaced:
             self._stop_unplaced(entry)
 
-    def _classify_guest(
-        self,
-        guest: Guest,
-        allocation: Allocation | None,
-        owner: ConsumerOwner | None,
-        without_room: bool = False,
-    ) -> Guest:
-        found = self._classifier.classify_guest(
-            guest, allocation, owner, self._placer.host_state, without_room
-        )
+    def _classify_guest(self, guest: Guest, consumer: ConsumerFacts) -> Guest:
+        found = self._classifier.classify_guest(guest, consumer, self._placer.host_state)
         self._classifier.report_problems(found)
         return found
 
@@ -179,7 +172,7 @@ class GuestLifecycle:
         """Resolve a guest's settings after a change of their sources; return whether they have changed."""
         # A guest that loses its allocation later has its own class until the next refusal.
         entry.without_room = entry.without_room and not entry.allocation
-        found = self._classify_guest(entry.guest, entry.allocation, entry.owner, entry.without_room)
+        found = self._classify_guest(entry.guest, entry.consumer_facts)
         return self.use_settings(entry, found)
 
     def use_settings(self, entry: CachedGuest, guest: Guest) -> bool:
@@ -311,7 +304,7 @@ class GuestLifecycle:
         limits = dict(self._limits.get(uuid, {}))
         owner = self._owners.get(uuid)
         # Whether there is room now is not known before Placement answers, so the guest keeps its class.
-        found = self._classify_guest(guest, old.allocation, owner, old.without_room)
+        found = self._classify_guest(guest, ConsumerFacts(old.allocation, owner, old.without_room))
         entry = CachedGuest(
             found, old.allocation, assignment, limits=limits, owner=owner, without_room=old.without_room
         )
@@ -371,7 +364,7 @@ class GuestLifecycle:
     def _find_guest(self, guest: Guest) -> None:
         """Add a guest that is neither in the cache nor in the saved state, with its CPUs from the kernel."""
         held, owner = self._held_before(guest), self._owners.get(guest.uuid)
-        guest = self._classify_guest(guest, held, owner)
+        guest = self._classify_guest(guest, ConsumerFacts(held, owner))
         try:
             assignment = self._placer.read_back(guest, observe_guest(self._driver, guest))
         except GuestGoneError:

@@ -45,6 +45,7 @@ from compute_agent.pipeline.events import (
 )
 from compute_agent.pipeline.guest_cache import (
     CachedGuest,
+    ConsumerFacts,
     GuestCache,
     GuestView,
     UnclaimedHolding,
@@ -230,10 +231,7 @@ class GuestPipeline:
         """The facts and the manual settings from which the settings of each guest are resolved."""
         with self._lock:
             resolve = self._classifier.resolution_input
-            return [
-                resolve(one.guest, one.allocation, one.owner, self.host_state, one.without_room)
-                for one in self._cache
-            ]
+            return [resolve(one.guest, one.consumer_facts, self.host_state) for one in self._cache]
 
     @property
     def unclaimed_holdings(self) -> dict[str, UnclaimedHolding]:
@@ -394,7 +392,9 @@ class GuestPipeline:
                     event.guest, event.allocation, event.as_of, event.started, event.owner
                 )
             case GuestExpected(guest, allocation, owner):
-                guest = self._classifier.classify_guest(guest, allocation, owner, self.host_state)
+                guest = self._classifier.classify_guest(
+                    guest, ConsumerFacts(allocation, owner), self.host_state
+                )
                 self._enforcer.expect_guest(guest, allocation, self.host_state)
                 # _finish_event() is left out: libvirt waits for the answer, and no assignment has changed.
                 return None
@@ -480,7 +480,8 @@ class GuestPipeline:
     def _new_entry(
         self, guest: Guest, event: StartGuest | AdoptGuest, assignment: CpuAssignment | None
     ) -> CachedGuest:
-        guest = self._classifier.classify_guest(guest, event.allocation, event.owner, self.host_state)
+        consumer = ConsumerFacts(event.allocation, event.owner)
+        guest = self._classifier.classify_guest(guest, consumer, self.host_state)
         self._classifier.report_problems(guest)
         return CachedGuest(guest, event.allocation, assignment, as_of=event.as_of, owner=event.owner)
 
@@ -502,7 +503,8 @@ class GuestPipeline:
         self._check_uuid(event.uuid, driver.name)
         declared = {name: getattr(event.settings, name) for name in event.declared}
         draft = Guest(event.uuid, driver.name, event.name, 0, event.settings, declared=declared)
-        draft = self._classifier.classify_guest(draft, event.allocation, event.owner, self.host_state)
+        consumer = ConsumerFacts(event.allocation, event.owner)
+        draft = self._classifier.classify_guest(draft, consumer, self.host_state)
         # An adopted process is perhaps a guest that was lost before. The guest then keeps its former CPUs.
         lost = self._cache.lost.get(event.uuid)
         assignment = self._placer.decide_place(draft, event.allocation, lost.assignment if lost else None)

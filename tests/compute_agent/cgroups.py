@@ -127,6 +127,8 @@ class FakeCgroups:
                 valid = True
             case "io.max":
                 value, valid = _io_max((group.folder / name).read_text(), value), True
+            case "io.latency":
+                value, valid = _io_latency((group.folder / name).read_text(), value), True
             case "cpuset.mems":
                 if not value and self._process_ids(group):
                     raise OSError(errno.ENOSPC, "No space left on device", str(group.folder / name))
@@ -155,6 +157,12 @@ class KernelCgroups:
 
     def close(self):
         cgroup.GuestCgroup(self.folder).remove()
+
+
+def _io_latency(text, line):
+    """The content of io.latency after a line was written. Devices without a target are not in the file."""
+    has = dict(one.split(" ", 1) for one in (*text.splitlines(), line) if one)
+    return "\n".join(f"{device} {target}" for device, target in has.items() if target != "target=0")
 
 
 def _io_max(text, line):

@@ -31,6 +31,8 @@ class FakeDriver:
         self.nodes = {}
         self.blockio, self.without_blockio = {}, []
         self.without_limits = []
+        self.without_memory = ()
+        """Messages about memory limits that guests cannot have."""
         self.memory, self.memory_used, self.pages_used, self.kills = {}, {}, {}, []
         self.definitions = {}
         self.running = {}
@@ -186,6 +188,10 @@ class FakeDriver:
         self._threads(guest)
         has = self.memory.get(guest.uuid, MemoryLimits(UNLIMITED, UNLIMITED, 0, 0, (), 0, False))
         return None if has == _merged(has, wanted) else has
+
+    def memory_missing(self, guest, wanted):
+        self._threads(guest)
+        return self.without_memory
 
     def limit_memory(self, guest, wanted):
         has = self.memory_limits(guest, wanted)

@@ -1,7 +1,7 @@
 """Guests of every kind in the virtual machine, the programs that run them, and a fast start of the agent.
 
-The kinds are a domain, containers of Podman and Docker, a service and a process. Values are read from the
-kernel.
+The kinds are a domain, containers of Podman and Docker, a service, a scope, a slice and a process. Values are
+read from the kernel.
 """
 
 import contextlib
@@ -78,7 +78,8 @@ PODMAN_FOLDER, DOCKER_FOLDER = "machine.slice/libpod-{}.scope", "system.slice/do
 PAUSED = 3
 """``VIR_DOMAIN_PAUSED`` of libvirt."""
 KERNEL_FILES = ("cpuset.cpus.effective", "cpuset.mems.effective", "cpu.weight", "cpu.idle", "cpu.max")
-KERNEL_FILES += ("memory.max", "memory.high", "memory.low", "memory.min", "io.weight", "io.max")
+KERNEL_FILES += ("memory.max", "memory.high", "memory.low", "memory.min", "memory.oom.group")
+KERNEL_FILES += ("cpu.max.burst", "io.weight", "io.max")
 DISK = Path("/sys/block/vda/dev").read_text().strip()
 """The number of the machine's disk."""
 OTHER_VALUES = {"cpu.weight": "50", "memory.high": "max", "memory.low": "0", "memory.max": "max"}
@@ -215,6 +216,9 @@ def run(*command):
 class GuestKind:
     """A guest of one kind, which holds one dedicated CPU, and its control group."""
 
+    other_score = "7"
+    """The ``oom_score_adj`` that another program gives the guest."""
+
     def __init__(self, name, number, folder):
         self.name, self.uuid = name, uid(number)
         self.folder = self.cpu_folder = GROUPS / folder
@@ -271,7 +275,7 @@ class GuestKind:
             (self.folder / name).write_text(text)
         (self.folder / "cpuset.mems").write_text(ALL_NODES)
         for task in self.tasks():
-            Path(f"/proc/{task}/oom_score_adj").write_text("7")
+            Path(f"/proc/{task}/oom_score_adj").write_text(self.other_score)
 
 
 class DomainKind(GuestKind):
@@ -340,6 +344,68 @@ class UnitKind(GuestKind):
 
     def start(self):
         run("systemctl", "start", self._unit)
+
+    def stop(self):
+        run("systemctl", "stop", self._unit)
+
+
+class ScopeKind(GuestKind):
+    """A scope of systemd with two processes; a drop-in has its section."""
+
+    # Other scores belong to the programs in a scope or a slice, and stay.
+    other_score = "0"
+
+    def __init__(self, number, unit="job.scope"):
+        folder = Path("/run/systemd/system") / f"{unit}.d"
+        folder.mkdir(exist_ok=True)
+        (folder / "guest.conf").write_text(f"[X-ComputeAgent]\nUuid={uid(number)}\n")
+        run("systemctl", "daemon-reload")
+        super().__init__("scope", number, f"system.slice/{unit}")
+        self._unit, self._process = unit, None
+
+    def overwrite_values(self):
+        super().overwrite_values()
+        run("systemctl", "set-property", "--runtime", self._unit, "CPUWeight=50", "IOWeight=50")
+
+    def start(self):
+        script = "sleep 10000 & exec sleep 10000"
+        command = ("systemd-run", "--scope", "--unit", self._unit, "sh", "-c", script)
+        self._process = subprocess.Popen(command)
+        wait_for(lambda: len(self.tasks()) == 2)
+
+    def is_running(self):
+        if self._process is not None:
+            self._process.poll()  # An ended process of this program would stay in the group.
+        return super().is_running()
+
+    def stop(self):
+        run("systemctl", "stop", self._unit)
+        self._process.wait()
+
+
+class SliceKind(GuestKind):
+    """A slice of systemd with a section, and a service in it."""
+
+    other_score = "0"
+
+    def __init__(self, number, unit="app.slice"):
+        folder = Path("/run/systemd/system")
+        (folder / unit).write_text(f"[Slice]\n[X-ComputeAgent]\nUuid={uid(number)}\n")
+        script = "sleep 10000 & exec sleep 10000"
+        (folder / "part.service").write_text(f"[Service]\nExecStart=/bin/sh -c '{script}'\nSlice={unit}\n")
+        run("systemctl", "daemon-reload")
+        super().__init__("slice", number, unit)
+        self._unit = unit
+
+    def tasks(self):
+        return [int(word) for word in read(self.folder / "part.service/cgroup.procs").split()]
+
+    def overwrite_values(self):
+        super().overwrite_values()
+        run("systemctl", "set-property", "--runtime", self._unit, "CPUWeight=50", "IOWeight=50")
+
+    def start(self):
+        run("systemctl", "start", "part.service")
 
     def stop(self):
         run("systemctl", "stop", self._unit)

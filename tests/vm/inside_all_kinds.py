@@ -1,4 +1,6 @@
-"""One host with guests of every kind: a domain, containers of Podman and Docker, a service and a process.
+"""One host with guests of every kind: a domain, containers of Podman and Docker, units and a process.
+
+The units are a service, a scope and a slice.
 
 Runs in the virtual machine only: `test_all_kinds.py` starts it there, and PLACEMENT is the service's address.
 The tests build on each other: the guests live through all of them. Values are read from the kernel.
@@ -7,6 +9,7 @@ The tests build on each other: the guests live through all of them. Values are r
 import contextlib
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -30,6 +33,8 @@ from tests.vm.guest_kinds import (
     DomainKind,
     ForkedAgent,
     ProcessKind,
+    ScopeKind,
+    SliceKind,
     UnitKind,
     configure,
     engines,  # noqa: F401 - a fixture
@@ -100,6 +105,7 @@ match_driver = *
 qos_class = BE
 """
 """With its usual weight, a guest of class BE would get hardly any time of a CPU that another guest needs."""
+UNITS = ("unit", "scope", "slice")
 MEMORY_MB = 256
 AMOUNTS = """
 [compute]
@@ -107,9 +113,11 @@ memory_overhead = 0
 [qos_class:gold]
 rank = 30
 cpu_weight = 300
+cpu_burst = 50
 memory_high = 75
 memory_low = 50
 oom_score_adj = 42
+oom_group = true
 [blockio_class:bulk]
 weight = 300
 write_bytes = 2M
@@ -147,14 +155,19 @@ def before():
 @pytest.fixture(scope="module")
 def guests(connection, engines, before, agent):  # noqa: F811
     """All guests. They run before the agent manages them, apart from the process."""
+    domain = DomainKind(1, connection)
     found = [
-        DomainKind(1, connection),
+        domain,
         UnitKind(2),
         ContainerKind("podman", 3, PODMAN_FOLDER),
         ContainerKind("docker", 4, DOCKER_FOLDER),
+        ScopeKind(7),
+        SliceKind(8),
     ]
     for guest in found:
         guest.start()
+    # A domain that runs uses a whole processor of the machine.
+    domain.rest(True)
     # The first container gives all services the files of some controllers.
     before |= {guest.name: guest.kernel_values() for guest in found}
     agent.start()
@@ -199,8 +212,14 @@ def seconds_to_pinned(guest):
 
 def test_guests_of_every_kind_have_a_cpu_each(guests, agent):
     assert_placed(guests, agent)
-    rows = {row["uuid"]: row["driver"] for row in call_agent(SOCKET, "guest.list")}
-    assert [rows[guest.uuid] for guest in guests] == ["libvirt", "systemd", "podman", "docker", "process"]
+    drivers = ["libvirt", "systemd", "podman", "docker", "systemd", "systemd", "process"]
+
+    def listed_drivers():
+        rows = {row["uuid"]: row["driver"] for row in call_agent(SOCKET, "guest.list")}
+        return [rows.get(guest.uuid) for guest in guests]
+
+    # The process has its CPU before the agent lists it.
+    wait_for(lambda: listed_drivers() == drivers, evidence=listed_drivers)
     restart(agent)
     assert_placed(guests, agent)
     assert call_agent(SOCKET, "audit") == []
@@ -274,7 +293,6 @@ def test_a_watermark_limits_guests_of_every_kind(guests, agent):
     wait_for(lambda: [guest.limit() for guest in guests] == usual, evidence=told)
     say("given back below the watermark")
     wait_for(lambda: not throttled_guests(), evidence=told)
-    guests[0].rest(False)
     hold(guests, PCPU=1)
     configure(agent, INI)
     assert_placed(guests, agent)
@@ -354,22 +372,22 @@ def test_the_guest_that_disturbs_another_is_limited(guests, agent):
     hold([*guests, web], VCPU=1)
     web.start()
     wait_for(lambda: all(guest.cpus() == {0} for guest in (*guests, web)), evidence=agent.log)
-    guests[0].rest(True)
     seen = Interference(agent, guests)
     with busy_guests(guests[1:], (sys.executable, "-c", STEADY)):
         configure(agent, INI + INTERFERENCE)
         wait_for(lambda: (track := seen.learnt()) and track.baseline.is_usable, evidence=seen.told)
         say(f"learnt: {seen.learnt().baseline}")
-        for guest in guests:
+        # The limit of a scope and a slice is a property, like that of a service.
+        limited = [guest for guest in guests if guest.name not in ("scope", "slice")]
+        for guest in limited:
             seen.assert_limited(guest)
     events = seen.events()
     say(str([(one.kind, one.text, one.reason) for one in events]))
-    everyone = [guest.uuid for guest in guests]
+    everyone = [guest.uuid for guest in limited]
     assert seen.guilty() == everyone
     for kind in ("throttle_down", "throttle_up"):
         assert list(dict.fromkeys(one.guest for one in events if one.kind == kind)) == everyone, kind
     web.stop()
-    guests[0].rest(False)
     hold(guests, PCPU=1)
     configure(agent, INI)
     PlacementRest().send("DELETE", f"/allocations/{web.uuid}")
@@ -393,6 +411,7 @@ def test_guests_that_start_again_are_pinned(guests, agent):
             guest.start()
     agent.start()
     assert_placed(guests, agent)
+    guests[0].rest(True)
 
 
 def node_of(cpus):
@@ -414,10 +433,10 @@ def expected_values(guest):
         "oom_score_adj": "42",
         "cpuset.mems.effective": node_of(guest.cpus()),
     }
+    found["io.max"] = f"{DISK} rbps=max wbps={2 << 20} riops=max wiops=max"
     if guest.name != "domain":
         found |= {"memory.max": str(MEMORY_MB << 20), "memory.low": str(MEMORY_MB // 2 << 20)}
-    if guest.name != "unit":
-        found["io.max"] = f"{DISK} rbps=max wbps={2 << 20} riops=max wiops=max"
+        found["memory.oom.group"] = str(int(guest.name not in UNITS))
     return found
 
 
@@ -439,11 +458,23 @@ def test_memory_weights_and_block_io_of_guests_are_enforced(guests, agent):
     hold(guests, PCPU=1, MEMORY_MB=MEMORY_MB)
     configure(agent, INI + AMOUNTS)
     assert_enforced(guests, agent)
-    assert len({node_of(guest.cpus()) for guest in guests}) == 3
+    assert len({node_of(guest.cpus()) for guest in guests}) == 4
     for guest in guests:
         say(f"{guest.name}: {guest.kernel_values()}")
         refused = call_agent(SOCKET, "guest.show", {"guest": guest.uuid})["refused"]
-        assert ["no rates of units" in one for one in refused] == [True] * (guest.name == "unit")
+        assert ["oom_group" in one for one in refused] == [True] * (guest.name in UNITS), refused
+
+
+def test_a_burst_belongs_to_a_limit_except_of_units(guests, agent):
+    others = [guest for guest in guests if guest.name not in (*UNITS, "domain")]
+
+    def bursts():
+        return [read(guest.folder / "cpu.max.burst").strip() for guest in others]
+
+    for cpus, burst in ((0.5, "25000"), (0.2, "10000"), (None, "0")):
+        for guest in others:
+            order("guest.limit", guest=guest.uuid, cpus=cpus)
+        wait_for(lambda burst=burst: bursts() == [burst] * len(others), evidence=bursts)
 
 
 @pytest.mark.parametrize("is_away", [False, True], ids=["running", "killed"])
@@ -453,7 +484,7 @@ def test_other_memory_weights_and_block_io_are_repaired(guests, agent, is_away):
     for guest in guests:
         guest.overwrite_values()
         found = guest.kernel_values()
-        assert (found["cpu.weight"], found["oom_score_adj"]) == ("50", "7")
+        assert (found["cpu.weight"], found["oom_score_adj"]) == ("50", guest.other_score)
     if is_away:
         changed = [guest.kernel_values() for guest in guests]
         mark = len(agent.log())
@@ -480,7 +511,7 @@ def test_a_drained_host_keeps_its_guests(guests, agent):
 def records(*more):
     """The agent's records of values that guests had before, and systemd's files for values of services."""
     folders = [FOLDER / "state" / name for name in ("domains", "units", "podman", "docker", *more)]
-    folders.append(Path("/run/systemd/system.control"))
+    folders += [Path("/run/systemd/system.control"), Path("/run/systemd/transient/job.scope.d")]
     files = (path for folder in folders for path in folder.rglob("*") if path.is_file())
     # The agent keeps the output of process guests.
     return [str(path) for path in files if path.suffix != ".log"]
@@ -490,6 +521,13 @@ def test_a_release_gives_all_values_back(guests, agent, before):
     for guest in guests:
         order("guest.limit", guest=guest.uuid, cpus=0.5)
     agent.kill()
+    # A release is killed after it has given back the first value.
+    release = agent.run("release", "--pins")
+    wait_for(lambda: any(len(guest.cpus()) > 1 for guest in guests), pause=0.005)
+    release.kill()
+    assert release.wait() == -signal.SIGKILL
+    say(f"the release is killed, and CPUs are {[guest.cpus() for guest in guests]}")
+    assert records()
     assert agent.run("release", "--pins").wait() == 0, agent.log()
     for guest in guests[:-1]:
         assert guest.kernel_values() == before[guest.name], guest.name
@@ -505,14 +543,16 @@ def test_evicted_guests_leave_nothing_behind(guests, agent, before):
     def is_held(guest):
         return bool(rest.send("GET", f"/allocations/{guest.uuid}")["allocations"])
 
-    for guest in guests:
+    # The first process of a container and a domain without a system do not end when they are asked.
+    for guest in sorted(guests, key=lambda guest: guest.name not in (*UNITS, "process")):
         order("guest.evict", guest=guest.uuid)
-        agent.kill()
-        # The first process of a container and a domain without a system do not end when they are asked.
-        assert is_held(guest) or guest.name in ("unit", "process")
+    agent.kill()
+    for guest in guests:
         say(f"{guest.name}: the agent is killed; runs: {guest.is_running()}, held: {is_held(guest)}")
-        # The next agent continues the eviction.
-        agent.start()
+    assert all(is_held(guest) for guest in guests if guest.name not in (*UNITS, "process"))
+    # The next agent continues the evictions.
+    agent.start()
+    for guest in guests:
         wait_for(lambda guest=guest: not guest.is_running(), evidence=agent.log)
         wait_for(lambda guest=guest: not is_held(guest), evidence=agent.log)
     wait_for(lambda: call_agent(SOCKET, "guest.list") == [], evidence=agent.log)

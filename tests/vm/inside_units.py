@@ -18,7 +18,7 @@ from compute_agent.drivers.foreign.records import ValueRecords
 from compute_agent.drivers.systemd.bus import bus_opener
 from compute_agent.drivers.systemd.driver import SystemdDriver
 from compute_agent.model.messages import DriverError
-from compute_agent.model.resource import BlockIo
+from compute_agent.model.resource import BlockIo, DeviceRates
 from tests.waits import wait_for
 
 BUS = Path("/run/dbus/system_bus_socket")
@@ -36,6 +36,9 @@ ONE = CpuSettings((frozenset({1}),), frozenset({1}))
 FREE = CpuSettings((ALL,), ALL)
 NAMES = ("AllowedCPUs", "AllowedMemoryNodes", "CPUWeight", "CPUQuotaPerSecUSec", "MemoryMax", "MemoryHigh")
 NAMES += ("MemoryLow", "MemoryMin", "IOWeight")
+NAMES += ("IOReadBandwidthMax", "IOWriteBandwidthMax", "IOReadIOPSMax", "IOWriteIOPSMax")
+DISK = Path("/sys/block/vda/dev").read_text().strip()
+"""The number of the machine's disk."""
 
 
 def systemctl(*words):
@@ -203,6 +206,43 @@ def test_all_properties_are_set_kept_and_given_back(service, open_driver, tmp_pa
     driver.apply_cpu_settings(guest, ONE)
     driver.apply_cpu_limits(guest, CpuLimits(idle=True))
     assert (Path(guest.cgroup) / "cpu.idle").read_text() == "1\n"
+    systemctl("stop", DB)
+    wait_for(lambda: not [*(tmp_path / "records").iterdir()])
+    assert (show(), left_files()) == (before, [])
+
+
+@pytest.mark.parametrize("path", ["/dev/vda", "/run/disk", ""], ids=["node", "link", "none"])
+def test_rates_of_a_disk_are_set_kept_and_given_back(service, open_driver, tmp_path, path):
+    with contextlib.suppress(FileExistsError):
+        Path("/run/disk").symlink_to("/dev/vda")
+    service(f"IOWriteBandwidthMax={path} 1M\n" if path else "")
+    before, driver = show(), open_driver()
+    (guest,) = driver.guests()
+    file = Path(guest.cgroup) / "io.max"
+    wanted = BlockIo(rates=DeviceRates(3000, 5_000_000, 40), latency_us=20_000, devices=frozenset({DISK}))
+    wbps = 1_000_000 if path else 5_000_000
+    goal = [DISK, "rbps=3000", f"wbps={wbps}", "riops=40", "wiops=max"]
+
+    def is_kept():
+        return driver.blockio_drift(guest, wanted) == "" and file.read_text().split() == goal
+
+    assert driver.apply_blockio(guest, wanted)
+    assert is_kept()
+    assert not driver.apply_blockio(guest, wanted)
+    # Debian's kernels have no io.latency.
+    assert ["io.latency" in one for one in driver.blockio_missing(guest, wanted)] == [True]
+    for command in ("daemon-reload", "daemon-reexec"):
+        systemctl(command)
+        wait_for(lambda: is_without_error(is_kept) and is_kept())
+    file.write_text(f"{DISK} rbps=max wbps=max\n")
+    wait_for(lambda: driver.blockio_drift(guest, wanted))
+    assert driver.apply_blockio(guest, wanted)
+    assert is_kept()
+    assert driver.apply_blockio(guest, None)
+    own = [DISK, "rbps=max", f"wbps={wbps}", "riops=max", "wiops=max"]
+    wait_for(lambda: file.read_text().split() == (own if path else []))
+    assert (show(), left_files(), [*(tmp_path / "records").iterdir()]) == (before, [], [])
+    assert driver.apply_blockio(guest, wanted)
     systemctl("stop", DB)
     wait_for(lambda: not [*(tmp_path / "records").iterdir()])
     assert (show(), left_files()) == (before, [])

@@ -21,7 +21,8 @@ def run_with_systemd(module, share, *more):
         str(machine.FOLDER / "qemu-rdt"),
         "--no-rdt",
     )
-    options += ("--mem", "4G", "--append", libvirt_machine.SYSTEMD, "--env", "ISOLATION_SECONDS=0")
+    options += ("--mem", "4G", "--disk", "64M")
+    options += ("--append", libvirt_machine.SYSTEMD, "--env", "ISOLATION_SECONDS=0")
     totals = machine.run_tests(module, share, *options, timeout=1500)
     return totals["tests"], totals["skipped"]
 
@@ -31,4 +32,4 @@ def test_slices_and_scopes_of_systemd_are_bound_and_given_back(share):
 
 
 def test_units_are_guests(share):
-    assert run_with_systemd("tests/vm/inside_units.py", share, "jeepney") == (10, 0)
+    assert run_with_systemd("tests/vm/inside_units.py", share, "jeepney") == (13, 0)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.base import CpuLimits, CpuSettings, QuotaError
+from compute_agent.drivers.base import CpuLimits, CpuSettings, MemoryLimits, QuotaError
 from compute_agent.drivers.cgroup import IDLE, GuestCgroup
 from compute_agent.drivers.containers.editor import ContainerEditor
 from compute_agent.drivers.containers.engine import CALL_SECONDS, ContainerEngine
@@ -24,7 +24,16 @@ from compute_agent.drivers.foreign.driver import KILL_SECONDS, ForeignDriver
 from compute_agent.drivers.foreign.editor import GoalChoice, HostFolders
 from compute_agent.drivers.foreign.kernel_values import FILES
 from compute_agent.drivers.foreign.records import ValueRecords
-from compute_agent.drivers.foreign.values import CPUS, IO_WEIGHT, QUOTA, RATES
+from compute_agent.drivers.foreign.values import (
+    BURST,
+    CPUS,
+    IO_WEIGHT,
+    LATENCY,
+    OOM_GROUP,
+    PAGE_LIMITS,
+    QUOTA,
+    RATES,
+)
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import BlockIo
@@ -133,8 +142,18 @@ class ContainerDriver(ForeignDriver):
         group, found = self._group_of(guest), []
         if wanted.idle and not group.has_file(IDLE):
             found.append("cpu_idle: the group has no cpu.idle (Linux 5.15, controller cpu)")
-        if wanted.burst:
-            found.append("cpu_burst: the agent sets no burst of containers")
+        if wanted.burst and not group.has_file(FILES[BURST]):
+            found.append("cpu_burst: the group has no cpu.max.burst (Linux 5.14, controller cpu)")
+        return found
+
+    def memory_missing(self, guest: Guest, wanted: MemoryLimits) -> Sequence[str]:
+        """Messages about those limits in ``wanted`` that the container cannot have."""
+        group, found = self._group_of(guest), []
+        if wanted.oom_group and not group.has_file(FILES[OOM_GROUP]):
+            found.append("oom_group: the group has no memory.oom.group: this needs the controller memory")
+        held = [size for size, amount in wanted.huge_pages or () if amount]
+        if held and not any(group.has_file(name) for size in held for name in PAGE_LIMITS[size]):
+            found.append("huge pages: the group has no limits of them: this needs the controller hugetlb")
         return found
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
@@ -144,14 +163,14 @@ class ContainerDriver(ForeignDriver):
             found.append("the kernel has no io.weight: this needs the controller io with io.cost")
         if wanted.rates and wanted.devices and not group.has_file(FILES[RATES[0]]):
             found.append("the group has no io.max: this needs the controller io")
-        if wanted.latency_us is not None:
-            found.append("the agent sets no latency of containers")
+        if wanted.latency_us is not None and not group.has_file(FILES[LATENCY]):
+            found.append("the kernel has no io.latency: this needs CONFIG_BLK_CGROUP_IOLATENCY")
         if wanted.own_disks:
             found.append("a container has no disks of its own: name devices of the host instead of guest")
         return found
 
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
-        """Set those block I/O weights and rates that differ from ``wanted``, and read them back.
+        """Set those values of block I/O that differ from ``wanted``, and read them back.
 
         :raises DriverError: there are rates, but the kernel cannot limit the guest.
         """

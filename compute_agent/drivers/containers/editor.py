@@ -17,7 +17,7 @@ from compute_agent.drivers.containers.table import run_of
 from compute_agent.drivers.foreign.editor import HostFolders, ValueEditor, read_texts
 from compute_agent.drivers.foreign.kernel_values import FILES, Texts, file_writes, read_values
 from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
-from compute_agent.drivers.foreign.values import CPUS, NODES, DeviceLimits, Values
+from compute_agent.drivers.foreign.values import CPUS, NODES, USUAL_NAMES, DeviceLimits, Values
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 
@@ -52,7 +52,7 @@ class ContainerEditor(ValueEditor):
     def _write_values(self, guest: Guest, writes: Values) -> None:
         group = GuestCgroup(Path(guest.cgroup))
         self._write_files(group, writes, f"guest {guest}")
-        if left := self._differing_files(writes, read_texts(group)):
+        if left := self._differing_files(writes, read_texts(group, USUAL_NAMES | writes.keys())):
             raise DriverError(f"guest {guest}: the kernel did not accept {', '.join(sorted(left))}")
 
     def _restore_values(self, record: ValueRecord) -> None:
@@ -85,7 +85,7 @@ class ContainerEditor(ValueEditor):
         empty = {CPUS: frozenset[int](), NODES: frozenset[int]()}
         whole = self._folders.whole_sets if group.process_ids() else empty
         try:
-            for file, text in file_writes(writes, read_texts(group), whole):
+            for file, text in file_writes(writes, read_texts(group, USUAL_NAMES | writes.keys()), whole):
                 try:
                     group.write_io(file, text)
                 except OSError as error:

@@ -42,14 +42,19 @@ from compute_agent.drivers.foreign.editor import (
 )
 from compute_agent.drivers.foreign.table import GuestEntry, GuestTable
 from compute_agent.drivers.foreign.values import (
+    BURST,
     CPUS,
     INFINITY,
     IO_WEIGHT,
+    LATENCY,
     MEMORY_HIGH,
     MEMORY_LOW,
     MEMORY_MAX,
     MEMORY_MIN,
     NODES,
+    OOM_GROUP,
+    PAGE_LIMITS,
+    PAGE_NAMES,
     QUOTA,
     RATES,
     WEIGHT,
@@ -311,6 +316,10 @@ class ForeignDriver(UndividedThreads):
         """See :meth:`compute_agent.drivers.base.CpuTuning.missing_limits`."""
 
     @abc.abstractmethod
+    def memory_missing(self, guest: Guest, wanted: MemoryLimits) -> Sequence[str]:
+        """See :meth:`compute_agent.drivers.base.MemoryTuning.memory_missing`."""
+
+    @abc.abstractmethod
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
         """See :meth:`compute_agent.drivers.base.BlockIoTuning.blockio_missing`."""
 
@@ -489,11 +498,8 @@ class ForeignDriver(UndividedThreads):
         return memory_limits.huge_page_use(self._table.find_recent(guest).running.own_group)
 
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
-        """The memory limits of the guest if they differ from ``wanted``, otherwise None.
-
-        The driver does not set ``oom_group`` and ``huge_pages``.
-        """
-        found = self._compare_guest(guest, _memory_choice(wanted))
+        """The memory limits of the guest if they differ from ``wanted``, otherwise None."""
+        found = self._compare_guest(guest, self._memory_choice(guest, wanted))
         score = self._differing_score(guest, wanted)
         if not found.differing and score is None:
             return None
@@ -501,7 +507,7 @@ class ForeignDriver(UndividedThreads):
 
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
         """Set the memory limits that differ from ``wanted``, and read them back."""
-        changed = self._apply(guest, _memory_choice(wanted))
+        changed = self._apply(guest, self._memory_choice(guest, wanted))
         if self._differing_score(guest, wanted) is None or wanted.oom_score_adj is None:
             return changed
         score = wanted.oom_score_adj
@@ -520,13 +526,13 @@ class ForeignDriver(UndividedThreads):
     # Block I/O
 
     def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
-        """A text that names each block I/O weight and rate that differs from ``wanted``."""
-        found = self._compare_guest(guest, self._io_choice(wanted))
+        """A text that names each weight, rate and target of block I/O that differs from ``wanted``."""
+        found = self._compare_guest(guest, self._io_choice(guest, wanted))
         return ", ".join(f"{name} is {values.value_text(found.present[name])}" for name in found.differing)
 
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
-        """Set the block I/O weight and rates that differ from ``wanted``, and read them back."""
-        return self._apply(guest, self._io_choice(wanted))
+        """Set the values of block I/O that differ from ``wanted``, and read them back."""
+        return self._apply(guest, self._io_choice(guest, wanted))
 
     # Inner parts: one guest
 
@@ -562,18 +568,37 @@ class ForeignDriver(UndividedThreads):
 
     def _limit_choice(self, guest: Guest, wanted: CpuLimits) -> GoalChoice:
         possible = replace(wanted, idle=wanted.idle and self._can_idle(guest))
-        return GoalChoice(frozenset({WEIGHT, QUOTA}), partial(values.limit_goals, possible))
+        # Few guests have a burst, and its file is read for these only.
+        burst = {BURST} if wanted.burst or BURST in self._editor.record_of(guest).values else set[str]()
+        return GoalChoice(frozenset({WEIGHT, QUOTA} | burst), partial(values.limit_goals, possible))
 
-    def _io_choice(self, wanted: BlockIo | None) -> GoalChoice:
+    def _memory_choice(self, guest: Guest, wanted: MemoryLimits) -> GoalChoice:
+        names = {MEMORY_MAX, MEMORY_HIGH, MEMORY_LOW, MEMORY_MIN}
+        noted = self._editor.record_of(guest).values.keys()
+        if wanted.oom_group or OOM_GROUP in noted:
+            names.add(OOM_GROUP)
+        names |= PAGE_NAMES & noted
+        for size, _ in wanted.huge_pages or ():
+            names.update(PAGE_LIMITS[size])
+        return GoalChoice(frozenset(names), partial(values.memory_goals, wanted))
+
+    def _io_choice(self, guest: Guest, wanted: BlockIo | None) -> GoalChoice:
         goal = wanted or BlockIo()
 
         def choose_goals(present: Values, noted: Values) -> Values:
-            # The devices are listed only if rates need them, because each list takes a read of /sys.
-            has_rates = goal.rates or not noted.keys().isdisjoint(RATES)
-            there = self._folders.block_devices if has_rates else frozenset[str]()
+            # The devices are listed only if limits need them, because each list takes a read of /sys.
+            is_limited = goal.rates or goal.latency_us or not noted.keys().isdisjoint((*RATES, LATENCY))
+            there = self._limitable_devices(goal.devices) if is_limited else frozenset[str]()
             return values.io_goals(goal, there, present, noted)
 
-        return GoalChoice(frozenset({IO_WEIGHT, *RATES}), choose_goals)
+        names = {IO_WEIGHT, *RATES}
+        if goal.latency_us is not None or LATENCY in self._editor.record_of(guest).values:
+            names.add(LATENCY)
+        return GoalChoice(frozenset(names), choose_goals)
+
+    def _limitable_devices(self, wanted: frozenset[str]) -> frozenset[str]:
+        """The devices of the host, without those of ``wanted`` for which the guest cannot have limits."""
+        return self._folders.block_devices
 
     def _differing_score(self, guest: Guest, wanted: MemoryLimits) -> int | None:
         """The ``oom_score_adj`` of the guest if the agent would change it, otherwise None."""
@@ -640,6 +665,7 @@ class ForeignDriver(UndividedThreads):
 
     def _look_around(self, everything: bool) -> None:
         self._next_look = time.monotonic() + self._look_interval
+        self._table.begin_round()
         self._table.look_around(everything)
         self._give_back()
 
@@ -658,6 +684,7 @@ class ForeignDriver(UndividedThreads):
                 hints.add(self._hints.get_nowait())
         if self._stopped.is_set() or not self._peer.is_open:
             return
+        self._table.begin_round()
         everything, now = PeerHint() in hints, time.monotonic()
         has_looked = everything or now >= self._next_look
         if has_looked:
@@ -690,11 +717,6 @@ def _cpu_choice(cpus: frozenset[int], whole: WholeSets) -> GoalChoice:
 
 def _node_choice(nodes: frozenset[int], whole: WholeSets) -> GoalChoice:
     return GoalChoice(frozenset({NODES}), partial(values.node_goal, nodes, whole[NODES]))
-
-
-def _memory_choice(wanted: MemoryLimits) -> GoalChoice:
-    names = frozenset({MEMORY_MAX, MEMORY_HIGH, MEMORY_LOW, MEMORY_MIN})
-    return GoalChoice(names, partial(values.memory_goals, wanted))
 
 
 def _group_cpus(settings: CpuSettings) -> frozenset[int]:

@@ -20,8 +20,9 @@ from compute_agent.drivers import procfs
 from compute_agent.drivers.cgroup import GuestCgroup, group_at
 from compute_agent.drivers.foreign.kernel_values import Texts, differing_files, files_of
 from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
-from compute_agent.drivers.foreign.values import CPUS, DEFAULTS, NODES, Values, own_value
+from compute_agent.drivers.foreign.values import CPUS, DEFAULTS, NODES, USUAL_NAMES, Values, own_value
 from compute_agent.drivers.procfs import READING_SECONDS
+from compute_agent.host.block_devices import find_limited_device
 from compute_agent.host.cpus import read_online
 from compute_agent.host.kernel_files import SysFiles
 from compute_agent.model.guest import Guest
@@ -69,6 +70,10 @@ class HostFolders:
             return frozenset(os.listdir(self.root / "sys/dev/block"))
         except OSError:
             return frozenset()
+
+    def limited_device(self, path: str) -> str:
+        """The number of the device that systemd limits for a path; empty if it is not known."""
+        return find_limited_device(self.root, path)
 
     @property
     def whole_sets(self) -> WholeSets:
@@ -127,7 +132,7 @@ class ValueReading:
         return self.guest_uuid == guest.uuid and time.monotonic() - self.time <= READING_SECONDS
 
 
-def read_texts(group: GuestCgroup, names: Collection[str] = DEFAULTS.keys()) -> Texts:
+def read_texts(group: GuestCgroup, names: Collection[str] = USUAL_NAMES) -> Texts:
     """The contents of the files of a group.
 
     :param names: the names of the values that are needed.
@@ -185,7 +190,7 @@ class ValueEditor(abc.ABC):
         :raises DriverError: a value is refused, or cannot be recorded.
         """
         with self._lock:
-            found = self._compare_values(guest, choice, self._read_guest(guest))
+            found = self._compare_values(guest, choice, self._read_guest(guest, USUAL_NAMES | choice.names))
             if not found.differing:
                 return False
             writes = {name: found.goals[name] for name in found.differing}
@@ -309,7 +314,7 @@ class ValueEditor(abc.ABC):
         return ValueComparison({**DEFAULTS, **present}, goals, tuple(sorted(differing)))
 
     def _read_guest(
-        self, guest: Guest, names: Collection[str] = DEFAULTS.keys(), earlier: ValueReading | None = None
+        self, guest: Guest, names: Collection[str] = USUAL_NAMES, earlier: ValueReading | None = None
     ) -> ValueReading:
         """Read values of a guest.
 

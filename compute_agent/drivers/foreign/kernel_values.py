@@ -14,16 +14,20 @@ from typing import Final
 from compute_agent.drivers.base import UNLIMITED
 from compute_agent.drivers.cgroup import PERIOD
 from compute_agent.drivers.foreign.values import (
+    BURST,
     CPUS,
     DEFAULTS,
+    FILE_NAMES,
     IDLE,
     INFINITY,
     IO_WEIGHT,
+    LATENCY,
     MEMORY_HIGH,
     MEMORY_LOW,
     MEMORY_MAX,
     MEMORY_MIN,
     NODES,
+    OOM_GROUP,
     QUOTA,
     RATES,
     WEIGHT,
@@ -45,11 +49,17 @@ FILES: Final[Mapping[str, str]] = {
     MEMORY_MIN: "memory.min",
     IO_WEIGHT: "io.weight",
     **dict.fromkeys(RATES, "io.max"),
+    LATENCY: "io.latency",
+    **{name: name for name in FILE_NAMES},
 }
 """The file of each value."""
 
 _RATE_KEYS: Final[Mapping[str, str]] = dict(zip(RATES, ("rbps", "wbps", "riops", "wiops"), strict=True))
 """The key of each rate in ``io.max``."""
+_DEVICE_KEYS: Final[Mapping[str, str]] = {**_RATE_KEYS, LATENCY: "target"}
+"""The key of each limit of devices in its file."""
+_KERNEL_PARTS: Final = frozenset({IO_WEIGHT, LATENCY})
+"""Values that a kernel can lack, although its groups have the controller."""
 
 IDLE_FILE: Final = "cpu.idle"
 
@@ -80,8 +90,8 @@ def _value_agrees(name: str, value: Value, texts: Texts, whole: Values) -> bool:
     text = texts[FILES[name]]
     if text is None:
         # systemd does not enable the controller for a group without a value. io.weight exists only with
-        # io.cost.
-        return value == DEFAULTS[name] or name == IO_WEIGHT
+        # io.cost, and io.latency only with CONFIG_BLK_CGROUP_IOLATENCY.
+        return value == DEFAULTS[name] or name in _KERNEL_PARTS
     try:
         if isinstance(value, frozenset):
             found = cpuset.parse(text)
@@ -93,7 +103,9 @@ def _value_agrees(name: str, value: Value, texts: Texts, whole: Values) -> bool:
             assert isinstance(everything, frozenset)
             return found >= everything
         if isinstance(value, DeviceLimits):
-            return value == _parse_rates(name, text)
+            return value == _parse_limits(name, text)
+        if name == BURST:
+            return _burst_agrees(value, text, texts[FILES[QUOTA]])
         if name == WEIGHT:
             return _weight_agrees(value, text, texts[IDLE_FILE])
         if name == QUOTA:
@@ -110,12 +122,12 @@ def _parse_weight(text: str) -> int:
     return int(text.split("default", 1)[-1].split()[0])
 
 
-def _parse_rates(name: str, text: str) -> DeviceLimits:
-    """The limits of one kind of rate in ``io.max``, which has a line for each device with a limit."""
+def _parse_limits(name: str, text: str) -> DeviceLimits:
+    """The limits of one kind in ``io.max`` or ``io.latency``, which have a line for each limited device."""
     limits = {}
     for line in text.splitlines():
         device, *pairs = line.split()
-        limit = dict(pair.split("=", 1) for pair in pairs)[_RATE_KEYS[name]]
+        limit = dict(pair.split("=", 1) for pair in pairs)[_DEVICE_KEYS[name]]
         limits[device] = INFINITY if limit == "max" else int(limit)
     return DeviceLimits.from_limits(limits)
 
@@ -138,10 +150,24 @@ def _quota_agrees(value: int, text: str) -> bool:
     return math.isclose(int(quota) / int(period), value / _SECOND, rel_tol=_QUOTA_TOLERANCE)
 
 
+def _burst_agrees(value: int, text: str, quota: str | None) -> bool:
+    return math.isclose(int(text), value * _period_of(quota) / _SECOND, rel_tol=_QUOTA_TOLERANCE)
+
+
+def _period_of(quota: str | None) -> int:
+    """The period in microseconds in the content of ``cpu.max``."""
+    return int((quota or _NO_QUOTA).split()[1])
+
+
 def files_of(names: Iterable[str]) -> frozenset[str]:
     """The files that contain the values with these names."""
     found = {FILES[name] for name in names}
-    return frozenset(found | {IDLE_FILE} if FILES[WEIGHT] in found else found)
+    # The weight is in two files, and the burst belongs to the period of the quota.
+    if FILES[WEIGHT] in found:
+        found.add(IDLE_FILE)
+    if FILES[BURST] in found:
+        found.add(FILES[QUOTA])
+    return frozenset(found)
 
 
 def read_values(texts: Texts) -> Values:
@@ -160,14 +186,19 @@ def read_values(texts: Texts) -> Values:
                 raise ValueError(f"{file} has the content {text[:100]!r}") from error
     if texts.get(IDLE_FILE) == "1" and WEIGHT in found:
         found[WEIGHT] = IDLE
+    if burst := found.get(BURST):
+        assert isinstance(burst, int)
+        found[BURST] = round(burst * _SECOND / _period_of(texts.get(FILES[QUOTA])))
     return found
 
 
 def _read_value(name: str, text: str) -> Value:
     if isinstance(DEFAULTS[name], frozenset):
         return cpuset.parse(text)
-    if name in RATES:
-        return _parse_rates(name, text)
+    if name in _DEVICE_KEYS:
+        return _parse_limits(name, text)
+    if name in (BURST, OOM_GROUP):
+        return int(text)
     if name == QUOTA:
         quota, period = text.split()[:2]
         return INFINITY if quota == "max" else round(int(quota) * _SECOND / int(period))
@@ -195,18 +226,42 @@ def file_writes(writes: Values, texts: Texts, whole: Values) -> list[tuple[str, 
             rates[name] = value
         elif name == WEIGHT:
             found += _weight_writes(value, texts[IDLE_FILE])
-        elif name == QUOTA:
-            found.append((FILES[name], _quota_text(value, texts[FILES[name]] or _NO_QUOTA)))
+        elif name in (QUOTA, BURST):
+            continue
         elif name == IO_WEIGHT:
             found.append((FILES[name], f"default {_kernel_weight(value)}"))
         else:
             found.append((FILES[name], "max" if value >= UNLIMITED else str(value)))
-    return found + _rate_writes(rates, texts)
+    latency = rates.pop(LATENCY, None)
+    found += _time_writes(writes, texts) + _rate_writes(rates, texts)
+    return found if latency is None else found + _latency_writes(latency, texts[FILES[LATENCY]] or "")
+
+
+def _time_writes(writes: Values, texts: Texts) -> list[tuple[str, str]]:
+    """The writes of quota and burst. The kernel refuses a burst above the quota, also for a moment."""
+    found, present = list[tuple[str, str]](), texts[FILES[QUOTA]] or _NO_QUOTA
+    quota, burst = writes.get(QUOTA), writes.get(BURST)
+    if isinstance(quota, int):
+        present = _quota_text(quota, present)
+        found.append((FILES[QUOTA], present))
+    if isinstance(burst, int):
+        # The number is rounded down, because the rounded quota can be lower, too.
+        text = str(burst * _period_of(present) // _SECOND)
+        grows = int(text) > int(texts[FILES[BURST]] or 0)
+        found.insert(len(found) if grows else 0, (FILES[BURST], text))
+    return found
+
+
+def _latency_writes(latency: DeviceLimits, text: str) -> list[tuple[str, str]]:
+    """The lines for each device with another target than before. The number 0 removes a target."""
+    before, after = _parse_limits(LATENCY, text).by_device, latency.by_device
+    changed = (device for device in {*before, *after} if before.get(device) != after.get(device))
+    return [(FILES[LATENCY], f"{device} target={after.get(device, 0)}") for device in sorted(changed)]
 
 
 def _rate_writes(rates: Mapping[str, DeviceLimits], texts: Texts) -> list[tuple[str, str]]:
     """The lines for each device that has a limit of one of the ``rates``, or shall get such a limit."""
-    before = {name: _parse_rates(name, texts[FILES[name]] or "") for name in RATES}
+    before = {name: _parse_limits(name, texts[FILES[name]] or "") for name in RATES}
     after = {**before, **rates}
     changed = {pair[0] for name in rates for pair in (*before[name].pairs, *after[name].pairs)}
     limits = {key: after[name].by_device for name, key in _RATE_KEYS.items()}

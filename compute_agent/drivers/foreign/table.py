@@ -258,6 +258,10 @@ class GuestTable(abc.ABC):
 
     # For the thread of the table
 
+    def begin_round(self) -> None:
+        """Begin a round of reads, in which the reads of single subjects can share what they need."""
+        return
+
     @abc.abstractmethod
     def is_managed(self, record: ValueRecord) -> bool:
         """Whether the subject of a record is still a guest with this uuid."""

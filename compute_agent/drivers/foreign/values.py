@@ -1,14 +1,15 @@
 """The values for CPUs, memory and block I/O of a guest's group, and the rules that choose them.
 
 The module consists of pure functions. Values have the names of properties in systemd.resource-control(5) and
-org.freedesktop.systemd1(5), for containers as for services. A value is a set of numbers (CPUs and NUMA nodes)
-or a whole number. :data:`INFINITY` stands for "no limit" and "not set".
+org.freedesktop.systemd1(5), for containers as for services. A value without such a property has the name of
+its file. A value is a set of numbers (CPUs and NUMA nodes), a whole number, or a number for each device.
+:data:`INFINITY` stands for "no limit" and "not set".
 
 Decisions on a value
-    The agent alone decides about the CPUs and the NUMA nodes of a guest. A weight or a memory limit that the
-    guest has of its own stays unchanged. Such a value comes from a unit file, ``systemctl set-property``, or
-    an option of ``podman run``. If a quota of the guest's own and a quota of the agent meet, the lower one
-    applies. The same is true for two rates of one device.
+    The agent alone decides about the CPUs and the NUMA nodes of a guest. A weight, a memory limit, or a
+    target of latency that the guest has of its own stays unchanged. Such a value comes from a unit file,
+    ``systemctl set-property``, or an option of ``podman run``. If a quota of the guest's own and a quota of
+    the agent meet, the lower one applies. The same is true for two rates of one device.
 
 The guest's own value
     When the agent sets a value for the first time, it records the present value as the guest's own. When the
@@ -25,9 +26,9 @@ from typing import Final
 
 from compute_agent.drivers.base import UNLIMITED, CpuLimits, MemoryLimits
 from compute_agent.drivers.cgroup import PERIOD, quota_microseconds
-from compute_agent.drivers.memory_limits import attainable_amount
+from compute_agent.drivers.memory_limits import attainable_amount, page_limit_files
 from compute_agent.model import cpuset
-from compute_agent.model.resource import DEFAULT_WEIGHT, BlockIo
+from compute_agent.model.resource import DEFAULT_WEIGHT, HUGE_PAGES, BlockIo
 
 INFINITY: Final = (1 << 64) - 1
 """The largest number of the D-Bus type ``t``, which means "no limit" or "not set" in systemd."""
@@ -43,6 +44,15 @@ MEMORY_MIN: Final = "MemoryMin"
 IO_WEIGHT: Final = "IOWeight"
 RATES: Final = ("IOReadBandwidthMax", "IOWriteBandwidthMax", "IOReadIOPSMax", "IOWriteIOPSMax")
 """The rates of devices, in the order of :attr:`compute_agent.model.resource.DeviceRates.all_rates`."""
+LATENCY: Final = "IODeviceLatencyTargetUSec"
+BURST: Final = "cpu.max.burst"
+"""The CPU time that a guest can save and use later, in microseconds a second, like :data:`QUOTA`."""
+OOM_GROUP: Final = "memory.oom.group"
+PAGE_LIMITS: Final[Mapping[int, tuple[str, ...]]] = {size: page_limit_files(size) for size in HUGE_PAGES}
+"""The limits of huge pages by the size of the pages in KiB."""
+PAGE_NAMES: Final = frozenset(name for names in PAGE_LIMITS.values() for name in names)
+FILE_NAMES: Final = PAGE_NAMES | {BURST, OOM_GROUP}
+"""The values for which systemd has no property that can change while a unit runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +101,15 @@ DEFAULTS: Final[Values] = {
     MEMORY_LOW: 0,
     MEMORY_MIN: 0,
     IO_WEIGHT: INFINITY,
-    **dict.fromkeys(RATES, DeviceLimits()),
+    **dict.fromkeys((*RATES, LATENCY), DeviceLimits()),
+    BURST: 0,
+    OOM_GROUP: 0,
+    **dict.fromkeys(sorted(PAGE_NAMES), INFINITY),
 }
 """The default of each value: the value in a group where nothing is set."""
+
+USUAL_NAMES: Final = DEFAULTS.keys() - PAGE_NAMES
+"""The values without limits of huge pages, which only hosts that offer huge pages have."""
 
 IDLE: Final = 0
 """The CPU weight ``idle``."""
@@ -153,9 +169,9 @@ def node_goal(nodes: frozenset[int], whole: frozenset[int], present: Values, not
 
 
 def limit_goals(wanted: CpuLimits, present: Values, noted: Values) -> Values:
-    """The wanted weight and quota of a guest.
+    """The wanted weight, quota and burst of a guest.
 
-    The guest's own weight takes precedence, and so does a lower quota of its own.
+    The guest's own weight takes precedence, and so do its own burst and a lower quota of its own.
     """
     goals: dict[str, Value] = {}
     weight = own_value(WEIGHT, present, noted)
@@ -173,19 +189,26 @@ def limit_goals(wanted: CpuLimits, present: Values, noted: Values) -> Values:
     # The kernel stores a quota in whole microseconds for each PERIOD, so a finer value would differ when it
     # is read back.
     most = INFINITY if wanted.quota is None else quota_microseconds(wanted.quota) * (_SECOND // PERIOD)
-    goals[QUOTA] = min(most, quota)
+    quota = goals[QUOTA] = min(most, quota)
+    own_burst = own_value(BURST, present, noted)
+    assert isinstance(own_burst, int)
+    # The kernel saves time only for a group with a quota, and demands that the burst is at most the quota.
+    saved = 0 if quota == INFINITY else round(wanted.burst * PERIOD) * (_SECOND // PERIOD)
+    goals[BURST] = min(own_burst or saved, quota)
     return goals
 
 
 def present_limits(present: Values) -> CpuLimits:
-    """The weight and quota of a guest, in the form that all drivers share."""
-    weight, quota = present[WEIGHT], present[QUOTA]
+    """The weight, quota and burst of a guest, in the form that all drivers share."""
+    weight, quota, burst = present[WEIGHT], present[QUOTA], present[BURST]
     assert isinstance(weight, int)
     assert isinstance(quota, int)
+    assert isinstance(burst, int)
     return CpuLimits(
         DEFAULT_WEIGHT if weight == INFINITY else weight,
         None if quota == INFINITY else quota / _SECOND,
         weight == IDLE,
+        burst / _SECOND,
     )
 
 
@@ -197,7 +220,14 @@ def memory_goals(wanted: MemoryLimits, present: Values, noted: Values) -> Values
         MEMORY_LOW: wanted.low,
         MEMORY_MIN: wanted.minimum,
     }
+    if wanted.huge_pages is not None:
+        # Limits of sizes that are not wanted any more are lifted.
+        amounts |= dict.fromkeys(PAGE_NAMES & noted.keys(), UNLIMITED)
+        for size, limit in wanted.huge_pages:
+            amounts |= dict.fromkeys(PAGE_LIMITS[size], limit)
     goals: dict[str, Value] = {}
+    if wanted.oom_group is not None:
+        goals[OOM_GROUP] = own_value(OOM_GROUP, present, noted) or int(wanted.oom_group)
     for name, amount in amounts.items():
         own = own_value(name, present, noted)
         if amount is None:
@@ -218,19 +248,25 @@ def present_memory(present: Values, wanted: MemoryLimits, oom_score: int | None)
         assert isinstance(value, int)
         return None if asked is None else min(value, UNLIMITED)
 
+    pages = None
+    if wanted.huge_pages is not None:
+        limits = ((size, shown_amount(PAGE_LIMITS[size][0], asked)) for size, asked in wanted.huge_pages)
+        pages = tuple((size, limit) for size, limit in limits if limit is not None)
     return MemoryLimits(
         maximum=shown_amount(MEMORY_MAX, wanted.maximum),
         high=shown_amount(MEMORY_HIGH, wanted.high),
         low=shown_amount(MEMORY_LOW, wanted.low),
         minimum=shown_amount(MEMORY_MIN, wanted.minimum),
         oom_score_adj=oom_score,
+        huge_pages=pages,
+        oom_group=None if wanted.oom_group is None else bool(present[OOM_GROUP]),
     )
 
 
 def io_goals(wanted: BlockIo, there: frozenset[str], present: Values, noted: Values) -> Values:
-    """The wanted weight and rates of block I/O.
+    """The wanted weight, rates and targets of latency of block I/O.
 
-    The result leaves out each rate that the agent does not want and has never set.
+    The result leaves out each rate that the agent does not want and has never set, and likewise the targets.
 
     :param wanted: the wanted settings; if they are empty, the goals are the guest's own values.
     :param there: the devices that the host has now. The kernel forgets the limits of all other devices.
@@ -247,6 +283,11 @@ def io_goals(wanted: BlockIo, there: frozenset[str], present: Values, noted: Val
         own = own_value(name, present, noted)
         assert isinstance(own, DeviceLimits)
         goals[name] = own.keep_devices(there).lower_limits(DeviceLimits.from_limits(limits))
+    targets = {} if wanted.latency_us is None else dict.fromkeys(wanted.devices & there, wanted.latency_us)
+    if targets or LATENCY in noted:
+        own = own_value(LATENCY, present, noted)
+        assert isinstance(own, DeviceLimits)
+        goals[LATENCY] = DeviceLimits.from_limits({**targets, **own.keep_devices(there).by_device})
     return goals
 
 

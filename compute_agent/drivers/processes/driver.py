@@ -467,6 +467,11 @@ class ProcessDriver(UndividedThreads):
         todo = memory_limits.differing_limits(record.own_group, pids, wanted, _own_limits(record))
         return memory_limits.present_limits(record.own_group, pids, wanted) if todo else None
 
+    def memory_missing(self, guest: Guest, wanted: MemoryLimits) -> Sequence[str]:
+        """Always empty: guests without a group are documented, and all other guests have all limits."""
+        self._group_of(guest)
+        return ()
+
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
         """Write the limits that differ from ``wanted``, and read them back.
 

@@ -12,14 +12,16 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from compute_agent.drivers.base import CpuLimits
+from compute_agent.drivers.base import CpuLimits, MemoryLimits
 from compute_agent.drivers.foreign.driver import ForeignDriver, PeerHint
 from compute_agent.drivers.foreign.editor import HostFolders
+from compute_agent.drivers.foreign.kernel_values import FILES
 from compute_agent.drivers.foreign.records import ValueRecords
+from compute_agent.drivers.foreign.values import IO_WEIGHT, LATENCY, OOM_GROUP, RATES
 from compute_agent.drivers.systemd.bus import BusOpener
 from compute_agent.drivers.systemd.editor import UnitEditor
 from compute_agent.drivers.systemd.manager import SystemdManager
-from compute_agent.drivers.systemd.unit_state import SERVICE, unit_kind
+from compute_agent.drivers.systemd.unit_state import SERVICE, SLICE, unit_kind
 from compute_agent.drivers.systemd.unit_table import UnitTable
 from compute_agent.model.guest import Guest
 from compute_agent.model.resource import BlockIo
@@ -29,6 +31,9 @@ LOG = logging.getLogger(__name__)
 
 DRIVER: Final = "systemd"
 """The name of the driver in ``[guests] drivers`` and in documents."""
+
+_BFQ: Final = "io.bfq.weight"
+"""The file of the scheduler bfq, into which systemd also writes the weight."""
 
 UNITS_THREAD: Final = ThreadSpec(
     "systemd-units",
@@ -114,17 +119,45 @@ class SystemdDriver(ForeignDriver):
             found.append("cpu_burst: systemd has no property for it")
         return found
 
+    def memory_missing(self, guest: Guest, wanted: MemoryLimits) -> Sequence[str]:
+        """Messages about those limits in ``wanted`` that systemd cannot set while a unit runs."""
+        group, found = self._table.find_recent(guest).running.own_group, []
+        if wanted.oom_group and not group.memory_limit(FILES[OOM_GROUP]):
+            # systemd itself writes the file, by a setting that it reads only when it loads the unit.
+            remedy = "systemd cannot change it at run time: write OOMPolicy=kill into the unit file"
+            is_slice = unit_kind(guest.name) == SLICE
+            found.append(f"oom_group: {'systemd has no such setting of slices' if is_slice else remedy}")
+        if any(amount for _, amount in wanted.huge_pages or ()):
+            found.append("huge pages: systemd cannot limit them, so the unit can use more than it holds")
+        return found
+
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
-        """Messages about those parts of ``wanted`` that the driver does not set."""
-        self._table.find_recent(guest)
-        found = []
-        if wanted.rates and wanted.devices:
-            found.append("the agent sets no rates of units: use IOReadBandwidthMax= in their files")
-        if wanted.latency_us is not None:
-            found.append("the agent sets no latency of units: use IODeviceLatencyTargetSec= in their files")
+        """Messages about those parts of ``wanted`` that the unit cannot have."""
+        group, found = self._table.find_recent(guest).running.own_group, []
+        if wanted.rates or wanted.latency_us is not None:
+            for device, limited in sorted(self._moved_devices(wanted.devices).items()):
+                found.append(
+                    f"systemd cannot limit block device {device}, because it limits the disk below, which is"
+                    f" {limited}: name this disk in the class"
+                )
+        # systemd enables the controller io with the first setting that needs it. Before that, it is not known
+        # which files the kernel has.
+        if group.has_file(FILES[RATES[0]]):
+            if wanted.weight is not None and not (group.has_file(FILES[IO_WEIGHT]) or group.has_file(_BFQ)):
+                found.append("the kernel has no io.weight: this needs the controller io with io.cost or bfq")
+            if wanted.latency_us is not None and not group.has_file(FILES[LATENCY]):
+                found.append("the kernel has no io.latency: this needs CONFIG_BLK_CGROUP_IOLATENCY")
         if wanted.own_disks:
             found.append("a unit has no disks of its own: name devices of the host instead of guest")
         return found
+
+    def _limitable_devices(self, wanted: frozenset[str]) -> frozenset[str]:
+        return self._folders.block_devices - self._moved_devices(wanted).keys()
+
+    def _moved_devices(self, wanted: frozenset[str]) -> Mapping[str, str]:
+        """The wanted devices for which systemd limits another device, with the number of the other one."""
+        found = {device: self._folders.limited_device(f"/dev/block/{device}") for device in wanted}
+        return {device: limited for device, limited in found.items() if limited != device}
 
     def _is_composed(self, guest: Guest) -> bool:
         return unit_kind(guest.name) != SERVICE

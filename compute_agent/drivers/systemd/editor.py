@@ -27,10 +27,24 @@ from compute_agent.drivers.foreign.editor import (
 )
 from compute_agent.drivers.foreign.kernel_values import Texts
 from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
-from compute_agent.drivers.foreign.values import CPUS, DEFAULTS, NODES, Values, pending_writes, value_text
+from compute_agent.drivers.foreign.values import (
+    CPUS,
+    DEFAULTS,
+    NODES,
+    DeviceLimits,
+    Values,
+    pending_writes,
+    value_text,
+)
 from compute_agent.drivers.systemd.bus import BusError
 from compute_agent.drivers.systemd.manager import SystemdManager, is_unknown_unit
-from compute_agent.drivers.systemd.unit_properties import decode_values, drop_in_name
+from compute_agent.drivers.systemd.unit_properties import (
+    DEVICE_PROPERTIES,
+    DevicePaths,
+    decode_values,
+    device_paths,
+    drop_in_name,
+)
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 
@@ -86,7 +100,7 @@ class UnitEditor(ValueEditor):
         if (
             known is not None
             and now - known.time <= PROPERTY_SECONDS
-            and all(known.texts[file] == text for file, text in texts.items())
+            and all(texts[file] == text for file, text in known.texts.items() if file in texts)
         ):
             return known.values
         # All files are read, because later comparisons of other values compare these texts.
@@ -103,7 +117,7 @@ class UnitEditor(ValueEditor):
         if found is None:
             raise GuestGoneError(f"guest {guest} has ended")
         try:
-            return decode_values(found)
+            return decode_values(found, self._folders.limited_device)
         except ValueError as error:
             raise DriverError(f"systemd gives unexpected values of guest {guest}: {error}") from error
 
@@ -129,7 +143,7 @@ class UnitEditor(ValueEditor):
         try:
             self._widen_sets(record.name, record.values)
             if record.values:
-                self._set_properties(record.name, record.values)
+                self._set_properties(record.name, self._without_lost_devices(record.values))
         except BusError as error:
             # If systemd no longer has the unit, there are no values to restore, only files to remove.
             if not is_unknown_unit(error):
@@ -161,9 +175,20 @@ class UnitEditor(ValueEditor):
             else:
                 time.sleep(_APPLY_PAUSE)
 
+    def _without_lost_devices(self, values: Values) -> Values:
+        """The values without limits of devices that are gone, because the kernel refuses these limits."""
+        there = self._folders.block_devices if not values.keys().isdisjoint(DEVICE_PROPERTIES) else ()
+        return {
+            name: value.keep_devices(there) if isinstance(value, DeviceLimits) else value
+            for name, value in values.items()
+        }
+
     def _set_properties(self, unit: str, values: Values) -> None:
+        paths: DevicePaths = {}
+        if not values.keys().isdisjoint(DEVICE_PROPERTIES):
+            paths = device_paths(self._manager.read_group(unit) or {}, self._folders.limited_device)
         try:
-            self._manager.set_properties(unit, values)
+            self._manager.set_properties(unit, values, paths)
         finally:
             # The readings are forgotten in any case, because a failed call may have had an effect.
             self._forget_reading()

@@ -21,7 +21,7 @@ from compute_agent.drivers.systemd.bus import (
     BusOpener,
     BusSignal,
 )
-from compute_agent.drivers.systemd.unit_properties import encode_value
+from compute_agent.drivers.systemd.unit_properties import DevicePaths, encode_value
 from compute_agent.drivers.systemd.unit_state import KINDS, unit_kind, unit_of_path, unit_path
 from compute_agent.model.messages import DriverError
 
@@ -126,12 +126,15 @@ class SystemdManager:
         """The properties that units of this type have in addition; None if systemd has no such unit."""
         return self._read_all(name, f"{SYSTEMD}.{unit_kind(name).capitalize()}")
 
-    def set_properties(self, name: str, values: Values) -> None:
+    def set_properties(self, name: str, values: Values, paths: DevicePaths) -> None:
         """Set properties of a unit until the next boot.
 
+        :param paths: the paths by which the unit has limits of devices now.
         :raises BusError: systemd refuses a value.
         """
-        pairs = [(key, encode_value(key, value)) for key, value in values.items()]
+        pairs = [(key, encode_value(key, value, paths)) for key, value in values.items()]
+        # An empty list of devices would also remove the limits of paths that are not known.
+        pairs = [(key, variant) for key, variant in pairs if variant != ("a(st)", [])]
         self._call_manager("SetUnitProperties", "sba(sv)", (name, True, pairs))
 
     def stop_unit(self, name: str) -> None:

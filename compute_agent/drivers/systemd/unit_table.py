@@ -75,6 +75,8 @@ class UnitTable(GuestTable):
         """Returns the guests of other drivers that no unit can contain and be a guest, by folder: a unit
         contains a guest if its group is the folder or above it.
         """
+        self._inner: tuple[Callable[[], Mapping[str, Guest]], Mapping[str, Guest]] | None = None
+        """The function ``list_inner`` and its result in this round; None if it was not called yet."""
 
     def guest_above(self, folder: str) -> str:
         """The name of the service with a control group that contains the given folder; empty if none has."""
@@ -85,8 +87,24 @@ class UnitTable(GuestTable):
 
     def overruled_units(self) -> set[str]:
         """The units in the table that contain another driver's guest."""
-        inner = self.list_inner()
+        return self._find_overruled(self.list_inner())
+
+    def _find_overruled(self, inner: Mapping[str, Guest]) -> set[str]:
         return {one.guest.name for one in self.all_entries() if _find_inside(inner, one.running.folder)}
+
+    def begin_round(self) -> None:
+        """Begin a round of reads, in which all units are compared with one list of other drivers' guests.
+
+        Each list takes a read of /proc for each domain, and a reload of systemd causes a read of all units.
+        """
+        self._inner = None
+
+    def _inner_guests(self) -> Mapping[str, Guest]:
+        list_inner = self.list_inner
+        # At the start, the other drivers can become known during the round.
+        if self._inner is None or self._inner[0] is not list_inner:
+            self._inner = list_inner, list_inner()
+        return self._inner[1]
 
     def is_managed(self, record: ValueRecord) -> bool:
         """Whether a unit is a guest with this uuid and has not ended."""
@@ -117,7 +135,9 @@ class UnitTable(GuestTable):
         :param units: the ``ActiveState`` of each unit.
         """
         alive = (one.guest.name for one in self.all_entries() if one.is_alive)
-        return {name for name in alive if units.get(name) == "active"} - self.overruled_units()
+        return {name for name in alive if units.get(name) == "active"} - self._find_overruled(
+            self._inner_guests()
+        )
 
     def order_keys(self, keys: Iterable[str]) -> list[str]:
         """The names in the order of reads: slices first, because they decide about the units below them."""
@@ -186,7 +206,7 @@ class UnitTable(GuestTable):
         running = find_running(unit, self._groups)
         if running is None or self._is_outdated(unit, running):
             return SubjectFinding(managed=guest_uuid)
-        if inner := _find_inside(self.list_inner(), running.folder):
+        if inner := _find_inside(self._inner_guests(), running.folder):
             raise ExcludedSubjectError(
                 f"guest {inner.name} of driver {inner.driver} runs in it: remove one of the two"
             )

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from oslo_config import cfg
 
 from compute_agent.classification.resolution import ClassificationPolicy, parse_policy, resolve_settings
 from compute_agent.classification.rules import GuestFacts, KnownClasses, make_rule
@@ -184,6 +185,21 @@ def test_declared_settings_count_only_if_the_operator_lists_them(load, source, o
     )
     found = resolve_settings(policy, facts(), declared={"qos_class": "BE"}, declared_by=SettingSource(source))
     assert (found.settings.qos_class, found.sources["qos_class"], found.problems) == ("BE", source, ())
+
+
+@pytest.mark.parametrize("option", ["label_settings", "unit_settings", "flavor_settings"])
+def test_a_listed_annotation_can_contain_commas(load, option):
+    annotation = '{"LLC": {"schemata": {"range": [0, 25]}}, "MB": {"schemata": {"percent": 30}}}'
+    policy = parse_policy(load(f"[guests]\n{option} = qos_class=LS, resctrl = {annotation}, priority"))
+    (allowed,) = (one for one in policy.allowed.values() if one.option == option)
+    assert allowed.values == {"qos_class": {"LS"}, "resctrl": {annotation}, "priority": None}
+    assert allowed.explain_refusal("resctrl", annotation) == ""
+    assert "only with" in allowed.explain_refusal("resctrl", "{}")
+
+
+def test_a_list_with_a_brace_that_is_not_closed_is_refused(load):
+    with pytest.raises(cfg.Error, match="is not closed"):
+        load('[guests]\nlabel_settings = resctrl={"LLC": 1, priority')
 
 
 def test_an_empty_list_allows_no_declared_setting_and_the_default_allows_all(load):

@@ -192,6 +192,18 @@ def test_a_guest_that_can_have_no_quota_is_told_and_runs_without_cap(driver, tar
     assert driver.limits["a"] == CpuLimits(400)
 
 
+def test_a_guest_that_can_have_no_burst_is_told_while_it_is_limited(driver, target, monkeypatch):
+    controller = CpuController(driver, {"BE"}, shares(cpu_burst=50))
+
+    def list_missing(guest, wanted):
+        return [f"no burst of {wanted.burst:g}"] if wanted.burst else []
+
+    monkeypatch.setattr(driver, "missing_limits", list_missing)
+    for limits, told in (({"cpu_quota": 2.0}, {"a": ("no burst of 1",)}), ({}, {})):
+        controller.sync((target(allocation={"p": {"VCPU": 2}}, **limits),), ())
+        assert controller.refused == told
+
+
 def test_a_burst_follows_the_quota(driver, target):
     controller = CpuController(driver, {"BE"}, shares(cpu_burst=50))
     held = {"p": {"VCPU": 2}}

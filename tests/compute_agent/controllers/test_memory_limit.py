@@ -94,6 +94,16 @@ def test_a_guest_that_uses_more_than_it_may_is_shown_and_not_killed_by_a_limit(c
     assert driver.memory["BE"].maximum == 164 * MIB
 
 
+def test_limits_that_a_guest_cannot_have_are_told(controller, driver, target):
+    held = target({"p": {"MEMORY_MB": 100}})
+    driver.without_memory = ("oom_group: no",)
+    controller.sync([held], ())
+    assert controller.refused == {"LS": ("oom_group: no",)}
+    driver.discard(held.guest)
+    controller.sync([held], ())
+    assert controller.refused == {}
+
+
 def test_a_guest_gets_the_huge_pages_that_it_holds_and_no_more(driver, target):
     controller = MemoryLimitController(driver, CLASSES, 64, limits_pages=True)
     pages = {"CUSTOM_HUGE_PAGES_2MB": 3, "CUSTOM_HUGE_PAGES_1GB": 1}

@@ -260,6 +260,7 @@ def test_a_stopped_guest_is_reported_and_gone(driver, guest):
         lambda it: driver.memory_use(it),
         lambda it: driver.huge_page_use(it),
         lambda it: driver.memory_limits(it, MemoryLimits(oom_score_adj=1)),
+        lambda it: driver.memory_missing(it, MemoryLimits(oom_group=True)),
         lambda it: driver.limit_memory(it, MemoryLimits(oom_score_adj=1)),
     ):
         with pytest.raises(GuestGoneError):

@@ -9,7 +9,7 @@ import pytest
 
 from compute_agent.loops.guest_claims import ASK_SECONDS, GuestClaims
 from compute_agent.loops.note_files import ClaimStore
-from compute_agent.model.guest import Guest
+from compute_agent.model.guest import ConsumerAllocations, Guest
 from compute_agent.report.guest_claims import ClaimNote
 from compute_agent.report.history import ConsumerOwner
 
@@ -36,6 +36,20 @@ class SlowDriver:
         self.now += self.seconds
         self.asked.append(guest_uuid)
         return guest_uuid in self.gone
+
+
+class ClaimClient:
+    """A Placement in which each consumer holds the claim of its note."""
+
+    def __init__(self):
+        self.given_back = []
+
+    def get_allocations(self, guest_uuid):
+        return ConsumerAllocations(guest_uuid, {"host": {}}, 1, "p", "u", "t")
+
+    def set_allocations(self, record):
+        assert record.resources == {}
+        self.given_back.append(record.consumer)
 
 
 @pytest.fixture
@@ -113,3 +127,33 @@ def test_a_guest_that_can_still_start_a_container_gets_its_claim_later(claims, d
     now += 6.0
     claims.settle_claims(None)
     assert (tried, claims.settling_seconds) == (["web.service"], None)
+
+
+def test_a_refused_guest_is_tried_in_the_report_that_gives_another_claim_back(claims, driver):
+    gone, tried, client = str(uuid.UUID(int=1)), [], ClaimClient()
+    guest = Guest(str(uuid.UUID(int=99)), "podman", "web", os.getpid())
+    view = SimpleNamespace(guest=guest, allocation={}, migration=None)
+    claims._pipeline.guest_views = lambda: [view]
+    claims._pipeline.host_state = SimpleNamespace(own_part=lambda held: held)
+    claims._recorder = SimpleNamespace(
+        record_done=lambda *words, **more: None, record_event=lambda *words, **more: None
+    )
+    vars(claims._in_force.current.options.guests).update(
+        claim=True, claim_grace=5.0, claim_project="p", claim_user="u", claim_dedicated=()
+    )
+
+    def refuse(client, view, note, known):
+        tried.append(driver.now)
+        claims._note_refusal(view, "no room")
+
+    claims._hold_allocation = refuse
+    driver.seconds = driver.settle_seconds = 0.0
+    for driver.now in (0.0, 10.0):
+        claims.settle_claims(client)
+    assert tried == [0.0]
+    driver.gone = {gone}
+    for driver.now in (11.0, 16.0, 17.0, 75.0, 76.0):
+        claims.settle_claims(client)
+    assert client.given_back == [gone]
+    # After the second refusal the pause is a minute.
+    assert tried == [0.0, 16.0, 76.0]

@@ -30,6 +30,7 @@ from compute_agent.drivers.foreign import driver as foreign_driver
 from compute_agent.drivers.foreign import editor
 from compute_agent.drivers.foreign.declared import made_uuid
 from compute_agent.drivers.foreign.kernel_values import FILES, IDLE_FILE
+from compute_agent.drivers.foreign.values import FILE_NAMES, LATENCY
 from compute_agent.drivers.memory_limits import oom_score_adj
 from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, GuestGoneError
@@ -352,7 +353,7 @@ class TestSetting:
         readings.clear()
         compare_everything()
         # Each setting has files of its own.
-        assert sorted(readings) == sorted({*FILES.values(), IDLE_FILE})
+        assert sorted(readings) == sorted({*FILES.values(), IDLE_FILE} - FILE_NAMES - {FILES[LATENCY]})
         monkeypatch.setattr(editor, "READING_SECONDS", 60.0)
         compare_everything()
         readings.clear()
@@ -605,7 +606,10 @@ class TestSetting:
     def test_settings_without_a_controller_are_named(self, engine, rig):
         driver, guest = rig
         folder = engine.folder_of(engine.named(DB))
-        for file in ("cpuset.cpus", "cpu.max", "cpu.weight", "cpu.idle", "io.weight", "io.max"):
+        for file in (
+            *("cpuset.cpus", "cpu.max", "cpu.weight", "cpu.idle", "cpu.max.burst", "io.weight", "io.max"),
+            *("hugetlb.2MB.max", "hugetlb.2MB.rsvd.max"),
+        ):
             (folder / file).unlink()
         with pytest.raises(DriverError, match="does not have the controller cpuset"):
             driver.apply_cpu_settings(guest, PINNED)
@@ -615,6 +619,9 @@ class TestSetting:
         assert len(driver.missing_limits(guest, CpuLimits(idle=True, quota=1, burst=0.5))) == 2
         wanted = BlockIo(50, DeviceRates(1), 10, frozenset({"8:0"}), True)
         assert len(driver.blockio_missing(guest, wanted)) == 4
+        memory = MemoryLimits(oom_group=True, huge_pages=((64, 0), (2048, 1)))
+        assert len(driver.memory_missing(guest, memory)) == 2
+        assert driver.memory_missing(guest, MemoryLimits(1, huge_pages=((2048, 0),))) == []
         with pytest.raises(DriverError, match="does not have the controller io"):
             driver.apply_blockio(guest, wanted)
         assert not driver.apply_blockio(guest, None)

@@ -13,17 +13,23 @@ from compute_agent.drivers import procfs
 from compute_agent.drivers.base import UNLIMITED, CpuLimits, CpuSettings, MemoryLimits
 from compute_agent.drivers.containers.driver import ContainerDriver
 from compute_agent.drivers.foreign import editor
+from compute_agent.drivers.foreign.editor import HostFolders
 from compute_agent.drivers.foreign.kernel_values import FILES, IDLE_FILE
 from compute_agent.drivers.foreign.records import ValueRecords
 from compute_agent.drivers.foreign.values import (
+    BURST,
     CPUS,
     DEFAULTS,
+    FILE_NAMES,
     IO_WEIGHT,
+    LATENCY,
     MEMORY_HIGH,
     MEMORY_LOW,
     MEMORY_MAX,
     MEMORY_MIN,
     NODES,
+    OOM_GROUP,
+    PAGE_LIMITS,
     QUOTA,
     RATES,
     WEIGHT,
@@ -34,7 +40,9 @@ from tests.compute_agent.drivers.containers.fake_engine import FakeEngine
 ALL = frozenset(os.sched_getaffinity(0))
 ONE = frozenset({min(ALL)})
 MIB = 1 << 20
-DISK = min(os.listdir("/sys/dev/block"), default="")
+HOST = HostFolders()
+DISK = min((one for one in HOST.block_devices if HOST.limited_device(f"/dev/block/{one}") == one), default="")
+"""The number of a device of this machine for which systemd does not limit another device."""
 
 pytestmark = pytest.mark.skipif(len(ALL) < 2, reason="needs two CPUs to tell apart")
 
@@ -107,6 +115,23 @@ CASES = {
             (RATES[3], DeviceRates(write_operations=300), ("rbps=max", "wbps=max", "riops=max", "wiops=300")),
         )
     },
+    LATENCY: (
+        *(set_io, is_io_kept, BlockIo(latency_us=300, devices=frozenset({DISK})), None),
+        *(f"{DISK} target=300", f"{DISK} target=700"),
+    ),
+    BURST: (set_limits, are_limits_kept, CpuLimits(quota=0.5, burst=0.25), CpuLimits(), "25000", "7"),
+    OOM_GROUP: (
+        *(set_memory, is_memory_kept, MemoryLimits(oom_group=True), MemoryLimits(oom_group=False)),
+        *("1", "0"),
+    ),
+    **{
+        name: (
+            *(set_memory, is_memory_kept, MemoryLimits(huge_pages=((size, 4 * size * 1024),))),
+            *(MemoryLimits(huge_pages=()), str(4 * size * 1024), "max"),
+        )
+        for size, names in PAGE_LIMITS.items()
+        for name in names
+    },
 }
 """By value: how to set and to compare it, a goal, the goal that gives it back, the text in the file with the
 goal (a number is one of MiB), and a text of another program."""
@@ -156,12 +181,15 @@ def test_each_value_has_a_case():
 @pytest.mark.parametrize("name", CASES)
 def test_a_value_is_set_and_repaired_and_given_back(guest_of, name):
     driver, guest = guest_of
-    if name in RATES and driver.name == "systemd":
-        pytest.skip("services have no rates")
-    if name in RATES and not DISK:
+    if name in FILE_NAMES and driver.name == "systemd":
+        pytest.skip("systemd has no such property")
+    if name in (*RATES, LATENCY) and not DISK:
         pytest.skip("this machine has no block device")
     change, is_kept, goal, former, text, other = CASES[name]
     file = Path(guest.cgroup) / FILES[name]
+    if not file.exists():
+        # Kernels have few sizes of huge pages, and some have no targets of latency.
+        file.write_text({LATENCY: "", OOM_GROUP: "0\n"}.get(name, "max\n"))
     goal_text = str(text * MIB) if isinstance(text, int) else text
     before = file.read_text().strip()
     assert not is_kept(driver, guest, goal)
@@ -173,6 +201,7 @@ def test_a_value_is_set_and_repaired_and_given_back(guest_of, name):
         file.write_text(f"{other}\n")
         assert not is_kept(driver, guest, goal)
     change(driver, guest, goal)
+    assert not is_kept(driver, guest, former)
     change(driver, guest, former)
     assert is_kept(driver, guest, former)
     # The kernel refuses an empty set for a group with processes, which then has the whole set.
@@ -188,7 +217,13 @@ def test_a_guest_is_made_idle_and_gets_a_weight_again(guest_of):
     assert (file.read_text().strip(), are_limits_kept(driver, guest, CpuLimits(100))) == ("0", True)
 
 
-def test_huge_pages_are_not_limited(guest_of):
+@pytest.mark.parametrize("name", [BURST, OOM_GROUP, *PAGE_LIMITS[2048]])
+def test_a_value_without_a_property_of_systemd_stays(guest_of, name):
     driver, guest = guest_of
-    set_memory(driver, guest, MemoryLimits(64 * MIB, huge_pages=((2048, 2 * MIB),)))
-    assert (Path(guest.cgroup) / "hugetlb.2MB.max").read_text().strip() == "max"
+    if driver.name != "systemd":
+        pytest.skip("the agent writes the files of containers")
+    change, _is_kept, goal, _former, _text, _other = CASES[name]
+    file = Path(guest.cgroup) / FILES[name]
+    before = file.read_text() if file.exists() else ""
+    change(driver, guest, goal)
+    assert (file.read_text() if file.exists() else "") == before

@@ -12,14 +12,18 @@ from compute_agent.drivers.foreign.kernel_values import (
     read_values,
 )
 from compute_agent.drivers.foreign.values import (
+    BURST,
     CPUS,
     DEFAULTS,
     IDLE,
     INFINITY,
     IO_WEIGHT,
+    LATENCY,
     MEMORY_LOW,
     MEMORY_MAX,
     NODES,
+    OOM_GROUP,
+    PAGE_NAMES,
     QUOTA,
     RATES,
     WEIGHT,
@@ -101,10 +105,20 @@ def rate_line(device, reads):
         (READ, DeviceLimits(), "8:0 rbps=max wbps=5 riops=max wiops=max", None, True),
         (READ, LIMITED, "8:0", None, False),
         (READ, LIMITED, "nonsense", None, False),
+        (LATENCY, LIMITED, "8:0 target=7", None, True),
+        (LATENCY, LIMITED, "8:0 target=8", None, False),
+        (LATENCY, LIMITED, None, None, True),
+        (BURST, 500_000, "25000", None, True),
+        (BURST, 500_000, "50000", None, False),
+        (BURST, 0, None, None, True),
+        (BURST, 500_000, None, None, False),
+        (OOM_GROUP, 1, "1", None, True),
+        (OOM_GROUP, 1, "0", None, False),
+        ("hugetlb.2MB.max", 4096, "max", None, False),
     ],
 )
 def test_the_kernel_has_a_value_or_not(name, value, text, idle, agrees):
-    texts = {FILES[name]: text, IDLE_FILE: idle}
+    texts = {"cpu.max": "max 50000", FILES[name]: text, IDLE_FILE: idle}
     assert differing_files({name: value}, texts, WHOLE) == ([] if agrees else [name])
 
 
@@ -119,6 +133,10 @@ TEXTS = {
     "memory.min": "0",
     "io.weight": "default 100",
     "io.max": "",
+    "io.latency": "",
+    "cpu.max.burst": "0",
+    "memory.oom.group": "0",
+    **dict.fromkeys(PAGE_NAMES, "max"),
     IDLE_FILE: "0",
 }
 
@@ -141,6 +159,10 @@ def test_files_that_do_not_exist_have_no_values():
         ("memory.max", "4096", MEMORY_MAX, 4096),
         ("io.weight", "default 50\n8:0 100", IO_WEIGHT, 50),
         ("io.max", "8:0 rbps=7 wbps=max riops=max wiops=max", READ, LIMITED),
+        ("io.latency", "8:0 target=7", LATENCY, LIMITED),
+        ("cpu.max.burst", "50000", BURST, 500_000),
+        ("memory.oom.group", "1", OOM_GROUP, 1),
+        ("hugetlb.2MB.rsvd.max", "4096", "hugetlb.2MB.rsvd.max", 4096),
     ],
 )
 def test_a_value_is_read_from_its_file(file, text, name, value):
@@ -156,6 +178,8 @@ def test_a_value_is_read_from_its_file(file, text, name, value):
         ("cpuset.cpus", "all"),
         ("io.max", "8:0"),
         ("io.max", "8:0 rbps"),
+        ("io.latency", "8:0"),
+        ("cpu.max.burst", "max"),
     ],
 )
 def test_other_content_of_a_file_is_refused(file, text):
@@ -191,10 +215,37 @@ def test_other_content_of_a_file_is_refused(file, text):
                 ("io.max", "8:16 rbps=9 wbps=max riops=max wiops=max"),
             ],
         ),
+        (LATENCY, LIMITED, {}, [("io.latency", "8:0 target=7")]),
+        (LATENCY, DeviceLimits(), {"io.latency": "8:0 target=7"}, [("io.latency", "8:0 target=0")]),
+        (BURST, 500_000, {"cpu.max": "20000 20000"}, [("cpu.max.burst", "10000")]),
+        (OOM_GROUP, 1, {}, [("memory.oom.group", "1")]),
+        ("hugetlb.2MB.max", INFINITY, {}, [("hugetlb.2MB.max", "max")]),
     ],
 )
 def test_a_value_is_written_to_its_file(name, value, present, writes):
     assert file_writes({name: value}, {**TEXTS, **present}, WHOLE) == writes
+
+
+@pytest.mark.parametrize(
+    ("quota", "burst", "present", "writes"),
+    [
+        (500_000, 500_000, {}, ["cpu.max 50000 100000", "cpu.max.burst 50000"]),
+        # The kernel refuses a burst above the quota.
+        (
+            *(200_000, 100_000, {"cpu.max": "50000 100000", "cpu.max.burst": "50000"}),
+            ["cpu.max.burst 10000", "cpu.max 20000 100000"],
+        ),
+        (
+            *(INFINITY, 0, {"cpu.max": "50000 100000", "cpu.max.burst": "50000"}),
+            ["cpu.max.burst 0", "cpu.max max 100000"],
+        ),
+        # The quota of the short period is below the kernel's minimum, so the period changes.
+        (20_000, 20_000, {"cpu.max": "max 20000"}, ["cpu.max 2000 100000", "cpu.max.burst 2000"]),
+    ],
+)
+def test_quota_and_burst_are_written_in_the_order_that_the_kernel_accepts(quota, burst, present, writes):
+    found = file_writes({BURST: burst, QUOTA: quota}, {**TEXTS, **present}, WHOLE)
+    assert [" ".join(one) for one in found] == writes
 
 
 @given(

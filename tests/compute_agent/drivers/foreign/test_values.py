@@ -6,15 +6,19 @@ from hypothesis import strategies as st
 
 from compute_agent.drivers.base import UNLIMITED, CpuLimits, MemoryLimits
 from compute_agent.drivers.foreign.values import (
+    BURST,
     CPUS,
     DEFAULTS,
     IDLE,
     INFINITY,
     IO_WEIGHT,
+    LATENCY,
     MEMORY_HIGH,
     MEMORY_LOW,
     MEMORY_MAX,
     NODES,
+    OOM_GROUP,
+    PAGE_LIMITS,
     QUOTA,
     RATES,
     WEIGHT,
@@ -27,6 +31,7 @@ from compute_agent.drivers.foreign.values import (
     parse_text,
     pending_writes,
     present_limits,
+    present_memory,
     value_text,
 )
 from compute_agent.model.resource import BlockIo, DeviceRates
@@ -117,9 +122,28 @@ def test_the_lower_one_of_two_quotas_applies(cores, present, noted, quota):
     assert limit_goals(CpuLimits(quota=cores), unit(**present), noted)[QUOTA] == quota
 
 
+@pytest.mark.parametrize(
+    ("wanted", "present", "noted", "burst"),
+    [
+        (CpuLimits(quota=0.5, burst=0.25), {}, {}, 250_000),
+        (CpuLimits(quota=0.5, burst=0.75), {}, {}, 500_000),
+        (CpuLimits(burst=0.25), {}, {}, 0),
+        (CpuLimits(burst=0.25), {QUOTA: 500_000}, {}, 250_000),
+        (CpuLimits(quota=0.5), {BURST: 250_000}, {BURST: 0}, 0),
+        # The container has a burst of its own.
+        (CpuLimits(quota=0.5, burst=0.25), {BURST: 100_000}, {}, 100_000),
+        (CpuLimits(quota=0.05), {BURST: 100_000, QUOTA: 200_000}, {}, 50_000),
+        (CpuLimits(), {BURST: 50_000, QUOTA: 50_000}, {BURST: 100_000, QUOTA: 200_000}, 100_000),
+    ],
+)
+def test_a_burst_is_at_most_the_quota(wanted, present, noted, burst):
+    assert limit_goals(wanted, unit(**present), noted)[BURST] == burst
+
+
 def test_present_limits_have_the_meanings_of_cgroups():
     assert present_limits(unit()) == CpuLimits(100)
     assert present_limits(unit(CPUWeight=IDLE, CPUQuotaPerSecUSec=1_500_000)) == CpuLimits(0, 1.5, True)
+    assert present_limits(unit(**{QUOTA: 1_500_000, BURST: 500_000})) == CpuLimits(100, 1.5, burst=0.5)
 
 
 def test_limits_of_memory_of_the_service_stay_and_others_are_the_agents():
@@ -128,6 +152,23 @@ def test_limits_of_memory_of_the_service_stay_and_others_are_the_agents():
     assert goals == {MEMORY_MAX: 64 * MIB, MEMORY_HIGH: INFINITY, MEMORY_LOW: MIB}
     goals = memory_goals(wanted, unit(MemoryMax=64 * MIB), {MEMORY_MAX: INFINITY})
     assert goals[MEMORY_MAX] == 512 * MIB
+
+
+@pytest.mark.parametrize(("own", "wanted", "goal"), [(0, True, 1), (0, False, 0), (1, False, 1)])
+def test_processes_are_killed_together_by_the_class_or_by_the_container_itself(own, wanted, goal):
+    limits = MemoryLimits(oom_group=wanted)
+    assert memory_goals(limits, unit(**{OOM_GROUP: own}), {}) == {OOM_GROUP: goal}
+    assert memory_goals(limits, unit(**{OOM_GROUP: 1}), {OOM_GROUP: own}) == {OOM_GROUP: goal}
+
+
+def test_limits_of_huge_pages_are_set_and_lifted():
+    most, reserved = PAGE_LIMITS[2048]
+    wanted = MemoryLimits(huge_pages=((2048, 4 * MIB),))
+    assert memory_goals(wanted, unit(), {}) == {most: 4 * MIB, reserved: 4 * MIB}
+    set_before = unit(**{most: 4 * MIB})
+    assert memory_goals(MemoryLimits(huge_pages=()), set_before, {most: INFINITY}) == {most: INFINITY}
+    assert memory_goals(MemoryLimits(), set_before, {most: INFINITY}) == {}
+    assert present_memory(set_before, wanted, None).huge_pages == ((2048, 4 * MIB),)
 
 
 def test_a_weight_of_block_io_is_set_and_given_back():
@@ -154,6 +195,15 @@ def test_rates_of_devices_that_are_gone_are_no_goals():
     assert io_goals(BlockIo(), THERE, unit(), {read: own})[read].by_device == {"8:0": 100}
 
 
+def test_a_target_of_latency_of_the_unit_stays():
+    own = DeviceLimits.from_limits({"8:0": 100})
+    wanted = BlockIo(latency_us=300, devices=frozenset({"8:0", "8:16", "9:9"}))
+    goals = io_goals(wanted, THERE, unit(**{LATENCY: own}), {})
+    assert goals[LATENCY].by_device == {"8:0": 100, "8:16": 300}
+    assert io_goals(BlockIo(), THERE, unit(**{LATENCY: goals[LATENCY]}), {LATENCY: own})[LATENCY] == own
+    assert LATENCY not in io_goals(BlockIo(50), THERE, unit(**{LATENCY: own}), {})
+
+
 @pytest.mark.parametrize("text", ["8:0=1.5", "8:0=-1", "8:0", f"8:0={1 << 64}"])
 def test_limits_of_devices_that_are_no_numbers_are_refused(text):
     with pytest.raises(ValueError, match=RATES[0]):
@@ -165,15 +215,23 @@ limits = st.builds(
     st.none() | st.integers(1, 10_000),
     st.none() | st.floats(0.01, 64),
     st.booleans(),
+    st.floats(0, 64),
 )
 amounts = st.none() | st.integers(0, 1 << 40) | st.just(UNLIMITED)
-memory = st.builds(MemoryLimits, amounts, amounts, st.none() | st.integers(0, 1 << 40))
+pages = st.none() | st.just(()) | st.integers(0, 1 << 40).map(lambda it: ((2048, it),))
+memory = st.builds(
+    MemoryLimits,
+    *(amounts, amounts, st.none() | st.integers(0, 1 << 40)),
+    huge_pages=pages,
+    oom_group=st.none() | st.booleans(),
+)
 devices = st.sampled_from(["8:0", "8:16", "259:0"])
 rates = st.none() | st.integers(1, 1 << 40)
 blockio = st.builds(
     BlockIo,
     st.none() | st.integers(1, 10_000),
     st.builds(DeviceRates, rates, rates, rates, rates),
+    latency_us=rates,
     devices=st.frozensets(devices),
 )
 steps = st.lists(
@@ -193,6 +251,9 @@ owns = st.fixed_dictionaries(
         CPUS: st.frozensets(st.integers(0, 7)),
         WEIGHT: st.integers(1, 10_000),
         QUOTA: st.integers(10_000, 10**8),
+        BURST: st.integers(0, 10_000),
+        OOM_GROUP: st.integers(0, 1),
+        LATENCY: st.dictionaries(devices, st.integers(1, 1 << 40)).map(DeviceLimits.from_limits),
         MEMORY_MAX: st.integers(1, 1 << 40),
         IO_WEIGHT: st.integers(1, 10_000),
         RATES[0]: st.dictionaries(devices, st.integers(1, 1 << 40)).map(DeviceLimits.from_limits),
@@ -208,7 +269,7 @@ def test_after_any_settings_the_service_gets_its_own_values_back(own, steps):
     give_back = (
         lambda has, own: cpu_goal(ONLINE, ONLINE, has, own),
         lambda has, own: limit_goals(CpuLimits(100), has, own),
-        lambda has, own: memory_goals(MemoryLimits(UNLIMITED, UNLIMITED, 0, minimum=0), has, own),
+        lambda has, own: memory_goals(MemoryLimits(UNLIMITED, UNLIMITED, 0, None, (), 0, False), has, own),
         lambda has, own: io_goals(BlockIo(), THERE, has, own),
     )
     for choose in (*steps, *give_back):
@@ -221,5 +282,6 @@ def test_after_any_settings_the_service_gets_its_own_values_back(own, steps):
         noted = {name: value for name, value in noted.items() if present[name] != value}
         # Quota and limits of memory never exceed those of the service.
         assert all(present[name] <= first[name] for name in (QUOTA, MEMORY_MAX))
+        assert present[BURST] <= present[QUOTA]
     assert present == first
     assert noted == {}

@@ -17,9 +17,11 @@ import jeepney
 from jeepney.low_level import HeaderFields, MessageType, Parser
 
 from compute_agent.drivers.foreign.editor import HostFolders
-from compute_agent.drivers.foreign.values import IDLE, INFINITY
+from compute_agent.drivers.foreign.kernel_values import FILES as VALUE_FILES
+from compute_agent.drivers.foreign.values import IDLE, INFINITY, LATENCY, RATES, DeviceLimits
 from compute_agent.drivers.systemd.manager import MANAGER, MANAGER_PATH, PROPERTIES, SYSTEMD, UNIT
 from compute_agent.drivers.systemd.unit_properties import (
+    DEVICE_PROPERTIES,
     UNIT_DEFAULTS,
     decode_value,
     drop_in_name,
@@ -39,6 +41,7 @@ class FakeUnit:
     name: str
     files: list[Path]
     values: dict = field(default_factory=lambda: dict(UNIT_DEFAULTS))
+    """Properties. The limits of devices are by path."""
     active: str = "inactive"
     processes: list = field(default_factory=list)
     main_pid: int | None = None
@@ -47,6 +50,8 @@ class FakeUnit:
     slice: str = "system.slice"
     load: str = "loaded"
     invocation: bytes = b""
+    paths: dict = field(default_factory=dict)
+    """The paths of devices for which there were limits, in their order."""
     slow_stop: bool = False
     """Whether only the main process ends at the request to stop."""
 
@@ -74,7 +79,12 @@ class FakeUnit:
         return {
             **({"MainPID": ("u", main if self.main_pid is None else self.main_pid)} if is_service else {}),
             "ControlGroup": ("s", self.group if self.processes or self.active == "active" else ""),
-            **{name: encode_value(name, value) for name, value in self.values.items()},
+            **{
+                name: ("a(st)", list(value.pairs))
+                if isinstance(value, DeviceLimits)
+                else encode_value(name, value)
+                for name, value in self.values.items()
+            },
         }
 
 
@@ -269,8 +279,29 @@ class FakeSystemd:
             return
         processes = [process for one in (unit, *self.units_below(unit.name)) for process in one.processes]
         for name, value in values.items():
-            if name not in self.ignores:
+            if name in self.ignores:
+                continue
+            if name in DEVICE_PROPERTIES:
+                self._write_limits(folder, unit, name)
+            else:
                 _write_group(folder, name, value, processes)
+
+    def _write_limits(self, folder, unit, name):
+        """Write the limits of all paths in their order, each with its missing limits."""
+        if name == LATENCY and not (folder / VALUE_FILES[name]).exists():
+            return  # The kernel lacks it.
+        lines, names = {}, (LATENCY,) if name == LATENCY else RATES
+        paths = {**unit.paths, **dict.fromkeys(path for each in names for path, _ in unit.values[each].pairs)}
+        for path in paths:
+            limits = [unit.values[each].by_device.get(path, INFINITY) for each in names]
+            lines[self.folders.limited_device(path)] = limits
+        keys = ("target",) if name == LATENCY else ("rbps", "wbps", "riops", "wiops")
+        text = "".join(
+            f"{device} {' '.join(f'{key}={max_text(one)}' for key, one in zip(keys, limits, strict=True))}\n"
+            for device, limits in lines.items()
+            if device and set(limits) != {INFINITY}
+        )
+        (folder / VALUE_FILES[name]).write_text(text)
 
     # The protocol
 
@@ -367,7 +398,17 @@ class FakeSystemd:
     def _set(self, name, runtime, pairs):
         assert runtime is True
         unit = self.units[name]
-        values = {key: decode_value(key, variant) for key, variant in pairs}
+        values = {}
+        for key, variant in pairs:
+            if key in DEVICE_PROPERTIES:
+                assert variant[0] == "a(st)", variant
+                # The limits of paths that are not named stay, and an empty list removes all of them.
+                limits = {**unit.values[key].by_device, **dict(variant[1])} if variant[1] else {}
+                values[key] = DeviceLimits.from_limits(limits)
+                # systemd remembers a path without a limit, and writes "max" for it.
+                unit.paths.update(dict.fromkeys(path for path, _ in variant[1]))
+            else:
+                values[key] = decode_value(key, variant)
         for key in values:
             if key in self.refusals:
                 raise RefusedError(*self.refusals[key])
@@ -397,6 +438,10 @@ class FakeSystemd:
             message.header.fields[HeaderFields.sender] = sender
             assert message.header.message_type is not MessageType.method_call
             client.sendall(message.serialise(self._serial))
+
+
+def max_text(limit):
+    return "max" if limit == INFINITY else str(limit)
 
 
 def slice_parts(name):

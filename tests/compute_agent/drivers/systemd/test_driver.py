@@ -6,6 +6,7 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +22,8 @@ from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.foreign import editor
 from compute_agent.drivers.foreign.declared import made_uuid
 from compute_agent.drivers.foreign.driver import MAX_LOOKS
-from compute_agent.drivers.foreign.values import INFINITY
+from compute_agent.drivers.foreign.editor import HostFolders
+from compute_agent.drivers.foreign.values import INFINITY, RATES, DeviceLimits
 from compute_agent.drivers.systemd import editor as unit_editor
 from compute_agent.drivers.systemd.manager import SystemdManager
 from compute_agent.drivers.systemd.unit_properties import UNIT_DEFAULTS
@@ -30,6 +32,7 @@ from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo, DeviceRates
 from tests.compute_agent.builders import build_guest
+from tests.compute_agent.drivers.foreign.test_enforced_values import DISK
 from tests.compute_agent.drivers.systemd.conftest import HOST
 from tests.compute_agent.fakes import FakeDriver
 from tests.waits import wait_for
@@ -573,8 +576,53 @@ class TestSetting:
         driver, guest = rig
         assert driver.missing_limits(guest, CpuLimits(quota=1, burst=0.5))
         wanted = BlockIo(None, DeviceRates(1), 10, frozenset({"8:0"}), True)
-        assert len(driver.blockio_missing(guest, wanted)) == 3
+        assert len(driver.blockio_missing(guest, wanted)) == 2
         assert driver.blockio_missing(guest, BlockIo(50)) == []
+        assert driver.memory_missing(guest, MemoryLimits(1, oom_group=False, huge_pages=((2048, 0),))) == []
+        (oom, pages) = driver.memory_missing(guest, MemoryLimits(oom_group=True, huge_pages=((2048, 1),)))
+        assert "OOMPolicy=kill" in oom
+        assert "cannot limit them" in pages
+        (Path(guest.cgroup) / "memory.oom.group").write_text("1\n")
+        assert driver.memory_missing(guest, MemoryLimits(oom_group=True)) == []
+
+    def test_block_io_that_the_kernel_lacks_is_named_once_the_group_shows_it(self, rig):
+        driver, guest = rig
+        group, wanted = Path(guest.cgroup), BlockIo(50, latency_us=10)
+        assert ["io.latency" in one for one in driver.blockio_missing(guest, wanted)] == [True]
+        (group / "io.weight").unlink()
+        assert len(driver.blockio_missing(guest, wanted)) == 2
+        (group / "io.bfq.weight").touch()
+        assert len(driver.blockio_missing(guest, wanted)) == 1
+        (group / "io.max").unlink()
+        assert driver.blockio_missing(guest, wanted) == []
+
+    @pytest.mark.skipif(not DISK, reason="this machine has no block device")
+    def test_rates_are_set_by_the_paths_of_the_unit_itself(self, systemd, rig, tmp_path):
+        driver, guest = rig
+        read, write = RATES[:2]
+        unit, disk, unknown = systemd.units[DB], f"/dev/block/{DISK}", "/dev/a-device-that-is-gone"
+        unit.values[write] = DeviceLimits.from_limits({disk: 500, unknown: 9})
+        systemd.realize(unit, unit.values)
+        before = dict(unit.values)
+        wanted = BlockIo(rates=DeviceRates(300, 900), devices=frozenset({DISK}))
+        assert driver.blockio_missing(guest, wanted) == []
+        assert driver.apply_blockio(guest, wanted)
+        assert systemd.group_file(DB, "io.max") == f"{DISK} rbps=300 wbps=500 riops=max wiops=max"
+        assert unit.values[write].by_device == {disk: 500, unknown: 9}
+        assert not driver.apply_blockio(guest, wanted)
+        assert systemd.drop_ins(DB) == [f"50-{read}.conf"]
+        systemd.stop(DB)
+        wait_for(lambda: not records(tmp_path))
+        assert (unit.values, systemd.drop_ins(DB)) == (before, [])
+
+    @pytest.mark.skipif(not DISK, reason="this machine has no block device")
+    def test_rates_of_a_device_on_another_disk_are_named_and_not_set(self, systemd, rig, monkeypatch):
+        driver, guest = rig
+        wanted = BlockIo(rates=DeviceRates(300), devices=frozenset({DISK}))
+        monkeypatch.setattr(HostFolders, "limited_device", lambda folders, path: "8:99")
+        (reason,) = driver.blockio_missing(guest, wanted)
+        assert (DISK in reason, "8:99" in reason) == (True, True)
+        assert not driver.apply_blockio(guest, wanted)
 
     def test_drift_of_block_io_is_told_in_words(self, rig):
         driver, guest = rig
@@ -765,6 +813,37 @@ class TestBesideAnother:
         driver.leave_service(replace(service, name="web", cgroup=f"{folder}/libpod-payload-1"))
         wait_for(lambda: driver.guests() == [] and not records(tmp_path))
         assert systemd.units[DB].values == UNIT_DEFAULTS
+
+    def test_one_list_of_other_guests_serves_all_units_after_a_reload(self, systemd, open_driver):
+        for number in range(5):
+            systemd.start(f"db{number}.service")
+        driver, lists = open_driver(look_interval=3600), []
+        driver.leave_groups(lambda: lists.append(1) or {})
+        lists.clear()
+        systemd.calls.clear()
+        systemd.reload()
+        # Each unit is read by two calls.
+        wait_for(lambda: systemd.calls.count("GetAll") == 10)
+        assert lists == [1]
+        systemd.start("web.service")
+        wait_for(lambda: len(driver.guests()) == 6)
+        assert len(lists) > 1
+
+    def test_drivers_that_become_known_during_a_round_count_in_it(self, systemd, open_driver, monkeypatch):
+        for name in ("db1.service", "db2.service"):
+            systemd.start(name)
+        driver, read_unit = open_driver(look_interval=3600), SystemdManager.read_unit
+        folder = str(systemd.folder_of(systemd.units["db2.service"]))
+
+        def read_and_meet(manager, name):
+            if name == "db2.service":
+                driver.leave_groups(lambda: {folder: build_guest("web", driver="podman")})
+                monkeypatch.setattr(SystemdManager, "read_unit", read_unit)
+            return read_unit(manager, name)
+
+        monkeypatch.setattr(SystemdManager, "read_unit", read_and_meet)
+        systemd.reload()
+        wait_for(lambda: [guest.name for guest in driver.guests()] == ["db1.service"])
 
     def test_the_first_driver_keeps_a_uuid(self, systemd, open_driver):
         systemd.start(DB, f"[X-ComputeAgent]\nUuid={UUID}\n")
