@@ -107,7 +107,7 @@ def during_window(
     The original snapshot must not change while the result is used.
 
     :param skylines: skylines of the timed amounts of all consumers, except consumers that claim again.
-    :param budget: the budget whose pauses let other threads run; a spent budget is no error.
+    :param budget: its pauses let other threads run; a spent budget is no error.
     """
     used = {}
     for each, here in skylines.items():
