@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from time import thread_time
+from typing import Final
 
 from placement.exceptions import Unavailable
 from placement.search.budget import BudgetExhausted
@@ -19,6 +20,10 @@ from placement.store.booking_limits import BookingLimits
 from placement.store.groups import Members
 from placement.store.time_profile import MAX_AHEAD
 from placement.store.time_shifts import MIN_STAY, TimeShifts
+
+# a refusal without these times is better than a late one
+_MAX_WAIT: Final = 0.5
+"""Maximum seconds for which a refusal waits for timed amounts that are not in memory yet."""
 
 
 def find_shifts(
@@ -38,7 +43,7 @@ def find_shifts(
         concerned = possible_providers(context.model, wanted)
         with (
             suppress(BudgetExhausted),
-            context.timetable.fresh_view(concerned, context.check_awaited) as timed,
+            context.timetable.fresh_view(concerned, context.check_awaited, max_wait=_MAX_WAIT) as timed,
         ):
             now = timed.view.clock
             span = StaySpan(now, now + MIN_STAY, math.floor(now + MAX_AHEAD))
