@@ -174,8 +174,7 @@ def _log_request(
     if query := environ.get("QUERY_STRING"):
         # the query is still encoded, so percent signs in it are not encoded again
         uri += "?" + quote(query, safe=_UNQUOTED + "%", encoding="latin-1")
-    LOG.info(
-        '%s "%s %s" status: %s len: %s microversion: %s time: %.6f',
+    arguments = (
         environ.get("REMOTE_ADDR") or "-",
         method,
         uri,
@@ -184,3 +183,9 @@ def _log_request(
         answered.get("openstack-api-version", "placement -").removeprefix("placement "),
         seconds,
     )
+    # LOG.info() would search the stack for this function, which takes a sixth of the time of a line
+    LOG.handle(LOG.makeRecord(LOG.name, logging.INFO, *_HERE, _LINE, arguments, None, _log_request.__name__))
+
+
+_LINE: Final = '%s "%s %s" status: %s len: %s microversion: %s time: %.6f'
+_HERE: Final = (__file__, _log_request.__code__.co_firstlineno)
