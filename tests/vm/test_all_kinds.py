@@ -9,7 +9,7 @@ from tests.vm import libvirt_machine, machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.vm]
 
-SMP = ("--smp", "sockets=3,cores=2,threads=1")
+SMP = ("--smp", "sockets=4,cores=2,threads=1")
 """Each socket is a NUMA node."""
 
 
@@ -22,22 +22,26 @@ def run_module(share, placement):
         pytest.skip("libvirt-python is not installed")
     machine.stage(share, (*machine.PYTEST, *machine.AGENT, "jeepney", "libvirt-python"))
     folders = ("--vm", str(libvirt_machine.CONTAINERS), "--qemu", str(machine.FOLDER / "qemu-rdt"))
-    options = (*SMP, *folders, "--no-rdt", "--mem", "5100M", "--disk", "64M")
+    options = (*SMP, *folders, "--mem", "5600M", "--disk", "64M")
     options += ("--append", libvirt_machine.SYSTEMD, *placement)
     # The agent starts many times, and nothing else measures the memory of this machine.
     options += ("--env", "PYTHONDONTWRITEBYTECODE=", "--env", "PYTHONPYCACHEPREFIX=/tmp/bytecode")
 
-    def run_module(name):
-        totals = machine.run_tests(f"-s -v {name}", share, *options, timeout=3000)
+    def run_module(name, *more):
+        totals = machine.run_tests(f"-s -v {name}", share, *options, *more, timeout=3000)
         return totals["tests"], totals["skipped"]
 
     return run_module
 
 
 def test_guests_of_every_kind_share_a_host(run_module, share):
-    assert run_module("tests/vm/inside_all_kinds.py") == (13, 0)
+    assert run_module("tests/vm/inside_all_kinds.py", "--no-rdt") == (14, 0)
     print("seconds from start to pinned:", json.loads((share / "times.json").read_text()))
 
 
 def test_the_agent_claims_for_containers_and_services(run_module):
-    assert run_module("tests/vm/inside_claimed_kinds.py") == (7, 0)
+    assert run_module("tests/vm/inside_claimed_kinds.py", "--no-rdt") == (7, 0)
+
+
+def test_units_and_containers_have_caches_and_quiet_cpus(run_module):
+    assert run_module("tests/vm/inside_quiet_kinds.py") == (4, 0)
