@@ -172,7 +172,7 @@ class FreeIndexes:
                 self._own.add(name)
         return found
 
-    def forget(self) -> None:
+    def drop_all(self) -> None:
         """Drop all indexes, so that later searches make them again."""
         self._by_class, self._own = {}, None
 

@@ -258,7 +258,7 @@ class ModelSnapshot:
         self._whole.update(zip(present, made, strict=True))
         self._sums.replace(self._stale, self._whole)
         if anew:
-            self._free_indexes.forget()
+            self._free_indexes.drop_all()
         self._stale.clear()
 
     def lineage_of(self, provider: Provider) -> Iterator[Provider]:

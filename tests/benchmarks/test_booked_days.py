@@ -50,7 +50,7 @@ def test_windows_lend_their_room_and_no_promise_is_broken(tmp_path: Path) -> Non
     hours = 48 * 12.0
     demands = [
         each
-        for kind, share in zip(DemandKind, (0.3, 0.6, 0.3, 0.3), strict=True)
+        for kind, share in zip(DemandKind, (0.4, 0.3, 0.2, 0.9), strict=True)
         for each in make_demands(rng, kind, seconds, share * hours)
     ]
     results = {}

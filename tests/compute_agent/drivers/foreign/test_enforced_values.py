@@ -13,7 +13,6 @@ from compute_agent.drivers import procfs
 from compute_agent.drivers.base import UNLIMITED, CpuLimits, CpuSettings, MemoryLimits
 from compute_agent.drivers.containers.driver import ContainerDriver
 from compute_agent.drivers.foreign import editor
-from compute_agent.drivers.foreign.editor import HostFolders
 from compute_agent.drivers.foreign.kernel_values import FILES, IDLE_FILE
 from compute_agent.drivers.foreign.records import ValueRecords
 from compute_agent.drivers.foreign.values import (
@@ -36,13 +35,11 @@ from compute_agent.drivers.foreign.values import (
 )
 from compute_agent.model.resource import BlockIo, DeviceRates
 from tests.compute_agent.drivers.containers.fake_engine import FakeEngine
+from tests.compute_agent.limitable_disk import DISK
 
 ALL = frozenset(os.sched_getaffinity(0))
 ONE = frozenset({min(ALL)})
 MIB = 1 << 20
-HOST = HostFolders()
-DISK = min((one for one in HOST.block_devices if HOST.limited_device(f"/dev/block/{one}") == one), default="")
-"""The number of a device of this machine for which systemd does not limit another device."""
 
 pytestmark = pytest.mark.skipif(len(ALL) < 2, reason="needs two CPUs to tell apart")
 

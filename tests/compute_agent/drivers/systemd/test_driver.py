@@ -32,9 +32,9 @@ from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo, DeviceRates
 from tests.compute_agent.builders import build_guest
-from tests.compute_agent.drivers.foreign.test_enforced_values import DISK
 from tests.compute_agent.drivers.systemd.conftest import HOST
 from tests.compute_agent.fakes import FakeDriver
+from tests.compute_agent.limitable_disk import DISK
 from tests.waits import wait_for
 
 ALL = frozenset(os.sched_getaffinity(0))
