@@ -15,10 +15,10 @@ from typing import Final
 from urllib.parse import parse_qsl
 
 from benchmarks.clouds import model_of
+from benchmarks.machine_speed import addition_seconds
 from benchmarks.mixed import CLOUDS, DISABLED, NIC
 from benchmarks.models import Inventories, snapshot_of
 from benchmarks.queries import QUERIES
-from benchmarks.windows import addition_seconds
 from benchmarks.worlds import LLC, MBA, WORLDS, Provider, World, aggregate, uuid_of
 from placement.api.garbage import GcScheduler
 from placement.microversion import MAX

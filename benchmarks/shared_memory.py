@@ -28,9 +28,9 @@ import sqlalchemy as sa
 from benchmarks.following import change_providers
 from benchmarks.http import Connection
 from benchmarks.loading import load_directly
+from benchmarks.machine_speed import addition_seconds
 from benchmarks.queries import QUERIES
 from benchmarks.servers import Ours, ServiceFailed
-from benchmarks.windows import addition_seconds
 from benchmarks.worlds import WORLDS
 from placement.db import migration
 from placement.db.tables import resource_providers

@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from benchmarks.decisions import percentiles
 from benchmarks.http import Connection, Refused
 from benchmarks.loading import load_directly
+from benchmarks.machine_speed import ADDITIONS, addition_seconds
 from benchmarks.servers import Ours
 from benchmarks.worlds import Provider, Tree, World, inventory, uuid_of
 from placement.db import migration, tables
@@ -39,7 +40,6 @@ _BATCH: Final = 2_000
 _NUMA_SHARE: Final = 0.2
 _DEVICE_SHARE: Final = 0.1
 _DEVICES: Final = 4
-_ADDITIONS: Final = 5_000_000
 
 
 def unlike_host(seed: int, number: int) -> Tree:
@@ -198,14 +198,6 @@ def _new_uuid(rng: random.Random) -> str:
 
 def _iso(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
-
-
-def addition_seconds() -> float:
-    """The CPU time of five million additions, by which numbers of several machines and hours compare."""
-    began = time.thread_time()
-    for _ in range(_ADDITIONS):
-        began + 1
-    return time.thread_time() - began
 
 
 GROUPS: Final = "&".join(f"resources_{each}=PCPU:4,MEMORY_MB:4096" for each in "ABC") + "&group_policy=none"
@@ -394,7 +386,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ServerMissing as error:
         print(error, file=sys.stderr)
         return 1
-    print(f"seed {options.seed}; {_ADDITIONS:,} additions take {addition_seconds():.2f} s")
+    print(f"seed {options.seed}; {ADDITIONS:,} additions take {addition_seconds():.2f} s")
     world = World("unlike", options.hosts, lambda number: unlike_host(options.seed, number))
     with server, tempfile.TemporaryDirectory(prefix="placement-windows-") as folder, ExitStack() as stack:
         sides = []
