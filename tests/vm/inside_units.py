@@ -239,7 +239,8 @@ def test_rates_of_a_disk_are_set_kept_and_given_back(service, open_driver, tmp_p
     for command in ("daemon-reload", "daemon-reexec"):
         systemctl(command)
         wait_for(lambda: is_without_error(is_kept) and is_kept())
-    assert driver.apply_blockio(guest, None)
+    # The agent needs a moment until it is connected to the new systemd.
+    wait_for(lambda: is_without_error(lambda: driver.apply_blockio(guest, None)))
     own = [DISK, "rbps=max", f"wbps={wbps}", "riops=max", "wiops=max"]
     wait_for(lambda: file.read_text().split() == (own if path else []))
     assert (show(), left_files(), [*(tmp_path / "records").iterdir()]) == (before, [], [])
