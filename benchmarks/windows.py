@@ -358,10 +358,19 @@ class _Deeds:
         return lambda connection: connection.expect("POST", "/ext/v1/claims", body)
 
 
+def _is_answered(deed: Deed, connection: Connection) -> bool:
+    with suppress(Refused):
+        deed(connection)
+        return True
+    return False
+
+
 def _measure_windows(side: _Side, deeds: _Deeds, rng: random.Random, count: int) -> None:
     with Connection(side.service.port) as connection:
-        began = time.perf_counter()
-        deeds.find({"query": SMALL, "duration": 3600})(connection)
+        find, began = deeds.find({"query": SMALL, "duration": 3600}), time.perf_counter()
+        # a worker that still reads the windows refuses to answer
+        while not _is_answered(find, connection):
+            time.sleep(1)
         print(f"{side.name:10} the first find takes {time.perf_counter() - began:.2f} s", flush=True)
     side.print_memory("memory after the first find")
     for title, make in questions(rng, time.time()).items():
