@@ -54,14 +54,16 @@ def hold_uuid(provider: str) -> str:
 _PROMISED: Final = 2
 _KINDS: Final = {planned_allocations.name: "0", allocations.name: "1", window_promises.name: str(_PROMISED)}
 """The kinds of rows with timed amounts: planned amounts, begun amounts, and promises of windows."""
-_OF_CLAIMS: Final = claim_expiries.join(consumers, EXPIRES)
-_IS_WINDOW: Final = reservations.c.starts_at.is_not(None)
+OF_CLAIMS: Final = claim_expiries.join(consumers, EXPIRES)
+"""The ends of claims with their consumers."""
+IS_WINDOW: Final = reservations.c.starts_at.is_not(None)
+"""SQL condition that selects windows among reservations."""
 _OF_WINDOWS: Final = reservations.join(consumers, consumers.c.id == reservations.c.consumer_id)
 
 
 def _amounts_query(
     chosen: sa.ColumnElement[bool],
-    is_window: sa.ColumnElement[bool] = _IS_WINDOW,
+    is_window: sa.ColumnElement[bool] = IS_WINDOW,
     is_claim: sa.ColumnElement[bool] = claim_expiries.c.is_final,
 ) -> sa.Select[Any]:
     """Return a query for the timed amounts of those providers that the condition selects.
@@ -97,7 +99,7 @@ def _amounts_query(
         amounts(allocations, _OF_WINDOWS, reservations, is_window),
         amounts(planned_allocations, _OF_WINDOWS, reservations, is_window),
         amounts(window_promises, _OF_WINDOWS, reservations, is_window),
-        amounts(allocations, _OF_CLAIMS, claim_expiries, is_claim),
+        amounts(allocations, OF_CLAIMS, claim_expiries, is_claim),
     ).subquery()
     return sa.select(*found.c)
 
@@ -175,7 +177,7 @@ def read_overlaps(
 
 def has_amounts(conn: sa.Connection) -> bool:
     """Return whether there is any timed amount."""
-    windows = sa.select(reservations.c.consumer_id).where(_IS_WINDOW).limit(1)
+    windows = sa.select(reservations.c.consumer_id).where(IS_WINDOW).limit(1)
     claims = sa.select(claim_expiries.c.consumer_id).where(claim_expiries.c.is_final).limit(1)
     return any(conn.execute(each).first() is not None for each in (windows, claims))
 
@@ -231,7 +233,7 @@ _TIMED_CONSUMERS: Final = sa.union_all(
     .select_from(_OF_WINDOWS)
     .where(consumers.c.consumer_type == RESERVATION, reservations.c.expires_at > clock.ServerNow()),
     sa.select(consumers.c.project_id)
-    .select_from(_OF_CLAIMS)
+    .select_from(OF_CLAIMS)
     .where(claim_expiries.c.is_final, claim_expiries.c.expires_at > clock.ServerNow()),
 ).subquery()
 _COUNT_TIMED: Final = (

@@ -19,7 +19,7 @@ from typing import Final
 
 from placement.store.claims import UnmetNeed
 from placement.store.time_profile import TimeWindow, iso_time
-from placement.store.time_skyline import NO_SKYLINE, SkylinesByProvider
+from placement.store.time_skyline import NO_SKYLINE, SkylinesByProvider, TimeSkyline
 
 # a client needs some time to send the claim again, and a guest needs some time to start
 MIN_STAY: Final = 60.0
@@ -63,8 +63,8 @@ def shifts_of_needs(needs: Sequence[UnmetNeed], skylines: SkylinesByProvider, no
     """
     earliest, latest = now, math.inf
     for each in needs:
-        skyline = skylines.get(each.provider, {}).get(each.resource_class, NO_SKYLINE)
-        most = each.free + skyline.counted - each.wanted
+        skyline, room = _room_of(each, skylines)
+        most = room - each.wanted
         if most < 0:
             return TimeShifts()
         # an amount without an end that fits at some time fits at each later time
@@ -79,7 +79,12 @@ def shifts_of_needs(needs: Sequence[UnmetNeed], skylines: SkylinesByProvider, no
 
 def largest_amount(need: UnmetNeed, skylines: SkylinesByProvider, now: float) -> int | None:
     """Return the largest amount without an end that fits; None if windows do not prevent the wanted one."""
-    skyline = skylines.get(need.provider, {}).get(need.resource_class, NO_SKYLINE)
-    room = need.free + skyline.counted
+    skyline, room = _room_of(need, skylines)
     fitting = room - skyline.largest_sum(TimeWindow(now, math.inf))
     return max(0, fitting) if fitting < need.wanted <= room else None
+
+
+def _room_of(need: UnmetNeed, skylines: SkylinesByProvider) -> tuple[TimeSkyline, int]:
+    """Return the skyline of a provider and a class, and the free amount without any timed amounts."""
+    skyline = skylines.get(need.provider, {}).get(need.resource_class, NO_SKYLINE)
+    return skyline, need.free + skyline.counted

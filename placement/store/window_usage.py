@@ -24,9 +24,8 @@ from placement.db.tables import (
     resource_classes,
     window_promises,
 )
-from placement.store.expired import EXPIRES
 from placement.store.time_profile import AT_ONCE, TimedAmount, TimeWindow, by_key, largest_sum
-from placement.store.time_schedule import TimeSchedule, read_schedule
+from placement.store.time_schedule import IS_WINDOW, OF_CLAIMS, TimeSchedule, read_schedule
 
 _ALWAYS: Final = TimeWindow(-math.inf, math.inf)
 # a scrape reads all amounts, which takes about 10 microseconds for each amount
@@ -113,13 +112,9 @@ _COUNT: Final = sa.select(sa.func.count()).select_from(
         sa.select(_one).select_from(window_promises),
         sa.select(_one)
         .select_from(reservations.join(allocations, allocations.c.consumer_id == reservations.c.consumer_id))
-        .where(reservations.c.starts_at.is_not(None)),
+        .where(IS_WINDOW),
         sa.select(_one)
-        .select_from(
-            claim_expiries.join(consumers, EXPIRES).join(
-                allocations, allocations.c.consumer_id == consumers.c.id
-            )
-        )
+        .select_from(OF_CLAIMS.join(allocations, allocations.c.consumer_id == consumers.c.id))
         .where(claim_expiries.c.is_final),
     )
     .limit(sa.bindparam("limit", type_=sa.Integer))
@@ -131,7 +126,6 @@ _HELD: Final = "held"
 _PROMISED: Final = "promised"
 _USED: Final = "used"
 _PROMISING: Final = sa.select(window_promises.c.consumer_id)
-_IS_WINDOW: Final = reservations.c.starts_at.is_not(None)
 
 
 def _sums_by_class(kind: str, amounts: sa.Table, owners: sa.FromClause, *where: Any) -> sa.Select[Any]:
@@ -154,15 +148,13 @@ _PARTS: Final = sa.union_all(
         _HELD,
         allocations,
         reservations.join(allocations, allocations.c.consumer_id == reservations.c.consumer_id),
-        _IS_WINDOW,
+        IS_WINDOW,
         reservations.c.consumer_id.not_in(_PROMISING),
     ),
     _sums_by_class(
         _USED,
         allocations,
-        claim_expiries.join(consumers, EXPIRES).join(
-            allocations, allocations.c.consumer_id == consumers.c.id
-        ),
+        OF_CLAIMS.join(allocations, allocations.c.consumer_id == consumers.c.id),
         claim_expiries.c.is_final,
         claim_expiries.c.expires_at > clock.ServerNow(),
         claim_expiries.c.window_id.in_(_PROMISING),
@@ -173,6 +165,6 @@ _SUMS: Final = sa.select(_PARTS.c.kind, resource_classes.c.name, _PARTS.c.used).
 )
 _NUMBERS: Final = sa.select(
     sa.select(sa.func.count(planned_allocations.c.consumer_id.distinct())).scalar_subquery(),
-    sa.select(sa.func.count()).select_from(reservations).where(_IS_WINDOW).scalar_subquery(),
+    sa.select(sa.func.count()).select_from(reservations).where(IS_WINDOW).scalar_subquery(),
 )
 """The number of pending windows, and of all windows."""

@@ -37,6 +37,7 @@ from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_
 from placement.search.conditions import all_conditions, needs_of
 from placement.search.equivalence import tree_reader
 from placement.search.roots import SharingProviders, possible_roots
+from placement.store.groups import Members
 from placement.store.time_profile import TimeWindow
 from placement.store.time_skyline import SkylinesByClass, SkylinesByProvider, whole_milliseconds
 
@@ -114,6 +115,24 @@ def during_window(
         budget.spend_anyway()
         used[each] = usage_during(snapshot.providers[each], here, window)
     return snapshot.with_usage(used)
+
+
+def place_during(
+    snapshot: ModelSnapshot,
+    skylines: Skylines,
+    members: Members,
+    wanted: Sequence[WantedClaim],
+    window: TimeWindow,
+    budget: SearchBudget,
+    rng: random.Random,
+) -> list[PlacedClaim]:
+    """Return places of all claims during a window, by the usage of all hosts; empty if there are none.
+
+    :param members: the present members of the groups that the claims join.
+    """
+    world = ClaimScenario.from_members(during_window(snapshot, skylines, window, budget), members, wanted)
+    placed = place_claims(world, wanted, budget, rng)
+    return [] if isinstance(placed, UnplacedClaim) else placed
 
 
 def usage_during(provider: Provider, here: SkylinesByClass, window: TimeWindow) -> dict[str, int]:

@@ -28,7 +28,12 @@ from typing import Final
 from placement.exceptions import InvalidRequest
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.claims.availability import allowed_roots, during_window, members_of, snapshot_during
+from placement.search.claims.availability import (
+    allowed_roots,
+    members_of,
+    place_during,
+    snapshot_during,
+)
 from placement.search.claims.claim import ClaimScenario, WantedClaim
 from placement.search.claims.claim_context import wanted_classes
 from placement.search.claims.host_rooms import NO_SKYLINES, Skylines
@@ -158,9 +163,7 @@ def prolong_stay(
     wanted = [each.wanted for each in placed]
 
     def place_all(end: float) -> Sequence[PlacedClaim]:
-        during = during_window(snapshot, skylines, span.window_until(end), budget)
-        found = place_claims(ClaimScenario.from_members(during, members, wanted), wanted, budget, rng)
-        return () if isinstance(found, UnplacedClaim) else found
+        return place_during(snapshot, skylines, members, wanted, span.window_until(end), budget, rng)
 
     # the places for the shortest stay are good enough, so no error may replace them
     ends = [span.max_end]
@@ -222,9 +225,7 @@ def find_latest_end(
         if not members:
             return place_jointly(snapshot, skylines, wanted, window, budget, rng)
         budget.spend(len(skylines))
-        during = during_window(snapshot, skylines, window, budget)
-        found = place_claims(ClaimScenario.from_members(during, members, wanted), wanted, budget, rng)
-        return () if isinstance(found, UnplacedClaim) else found
+        return place_during(snapshot, skylines, members, wanted, window, budget, rng)
 
     # mostly the claims have no places at all, and then one search suffices
     if not place_all(span.min_end):

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from time import thread_time
 
-from placement.search.claims.availability import allowed_roots, during_window, members_of, skylines_in
-from placement.search.claims.claim import ClaimScenario, WantedClaim, taken_amounts
+from placement.search.claims.availability import allowed_roots, members_of, place_during, skylines_in
+from placement.search.claims.claim import WantedClaim, taken_amounts
 from placement.search.claims.claim_context import ClaimContext, wanted_classes
 from placement.search.claims.host_rooms import NO_SKYLINES
 from placement.search.claims.longest_stay import StaySpan
-from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
+from placement.search.claims.placement import PlacedClaim
 from placement.store.preemptions import any_preemptible, choose_preempted, read_preemptible
 from placement.store.time_skyline import make_skylines
 
@@ -53,9 +53,8 @@ def place_preempting(
         snapshot = timed.view.snapshot
         budget = context.make_budget(timed.view, end - thread_time())
         skylines = {**timed.skylines, **skylines_in(snapshot, shortened)}
-        during = during_window(snapshot, skylines, window, budget)
-        placed = place_claims(ClaimScenario.from_members(during, {}, wanted), wanted, budget, context.rng)
-        if isinstance(placed, UnplacedClaim):
+        placed = place_during(snapshot, skylines, {}, wanted, window, budget, context.rng)
+        if not placed:
             return []
         limits = {
             (snapshot.providers[provider_id].uuid, name): (
