@@ -20,9 +20,12 @@ import pytest
 from compute_agent.agent.protocol import call_agent
 from compute_agent.events.store import FILE, read_events
 from compute_agent.model import cpuset
+from compute_agent.reclaim import offers
+from compute_agent.reclaim.estimate import SYSTEM, ZoneHistory, ZoneReading
 from compute_agent.throttling import state_file
 from compute_agent.throttling.interference.state import SignalKey
 from tests.vm.guest_kinds import (
+    ALL,
     ALL_NODES,
     DEDICATED,
     DISK,
@@ -128,6 +131,23 @@ match_driver = *
 qos_class = gold
 blockio_class = bulk
 """
+RECLAIMED = f"""
+[compute]
+cpu_dedicated_set =
+cpu_shared_set = {cpuset.format(ALL)}
+memory_overhead = 0
+[capacity]
+mode = act
+memory = true
+[qos_class:BE]
+memory_high = 75
+[guest_rule:all]
+order = 20
+match_driver = *
+qos_class = BE
+"""
+OFFERED = {offers.FILE: 4, offers.MEMORY_FILE: 4 * MEMORY_MB}
+"""The offers of reclaimed CPUs and memory, by the file that keeps them."""
 STEADY = """
 import time
 while True:
@@ -492,6 +512,57 @@ def test_other_memory_weights_and_block_io_are_repaired(guests, agent, is_away):
         assert all(guest.uuid in agent.log()[mark:] for guest in guests), agent.log()
         assert [guest.kernel_values() for guest in guests] == changed
         agent.start()
+    assert_enforced(guests, agent)
+
+
+def keep_a_day_of_use(guests, zone):
+    """Write the agent's files about unused capacity, as after a day in which all guests were idle."""
+    now, use = time.time(), dict.fromkeys([SYSTEM, *(guest.uuid for guest in guests)], 0.0)
+    history = ZoneHistory()
+    for minute in range(-25 * 60, 0):
+        history = history.with_reading(ZoneReading(now + 60 * minute, 0.0, use), 80)
+    for name, amount in OFFERED.items():
+        state = offers.ZoneState(history, offers.CapacityOffer(amount, float(amount), now))
+        (FOLDER / "state" / name).write_bytes(offers.dump({zone: state}))
+
+
+def test_guests_run_on_cpus_and_in_memory_that_others_leave_unused(guests, agent):
+    rest = PlacementRest()
+    hold(guests, VCPU=1)
+    configure(agent, INI + RECLAIMED)
+    zone = wait_for(lambda: rest.providers("machine_RECLAIMED"), evidence=agent.log)[0]["uuid"]
+    agent.kill()
+    keep_a_day_of_use(guests, zone)
+    agent.start()
+
+    def offered():
+        found = rest.inventories("machine_RECLAIMED")
+        return {name: one["total"] - one["reserved"] for name, one in found.items()}
+
+    wait_for(lambda: min(offered().values()) > 0, evidence=lambda: f"{offered()} {agent.log()}")
+    say(f"offered: {offered()}")
+    amounts = {"CUSTOM_RECLAIMED_VCPU": 1, "CUSTOM_RECLAIMED_MEMORY_MB": MEMORY_MB}
+    wanted = {
+        "cpuset.cpus.effective": cpuset.format(ALL),
+        "cpuset.mems.effective": ALL_NODES,
+        "cpu.weight": "1",
+        "memory.high": str(MEMORY_MB * 3 // 4 << 20),
+        "oom_score_adj": "500",
+    }
+    for guest in guests:
+        rest.claim(guest.uuid, machine_RECLAIMED=amounts)
+        expected = wanted | ({} if guest.name == "domain" else {"memory.max": str(MEMORY_MB << 20)})
+
+        def differing(guest=guest, expected=expected):
+            found = guest.kernel_values()
+            return {name: found.get(name) for name, one in expected.items() if found.get(name) != one}
+
+        wait_for(lambda: not differing(), evidence=lambda: f"{guest.name} {differing()} {agent.log()}")
+        say(f"{guest.name} runs on reclaimed capacity")
+        rest.claim(guest.uuid, machine={"VCPU": 1})
+    configure(agent, INI + AMOUNTS)
+    wait_for(lambda: "PCPU" in rest.inventories("machine"), evidence=agent.log)
+    hold(guests, PCPU=1, MEMORY_MB=MEMORY_MB)
     assert_enforced(guests, agent)
 
 

@@ -78,9 +78,16 @@ class PlacementRest:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.loads(answer.read() or b"{}")
 
+    def providers(self, name):
+        """The providers with a name: one or none."""
+        return self.send("GET", f"/resource_providers?name={name}")["resource_providers"]
+
     def provider(self, name):
-        (found,) = self.send("GET", f"/resource_providers?name={name}")["resource_providers"]
+        (found,) = self.providers(name)
         return found["uuid"]
+
+    def inventories(self, name):
+        return self.send("GET", f"/resource_providers/{self.provider(name)}/inventories")["inventories"]
 
     def claim(self, consumer, **resources):
         """Replace the allocations of the consumer; providers are given by name."""
@@ -202,15 +209,14 @@ def bandwidth(percent):
 
 def test_the_resources_of_the_kernel_are_reported_to_the_service(agent, rest):
     for cache in (0, 1):
-        path = f"/resource_providers/{rest.provider(f'machine_L3_{cache}')}"
-        offered = rest.send("GET", f"{path}/inventories")["inventories"]
+        offered = rest.inventories(f"machine_L3_{cache}")
         assert (offered["LLC"]["total"], offered["LLC"]["reserved"]) == (16, 2)
         assert (offered["MBA"]["total"], offered["MBA"]["step_size"]) == (100, 1 if AMD else 10)
     root = f"/resource_providers/{rest.provider('machine')}"
     assert {"CUSTOM_RESCTRL_L3_CAT", "CUSTOM_RESCTRL_MBA"} <= set(
         rest.send("GET", f"{root}/traits")["traits"]
     )
-    groups = rest.send("GET", f"{root}/inventories")["inventories"]["CUSTOM_RESCTRL_GROUP"]
+    groups = rest.inventories("machine")["CUSTOM_RESCTRL_GROUP"]
     # the default group, with LSR and LS unless 100 % is less than what it has, and BE
     assert groups["reserved"] == (3 if AMD else 2)
 

@@ -3,7 +3,7 @@
 `python -m tests.vm.libvirt_machine` makes it with the script of the machine, as root on Debian 12, in some
 minutes. It is in the folder `libvirt` of the machine, with a kernel of its own. With the kernel parameters
 :data:`SYSTEMD` the first process is systemd, and the command a service. The folder `containers` has the same
-file system with Podman and Docker.
+file system with Podman and Docker, and the folder `debian13` all of them from Debian 13.
 """
 
 import os
@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.vm import machine, modules
@@ -18,6 +19,7 @@ from tests.vm.kernel import run_command
 
 FOLDER = machine.FOLDER / "libvirt"
 CONTAINERS = machine.FOLDER / "containers"
+DEBIAN_13 = machine.FOLDER / "debian13"
 PACKAGES = (
     *("irqbalance", "systemd", "systemd-sysv", "dbus"),
     *("libvirt-daemon", "libvirt-daemon-driver-qemu", "libvirt-clients", "qemu-system-x86"),
@@ -32,6 +34,17 @@ _ENGINE_FILES = (
     *("usr/bin/docker", "usr/sbin/dockerd", "usr/bin/containerd", "usr/bin/containerd-shim-runc-v2"),
     *("usr/sbin/runc", "usr/lib/x86_64-linux-gnu"),
 )
+NEW_RELEASE = "trixie"
+NEW_PACKAGES = (
+    *("python3", "python3-libvirt", "kmod", "iproute2", "procps", "numactl", "util-linux", "libpam-systemd"),
+    *PACKAGES,
+    *("libgpgme11t64", "libsubid5", "libseccomp2", "libsqlite3-0", "libyajl2"),
+)
+NEW_ENGINES = (
+    *("podman", "conmon", "crun", "netavark", "golang-github-containers-common"),
+    *("golang-github-containers-image", "docker.io", "docker-cli", "containerd", "runc"),
+)
+_UNUSED = ("usr/share/doc", "usr/share/man", "usr/share/locale", "var/cache/apt", "var/lib/apt/lists")
 SYSTEMD = "rdinit=/lib/systemd/systemd systemd.unit=vm-command.service"
 """Kernel parameters with which systemd starts."""
 _UNIT = """
@@ -55,6 +68,8 @@ def build() -> int:
         complete(FOLDER / "rootfs.cpio")
     if not (CONTAINERS / "rootfs.cpio").exists():
         add_engines()
+    if not (DEBIAN_13 / "rootfs.cpio").exists():
+        build_debian_13()
     print(f"{FOLDER} is there, with kernels {', '.join(machine.kernels(FOLDER))}")
     return modules.main()
 
@@ -63,18 +78,28 @@ def complete(archive: Path) -> None:
     """Append what an initial file system lacks: the kernel unpacks one archive after the other."""
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
-        unit = work / "root/etc/systemd/system/vm-command.service"
-        unit.parent.mkdir(parents=True)
-        unit.write_text(_UNIT)
+        add_unit(work / "root")
         # The script of the machine removes these libraries, and libvirt needs them.
         _extract((LIBRARIES,), work)
         shutil.copytree(work / "package/usr/lib", work / "root/usr/lib", symlinks=True)
         _append(archive, work / "root")
 
 
+def add_unit(root: Path) -> None:
+    """Write the unit whose service is the command of the machine."""
+    unit = root / "etc/systemd/system/vm-command.service"
+    unit.parent.mkdir(parents=True, exist_ok=True)
+    unit.write_text(_UNIT)
+
+
+def copy_kernels(folder: Path) -> None:
+    """Copy all but the file system of the machine into the folder of another machine."""
+    shutil.copytree(FOLDER, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("rootfs.cpio"))
+
+
 def add_engines() -> None:
     """Make the file system with Podman and Docker."""
-    shutil.copytree(FOLDER, CONTAINERS, dirs_exist_ok=True, ignore=shutil.ignore_patterns("rootfs.cpio"))
+    copy_kernels(CONTAINERS)
     archive = CONTAINERS / "rootfs.cpio.new"
     shutil.copy(FOLDER / "rootfs.cpio", archive)
     with tempfile.TemporaryDirectory() as name:
@@ -88,11 +113,40 @@ def add_engines() -> None:
     archive.rename(CONTAINERS / "rootfs.cpio")
 
 
-def _extract(packages: tuple[str, ...], work: Path) -> None:
+def build_debian_13() -> None:
+    """Make the file system of Debian 13, with the kernel and the first program of the other machines."""
+    copy_kernels(DEBIAN_13)
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        root = work / "root"
+        work.chmod(0o755)
+        include = f"--include={','.join(NEW_PACKAGES)}"
+        mirror = modules.find_mirror()
+        run_command("debootstrap", "--variant=minbase", include, NEW_RELEASE, root, mirror)
+        with (FOLDER / "rootfs.cpio").open("rb") as archive:
+            names = ("init", "etc/hosts", "etc/hostname", "usr/lib/modules/*")
+            command = ["cpio", "--extract", "--make-directories", "--unconditional", "--quiet", *names]
+            subprocess.run(command, check=True, cwd=root, stdin=archive)
+        options = modules.state_options(work, NEW_RELEASE)
+        run_command("apt-get", "-qq", *options, "update")
+        _extract(NEW_ENGINES, work, options)
+        shutil.copytree(work / "package", root, symlinks=True, dirs_exist_ok=True)
+        add_unit(root)
+        for folder in ("mnt/share", "mnt/ctl"):
+            (root / folder).mkdir(parents=True)
+        for unused in _UNUSED:
+            shutil.rmtree(root / unused)
+        archive = DEBIAN_13 / "rootfs.cpio.new"
+        archive.unlink(missing_ok=True)
+        _append(archive, root)
+    archive.rename(DEBIAN_13 / "rootfs.cpio")
+
+
+def _extract(packages: tuple[str, ...], work: Path, options: Iterable[str] = ()) -> None:
     """Put the files of packages into the folder `package`."""
     # The user of apt writes there.
     work.chmod(0o777)
-    run_command("apt-get", "download", *packages, folder=work)
+    run_command("apt-get", *options, "download", *packages, folder=work)
     for package in sorted(work.glob("*.deb")):
         run_command("dpkg-deb", "--extract", package, work / "package")
 

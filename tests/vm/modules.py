@@ -25,8 +25,8 @@ def folder_of(version: str) -> Path:
     return machine.FOLDER / "modules" / version
 
 
-def state_options(work: Path) -> list[str]:
-    """Options of apt for a state of its own in a folder, with backports: the host's lists may lack these.
+def find_mirror() -> str:
+    """The mirror of Debian among the host's sources of apt.
 
     :raises ValueError: the host has no mirror of Debian 12.
     """
@@ -35,8 +35,15 @@ def state_options(work: Path) -> list[str]:
     mirror = next((line.split()[0] for line in targets if line.endswith(f" {RELEASE}")), None)
     if mirror is None:
         raise ValueError(f"no mirror of {RELEASE} among the sources of apt")
-    key = "signed-by=/usr/share/keyrings/debian-archive-keyring.gpg"
-    suites = (RELEASE, f"{RELEASE}-backports")
+    return mirror
+
+
+def state_options(work: Path, *suites: str) -> list[str]:
+    """Options of apt for a state of its own in a folder, with suites that the host's lists may lack.
+
+    :raises ValueError: the host has no mirror of Debian 12.
+    """
+    key, mirror = "signed-by=/usr/share/keyrings/debian-archive-keyring.gpg", find_mirror()
     (work / "sources.list").write_text("".join(f"deb [{key}] {mirror} {suite} main\n" for suite in suites))
     (work / "lists/partial").mkdir(parents=True)
     options = [f"Dir::Etc::SourceList={work}/sources.list", "Dir::Etc::SourceParts=/dev/null"]
@@ -52,7 +59,7 @@ def fetch(version: str) -> None:
         work = Path(name)
         # The user of apt writes there.
         work.chmod(0o777)
-        options = state_options(work)
+        options = state_options(work, RELEASE, f"{RELEASE}-backports")
         run_command("apt-get", "-qq", *options, "update")
         run_command("apt-get", "-qq", *options, "download", f"linux-image-{version}", folder=work)
         [package] = work.glob("*.deb")
