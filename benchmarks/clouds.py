@@ -22,7 +22,8 @@ import orjson
 from benchmarks import table
 from benchmarks.clouds_beside import compare_versions
 from benchmarks.clouds_reference import measure
-from benchmarks.measure import MIN_REPEATS, Result, loop_seconds
+from benchmarks.machine_speed import addition_seconds
+from benchmarks.measure import MIN_REPEATS, Result
 from benchmarks.mixed import CLOUDS, Cloud
 from benchmarks.mixed_queries import FAMILIES, paths
 from benchmarks.models import Inventories, snapshot_of
@@ -213,7 +214,7 @@ def _beside(options: argparse.Namespace) -> Iterator[str]:
         for result in measure(cloud, hosts, limit, options.queries, options.repeats, options.seconds):
             print(f"{result.section}: {result.name}: {dict(result.cpu)}", file=sys.stderr, flush=True)
             results.append(result)
-        yield f"\n{_title(cloud, hosts)}, limit={limit}, five million additions {loop_seconds():.2f} s\n"
+        yield f"\n{_title(cloud, hosts)}, limit={limit}, five million additions {addition_seconds():.2f} s\n"
         yield table.text(results)
         for what, ratios in _ratios(results).items():
             yield f"\n{what}: median {statistics.median(ratios):.1f}x, lowest {min(ratios):.1f}x\n"

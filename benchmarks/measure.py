@@ -13,7 +13,6 @@ from benchmarks.http import Connection, NoAnswer, Refused
 MIN_REPEATS: Final = 7
 _SECONDS_PER_REPEAT: Final = 0.1
 _MAX_REQUESTS: Final = 30
-_ADDITIONS: Final = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +141,4 @@ def serialisation(answer: bytes, repeats: int) -> float:
         began = time.perf_counter()
         orjson.dumps(content)
         times.append((time.perf_counter() - began) * 1000)
-    return statistics.median(times)
-
-
-def loop_seconds() -> float:
-    """Return the CPU time of five million additions, by which machines can be compared."""
-    # the variables are global, as in a module
-    code = compile("total = 0\nfor number in range(count):\n    total += number", "loop", "exec")
-    times = []
-    for _ in range(5):
-        began = time.process_time()
-        exec(code, {"count": _ADDITIONS})
-        times.append(time.process_time() - began)
     return statistics.median(times)

@@ -20,7 +20,7 @@ from typing import Any, Final
 import orjson
 
 from benchmarks.loading import load_directly
-from benchmarks.measure import loop_seconds
+from benchmarks.machine_speed import addition_seconds
 from benchmarks.part_counters import ACCOUNT_PATH, PARTS
 from benchmarks.servers import Ours
 from benchmarks.worlds import WORLDS, uuid_of
@@ -260,10 +260,10 @@ def _servers(database: str, plain: bool) -> Iterator[Sequence[_Client]]:
 def main() -> None:
     """Measure and print."""
     options = parser().parse_args()
-    loops = [loop_seconds()]
+    loops = [addition_seconds()]
     with _servers(options.database, options.plain) as clients:
         columns = measure(clients, options.repeats, options.count)
-    loops.append(loop_seconds())
+    loops.append(addition_seconds())
     print(f"five million additions: {loops[0]:.2f} s before and {loops[1]:.2f} s after the measurement")
     print(f"Python {sys.version.split()[0]}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}\n")
     for line in table(columns):

@@ -557,7 +557,7 @@ def test_guests_run_on_cpus_and_in_memory_that_others_leave_unused(guests, agent
             found = guest.kernel_values()
             return {name: found.get(name) for name, one in expected.items() if found.get(name) != one}
 
-        wait_for(lambda: not differing(), evidence=lambda: f"{guest.name} {differing()} {agent.log()}")
+        wait_for(lambda: not differing(), evidence=lambda: f"{differing()} {agent.log()}")
         say(f"{guest.name} runs on reclaimed capacity")
         rest.claim(guest.uuid, machine={"VCPU": 1})
     configure(agent, INI + AMOUNTS)
