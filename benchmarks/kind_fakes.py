@@ -20,13 +20,20 @@ from tests.compute_agent.drivers.systemd.fake_systemd import FakeSystemd
 GROUPS = {"podman": "/machine.slice/libpod-{}.scope", "docker": "/system.slice/docker-{}.scope"}
 
 
-def start_services(folder, host, uuids):
-    """A systemd with a service for each uuid."""
+def start_units(folder, host, uuids):
+    """A systemd with a unit for each uuid: services, scopes, and slices with one service, in turn."""
     fake = FakeSystemd(folder)
     fake.folders = HostFolders(host, host / "sys/fs/cgroup", host / "run/systemd")
     (fake.folders.runtime / "system.control").mkdir(parents=True)
     for number, one in enumerate(uuids):
-        fake.start(f"s{number}.service", f"[X-ComputeAgent]\nUuid={one}\n")
+        section = f"[X-ComputeAgent]\nUuid={one}\n"
+        if number % 3 == 0:
+            fake.start(f"s{number}.service", section)
+        elif number % 3 == 1:
+            fake.start(f"s{number}.scope", None, [section])
+        else:
+            fake.start(f"s{number}.slice", section, processes=0)
+            fake.start(f"in-s{number}.service", None, slice=f"s{number}.slice")
     return fake
 
 
@@ -53,7 +60,7 @@ def main() -> int:
         kind, _, uuids = word.partition("=")
         (folder / kind).mkdir()
         if kind == "systemd":
-            fakes.append(start_services(folder / kind, host, uuids.split(",")))
+            fakes.append(start_units(folder / kind, host, uuids.split(",")))
         else:
             fakes.append(start_containers(folder / kind, host, uuids.split(","), GROUPS[kind], paths))
     while True:
