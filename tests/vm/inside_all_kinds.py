@@ -131,10 +131,13 @@ match_driver = *
 qos_class = gold
 blockio_class = bulk
 """
-RECLAIMED = f"""
+SHARED = INI.replace(
+    f"cpu_dedicated_set = {cpuset.format(DEDICATED)}\ncpu_shared_set = 0\n",
+    f"cpu_shared_set = {cpuset.format(ALL)}\n",
+)
+"""All CPUs are shared."""
+RECLAIMED = """
 [compute]
-cpu_dedicated_set =
-cpu_shared_set = {cpuset.format(ALL)}
 memory_overhead = 0
 [capacity]
 mode = act
@@ -529,7 +532,7 @@ def keep_a_day_of_use(guests, zone):
 def test_guests_run_on_cpus_and_in_memory_that_others_leave_unused(guests, agent):
     rest = PlacementRest()
     hold(guests, VCPU=1)
-    configure(agent, INI + RECLAIMED)
+    configure(agent, SHARED + RECLAIMED)
     zone = wait_for(lambda: rest.providers("machine_RECLAIMED"), evidence=agent.log)[0]["uuid"]
     agent.kill()
     keep_a_day_of_use(guests, zone)
