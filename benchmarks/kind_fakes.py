@@ -24,7 +24,8 @@ def start_units(folder, host, uuids):
     """A systemd with a unit for each uuid: services, scopes, and slices with one service, in turn."""
     fake = FakeSystemd(folder)
     fake.folders = HostFolders(host, host / "sys/fs/cgroup", host / "run/systemd")
-    (fake.folders.runtime / "system.control").mkdir(parents=True)
+    for name in ("system.control", "transient"):
+        (fake.folders.runtime / name).mkdir(parents=True)
     for number, one in enumerate(uuids):
         section = f"[X-ComputeAgent]\nUuid={one}\n"
         if number % 3 == 0:
