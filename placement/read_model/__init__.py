@@ -34,7 +34,7 @@ Nouns
 Modules
     - ``provider`` and ``trees`` have classes for these nouns, and ``index`` has the indexes of the snapshot.
       ``snapshot`` combines providers, trees and indexes. ``layered_dict`` has dictionaries that do not copy
-      unchanged entries.
+      unchanged entries. ``tree_table`` has tables of what explanations compare of each tree.
     - ``rows`` reads providers from the database; ``follower`` decides which providers to read, and checks
       what it has read.
     - ``feed`` gives requests their turns and their views.

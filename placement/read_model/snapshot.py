@@ -25,7 +25,8 @@ from placement.read_model.index import (
 )
 from placement.read_model.layered_dict import as_one_layer, copy_for_changes
 from placement.read_model.provider import Attribute, Provider
-from placement.read_model.trees import HostTree, PortionBounds, TreeClasses
+from placement.read_model.tree_table import Spend, TreeTable, TreeTables
+from placement.read_model.trees import HostTree, PortionBounds, TreeClasses, Where
 
 DISTANCE: Final = "numa_distance."
 """Prefix of attributes that state the distance of a NUMA node to another node. The uuid of the other node's
@@ -79,6 +80,8 @@ class ModelSnapshot:
         # the classes are shared with copies of this snapshot, so that equal trees in both snapshots belong to
         # one class
         self._kinds = TreeClasses()
+        #: shared with copies, because a table is made again for the trees of any snapshot
+        self._tables = TreeTables()
         self._whole: MutableMapping[int, HostTree] = {}
         self._free_indexes = FreeIndexes()
         self._sums = SumsByClass()
@@ -159,7 +162,7 @@ class ModelSnapshot:
         new._ranges_by_root = self._ranges_by_root.copy()
         new._distances = self._distances
         # the classes are shared, because structures and classes of trees are only added, never changed
-        new._kinds = self._kinds
+        new._kinds, new._tables = self._kinds, self._tables
         new._whole = copy_for_changes(self._whole)
         new._free_indexes = self._free_indexes.copy()
         new._sums = self._sums.copy()
@@ -257,9 +260,14 @@ class ModelSnapshot:
             self._whole.pop(root, None)
         self._whole.update(zip(present, made, strict=True))
         self._sums.replace(self._stale, self._whole)
+        self._tables.note_replaced(len(self._stale), len(self._whole))
         if anew:
             self._free_indexes.drop_all()
         self._stale.clear()
+
+    def tree_table(self, where: Where, spend: Spend) -> TreeTable:
+        """Return the table of all trees for some resource classes; ``spend`` counts the steps of the work."""
+        return self._tables.table_of(where, self.whole_trees().values(), spend)
 
     def lineage_of(self, provider: Provider) -> Iterator[Provider]:
         """Yield a provider, then its parent and its further ancestors up to the root."""

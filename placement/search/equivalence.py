@@ -18,23 +18,25 @@ attribute without an entry in ``_OF_TREES`` makes each tree different from all o
 slow.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
 from operator import attrgetter, le
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from placement.read_model.provider import Inventory, Provider
 from placement.read_model.snapshot import ModelSnapshot
-from placement.read_model.trees import HostTree, TreeLayout, TreeStructure, Where, slot_picker
+from placement.read_model.tree_table import TreePart, TreePlaces, TreeTable
+from placement.read_model.trees import HostTree, TreeLayout, TreeStructure, Where
 from placement.search.budget import SearchBudget
 from placement.search.conditions import ProviderCondition, all_conditions, group_conditions, needs_of
 from placement.search.request import CandidatesRequest
 from placement.search.roots import SharingProviders
 from placement.search.rules import RequestRules
 
-_TREES: Final = 64
-# making and looking up the key of a tree takes a few microseconds, about one step
-"""Number of trees between two checks of the budget."""
+_TREES: Final = 1024
+"""Number of trees between two checks of the budget, which are compared in about a millisecond."""
 # each sum is compared with the free amount of each provider
 _MAX_SUMS: Final = 16
 """Maximum number of sums of amounts of one class with which free amounts are compared."""
@@ -101,6 +103,10 @@ def _read_nothing(_: object) -> Hashable:
     return None
 
 
+Slots = tuple[tuple[int, int], ...]
+"""Slots, each with an amount with which its free amount is compared."""
+
+
 class AskedAmounts:
     """The amounts and rules of a request, and the resource classes by which trees are compared.
 
@@ -128,39 +134,69 @@ class AskedAmounts:
             sums = _sums_of([amount for need in needs for each, amount in need.resources if each == name])
             if sums:
                 self.sums[name] = sums
-        #: the amounts and sums that some providers perhaps cannot give, and whether each is a sum
+        #: the amounts and sums that some providers perhaps cannot give: whether each is a sum, and whether
+        #: only ``max_unit`` can forbid it
         self._doubtful = [
-            (name, amount, is_sum)
+            (name, amount, is_sum, bounds.step == 1 and amount >= bounds.lowest)
             for is_sum, asked in enumerate((self.amounts, self.rules.contested.items()))
             for name, amount in asked
             # if one verdict holds for the whole cloud, the structures need not be read
             if (bounds := snapshot.portion_bounds(name)) is not None
             and ((found := bounds.give_verdict(amount)) is None or (is_sum and not found))
         ]
-        self._portions: dict[TreeStructure, Hashable] = {}
+        self._portions: dict[Hashable, Hashable] = {}
 
-    @property
-    def is_doubtful(self) -> bool:
-        """Whether structures perhaps differ in the requested amounts that they can give."""
-        return bool(self._doubtful)
+    def portion_columns(self, part: TreePart, rows: Sequence[int]) -> Iterator[Sequence[Hashable]]:
+        """Yield columns; trees with equal values can give the same requested amounts and sums."""
+        for name, amount, is_sum, simple in self._doubtful:
+            if name not in part.places.having:
+                continue
+            if not simple:
+                yield [self._portion_key(part.trees[row].shape, name, amount, is_sum) for row in rows]
+                continue
+            # these are the verdicts of PortionBounds for each tree, read from the table instead of the trees
+            lowest, highest = (_at_rows(column, rows) for column in part.max_units(name))
+            yield [
+                True
+                if amount <= low
+                else False
+                if amount > high and not is_sum
+                else self._portion_key(part.trees[row].shape, name, amount, is_sum)
+                for row, low, high in zip(rows, lowest, highest, strict=True)
+            ]
 
-    def portions_key(self, shape: TreeStructure) -> Hashable:
-        """Return a key; trees of structures with equal keys can give the same requested amounts and sums."""
-        if not self._doubtful:
-            return ()
-        # the portions are cached by structure, because the computation reads each inventory, and thousands of
-        # trees share a structure
-        found = self._portions.get(shape)
-        if found is None:
-            found = self._portions[shape] = tuple(
-                [
-                    name in shape.having and self._portion_key(shape, name, amount, is_sum)
-                    for name, amount, is_sum in self._doubtful
-                ]
-            )
-        return found
+    def compared_amounts(self, places: TreePlaces) -> tuple[Slots, Slots]:
+        """Return the slots and amounts with which free amounts are compared.
+
+        The second result has slots of which free amounts themselves matter, up to the amount.
+        """
+        having, contested = places.having, self.rules.contested
+        # single amounts are compared also if the free amounts themselves matter, because callers read the
+        # results
+        amounts = {name: {amount for each, amount in self.amounts if each == name} for name in having}
+        compared = [
+            (slot, amount)
+            for name, slots in having.items()
+            for amount in sorted(amounts[name].union(self.sums.get(name, ())))
+            for _, slot in slots
+        ]
+        limited = [
+            (slot, contested[name])
+            for name in contested
+            if name not in self.sums
+            for _, slot in having.get(name, ())
+        ]
+        return tuple(compared), tuple(limited)
 
     def _portion_key(self, shape: TreeStructure, name: str, amount: int, is_sum: int) -> Hashable:
+        # the keys are cached by structure, because the computation reads each inventory, and thousands of
+        # trees may share a structure
+        key = shape, name, amount, is_sum
+        if key not in self._portions:
+            self._portions[key] = self._find_portions(shape, name, amount, is_sum)
+        return self._portions[key]
+
+    def _find_portions(self, shape: TreeStructure, name: str, amount: int, is_sum: int) -> Hashable:
         # a verdict stands for all inventories, so that structures with different inventories can have equal
         # keys
         verdict = shape.bounds_of(name).give_verdict(amount)
@@ -222,110 +258,69 @@ def _is_about_all(request: CandidatesRequest) -> bool:
 
 
 class TreeKin:
-    """Trees that, for one request, differ only in their free amounts.
+    """Trees that, for one request, differ only in their free amounts; ``shared`` are their sharing providers.
 
-    :meth:`add_trees` divides these trees into groups: by whether each slot has enough free for each requested
-    amount. If several needs ask for a class, each sum of some of their amounts counts as an amount. If there
-    are too many such sums, the division compares the free amounts themselves, up to the sum of all needs.
-
-    Positions and slots are those of a :class:`~placement.read_model.trees.TreeLayout`.
-
-    :param layout: the layout of one of these trees; the layouts of all of them have the same places.
-    :param shared: the sharing providers of each of these trees.
+    These trees are divided into groups: by whether each slot has enough free for each requested amount. If
+    several needs ask for a class, each sum of some of their amounts counts as an amount. If there are too
+    many such sums, the division compares the free amounts themselves, up to the sum of all needs.
     """
 
-    __slots__ = (
-        "_amounts",
-        "_contested",
-        "_pick",
-        "alike",
-        "having",
-        "lineages",
-        "own",
-        "shared",
-        "slots",
-        "where",
-    )
-
-    def __init__(self, layout: TreeLayout, shared: tuple[Provider, ...], request: "AskedAmounts") -> None:
-        self.where = request.where
-        #: for each position, the positions of the provider and its ancestors
-        self.lineages: list[tuple[int, ...]] = []
-        for at, (above, _) in enumerate(layout.places):
-            lineage = [at]
-            while above >= 0:
-                lineage.append(above)
-                above = layout.places[above][0]
-            self.lineages.append(tuple(lineage))
-        names = self.where[0]
-        #: the number of providers that belong to the tree itself
-        self.own = len(layout.positions)
-        self.slots: dict[tuple[int, str], int] = {}
-        #: for each class, the positions and slots of the providers that have it
-        self.having: dict[str, list[tuple[int, int]]] = {}
-        for at, (_, ranks) in enumerate(layout.places):
-            for rank in ranks:
-                slot = self.slots[at, names[rank]] = len(self.slots)
-                self.having.setdefault(names[rank], []).append((at, slot))
-        compared = sorted(
-            (slot, amount)
-            for name, amounts in request.sums.items()
-            for amount in amounts
-            for _, slot in self.having.get(name, ())
-        )
+    def __init__(
+        self, part: TreePart, shared: tuple[Provider, ...], features: tuple[Hashable, ...], compared: Slots
+    ) -> None:
+        self.part = part
         self.shared = shared
-        #: the groups of trees, by the relevant part of their free amounts
-        self.alike: dict[Hashable, LikeTrees] = {}
-        # with one amount for each slot, in the order of slots, no slots have to be picked
-        slots = [slot for slot, _ in compared]
-        #: picks the compared free amounts of a tree; None if each slot has exactly one amount
-        self._pick = None if slots == [*range(len(self.slots))] else slot_picker(slots)
-        self._amounts = tuple([amount for _, amount in compared])
-        self._contested = [
-            (slot, request.rules.contested[name])
-            for name in request.rules.contested
-            if name not in request.sums
-            for _, slot in self.having.get(name, ())
-        ]
+        #: the ids of the sharing providers, what conditions tell of the trees, and how amounts can be given
+        self.features = features
+        self.compared = compared
+        places = part.places
+        self.where, self.lineages = places.where, places.lineages
+        self.slots, self.having = places.slots, places.having
+        #: the number of providers that belong to the tree itself
+        self.own = len(places.lineages)
 
     def providers(self, tree: HostTree) -> tuple[Provider, ...]:
         """The providers of a tree, then its sharing providers, by position of the layout."""
         members = tree.members
         return *[members[at] for at in tree.shape.frame.layout_of(self.where).positions], *self.shared
 
-    def add_trees(self, trees: Iterable[HostTree], frees: Iterable[tuple[int, ...]]) -> None:
-        """Add each tree to the group of trees with the same relevant free amounts.
-
-        :param frees: the free amounts of each tree, by slot of the layout.
-        """
-        pick, amounts, alike = self._pick, self._amounts, self.alike
-        for tree, free in zip(trees, frees, strict=True):
-            # le() and map() run in C, because this is the inner loop of explanations
-            key: Hashable = tuple(map(le, amounts, free if pick is None else pick(free)))
-            if self._contested:
-                # an amount below 0 counts as 0, and an amount above the sum of all needs counts as this sum
-                found = [(free[slot], asked) for slot, asked in self._contested]
-                key = (key, *[asked if here >= asked else here if here > 0 else 0 for here, asked in found])
-            group = alike.get(key)
-            if group is None:
-                group = alike[key] = LikeTrees(self)
-            group.trees.append(tree)
-            group.frees.append(free)
-
 
 @dataclass(eq=False, slots=True)
 class LikeTrees:
-    """Trees of one kin that have the same candidates for a request, or fail it for the same reasons."""
+    """Trees of one kin that have the same candidates for a request, or fail it for the same reasons.
+
+    ``rows`` has their rows in the part of the kin. ``enough`` has for each of the compared amounts of the kin
+    whether it is free.
+    """
 
     kin: TreeKin
-    trees: list[HostTree] = field(default_factory=list)
-    frees: list[tuple[int, ...]] = field(default_factory=list)
-    """For each tree, its free amounts by slot of the layout."""
+    rows: Sequence[int]
+    enough: tuple[bool, ...]
+
+    @property
+    def trees(self) -> Iterator[HostTree]:
+        """The trees, by row."""
+        return map(self.kin.part.trees.__getitem__, self.rows)
+
+    @property
+    def roots(self) -> Iterator[int]:
+        """The ids of the roots of the trees, by row."""
+        return map(self.kin.part.roots.__getitem__, self.rows)
+
+    @property
+    def names(self) -> Iterator[str]:
+        """The names of the trees, by row."""
+        return map(self.kin.part.names.__getitem__, self.rows)
 
     @property
     def first_tree(self) -> HostTree:
         """One of the trees, which represents all of them."""
-        return self.trees[0]
+        return self.kin.part.trees[self.rows[0]]
+
+    def most_free(self, slots: Sequence[int]) -> Iterable[int]:
+        """Return for each tree the largest free amount of some slots."""
+        free = [map(self.kin.part.free[slot].__getitem__, self.rows) for slot in slots]
+        return map(max, *free) if len(free) > 1 else free[0]
 
     @property
     def shared_providers(self) -> tuple[Provider, ...]:
@@ -333,8 +328,56 @@ class LikeTrees:
         return self.kin.shared
 
 
-_Members = tuple[TreeKin, list[HostTree], list[tuple[int, ...]]]
-"""A kin, with its trees and their free amounts before these are divided into groups."""
+T = TypeVar("T")
+
+
+def _at_rows(column: Sequence[T], rows: Sequence[int]) -> Iterable[T]:
+    """Return the values of a column in some rows; successive rows are a range, and are read faster."""
+    return column[rows.start : rows.stop] if isinstance(rows, range) else map(column.__getitem__, rows)
+
+
+def _divide_rows(
+    part: TreePart,
+    rows: Sequence[int],
+    asked: AskedAmounts,
+    features_of: Sequence[Mapping[int, Hashable]],
+    shared: tuple[Provider, ...] | Callable[[Any], tuple[Provider, ...]],
+    budget: SearchBudget,
+) -> Iterator[LikeTrees]:
+    """Divide some trees of a part into kins and groups.
+
+    :param features_of: features of the trees by root; trees of one kin have equal features.
+    :param shared: the sharing providers of all these trees, or those of a kin by its features.
+    """
+    groups: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
+    compared, limited = asked.compared_amounts(part.places)
+    count = 0
+    for begin in range(0, len(rows), _TREES):
+        some = rows[begin : begin + _TREES]
+        budget.spend(1 + len(some) // 4)
+        columns: list[Iterable[Hashable]] = [
+            map(each.get, _at_rows(part.roots, some)) for each in features_of
+        ]
+        columns += asked.portion_columns(part, some)
+        count = len(columns)
+        # map() and zip() run in C, because this is the inner loop of explanations
+        columns += [map(le, repeat(amount), _at_rows(part.free[slot], some)) for slot, amount in compared]
+        # an amount below 0 counts as 0, and an amount above the sum of all needs counts as this sum
+        columns += [
+            [max(0, min(here, most)) for here in _at_rows(part.free[slot], some)] for slot, most in limited
+        ]
+        keys: Iterable[tuple[Any, ...]] = zip(*columns, strict=False) if columns else repeat(())
+        for row, key in zip(some, keys, strict=False):
+            groups[key].append(row)
+    kins: dict[Hashable, TreeKin] = {}
+    for key, members in groups.items():
+        features = key[:count]
+        kin = kins.get(features)
+        if kin is None:
+            kin = kins[features] = TreeKin(
+                part, shared(features) if callable(shared) else shared, features, compared
+            )
+        yield LikeTrees(kin, members, key[count : count + len(compared)])
 
 
 def regroup_trees(
@@ -345,42 +388,38 @@ def regroup_trees(
     :param groups: the groups of equivalent trees for the whole request.
     :raises placement.search.budget.BudgetExhausted: the grouping takes too long.
     """
-    by_kin: dict[TreeKin, list[LikeTrees]] = {}
+    by_kin: dict[TreeKin, list[Sequence[int]]] = {}
     for group in groups:
-        by_kin.setdefault(group.kin, []).append(group)
+        by_kin.setdefault(group.kin, []).append(group.rows)
     if not by_kin:
         return
     # the layouts of the whole request are kept, because positions in the survey's results refer to them
-    where = next(iter(by_kin)).where
-    asked = AskedAmounts(snapshot, request, budget, where)
+    asked = AskedAmounts(snapshot, request, budget, next(iter(by_kin)).where)
     # the trees of one kin are grouped at a time, because the caller often needs only one group that fits
-    for kin, alike in by_kin.items():
-        kins: dict[Hashable, _Members] = {}
-        for group in alike:
-            budget.spend(1 + len(group.trees) // 8)
-            for tree, free in zip(group.trees, group.frees, strict=True):
-                key = asked.portions_key(tree.shape)
-                found = kins.get(key)
-                if found is None:
-                    # all weaker requests use this layout, so that their results can be compared by position
-                    layout = tree.shape.frame.layout_of(where)
-                    found = kins[key] = (TreeKin(layout, kin.shared, asked), [], [])
-                found[1].append(tree)
-                found[2].append(free)
-        for each, trees, frees in kins.values():
-            each.add_trees(trees, frees)
-            yield from each.alike.values()
+    for kin, rows in by_kin.items():
+        yield from _divide_rows(kin.part, [*chain(*rows)], asked, (), kin.shared, budget)
 
 
 def group_trees(
-    snapshot: ModelSnapshot, request: CandidatesRequest, trees: Iterable[HostTree], budget: SearchBudget
+    snapshot: ModelSnapshot,
+    request: CandidatesRequest,
+    among: Container[int] | None,
+    budget: SearchBudget,
 ) -> list[LikeTrees]:
     """Group the trees that serve a request with the same assignments, or do not fit it for the same reasons.
 
+    :param among: the ids of the roots of the trees; None for all trees.
     :raises placement.search.budget.BudgetExhausted: the grouping takes too long.
     """
     asked = AskedAmounts(snapshot, request, budget)
-    sharing = SharingProviders(snapshot, budget)
+    whole = snapshot.whole_trees()
+    some = None if among is None else [tree for root, tree in whole.items() if root in among]
+    # for few trees, the table of all trees would take longer
+    if some is not None and len(some) < len(whole) / 2:
+        table = TreeTable(asked.where, [], {}).with_trees(some, budget.spend)
+    else:
+        table = snapshot.tree_table(asked.where, budget.spend)
+    shared_ids = _shared_ids(snapshot, budget)
     named: set[int] = set()
     conditions: list[ProviderCondition] = []
     for atom in dict.fromkeys(
@@ -395,61 +434,44 @@ def group_trees(
     telling = _roots_telling(snapshot, conditions)
     budget.spend(len(telling) // 16)
     read = tree_reader(conditions, "shape.frame")
-    # sharing providers of a tree depend on its aggregates, unless the tree has some of these providers itself
-    via: Mapping[int, Hashable] = {}
-    if sharing.providers:
-        via = {**sharing.by_root(), **{root: _shared_ids(sharing, root) for root in sharing.roots}}
-    apart = telling | named | via.keys()
-    portions_key = asked.portions_key if asked.is_doubtful else None
-    #: the sharing providers, by the values of ``via``
-    shared_of: dict[Hashable, tuple[Provider, ...]] = {None: ()}
-    kins: dict[Hashable, _Members] = {}
-    #: by the frame and other features of a tree: an entry of ``kins``, and the picker of the layout
-    heads: dict[Hashable, tuple[list[HostTree], list[tuple[int, ...]], Callable[[Any], tuple[int, ...]]]] = {}
-    for number, tree in enumerate(trees):
-        if number % _TREES == 0:
-            budget.spend(_TREES // 4)
-        shape, root = tree.shape, tree.root.id
-        key: Hashable = (shape.frame, portions_key(shape)) if portions_key else shape.frame
-        if root in apart:
-            # outside of ``telling`` each condition has one result for all providers of a tree, so only the
-            # frame matters
-            key = (
-                key,
-                read(tree) if root in telling else None,
-                via.get(root),
-                root if root in named else None,
-            )
-        head = heads.get(key)
-        if head is None:
-            layout = shape.frame.layout_of(asked.where)
-            budget.spend(1 + len(tree.members) // 8)
-            beside = via.get(root)
-            if beside not in shared_of:
-                shared_of[beside] = tuple(sharing.with_tree(root)[0])
-            shared = shared_of[beside]
-            ids = tuple([each.id for each in shared])
-            features = [layout.places, asked.portions_key(shape), ids, root if root in named else None]
-            if root in telling:
-                budget.spend(1 + len(conditions) * len(tree.members) // 4)
-                for met_at in met_in:
-                    found = met_at(tree)
-                    features.append(tuple([found[at] for at in layout.positions]))
-            features_key = tuple(features)
-            if features_key not in kins:
-                kins[features_key] = TreeKin(layout, shared, asked), [], []
-            head = heads[key] = (*kins[features_key][1:], layout.pick)
-        alike, frees, pick = head
-        alike.append(tree)
-        frees.append(pick(tree.free))
-    for kin, members_of, frees in kins.values():
-        budget.spend(len(members_of) // 4)
-        kin.add_trees(members_of, frees)
-    return [group for kin, *_ in kins.values() for group in kin.alike.values()]
+    #: cached positions at which the conditions are met
+    met: dict[Hashable, Hashable] = {}
+    #: what conditions tell of the tree with a root; they tell the same of all other trees
+    told: dict[int, Hashable] = {}
+    for root in telling | named:
+        if among is not None and root not in among:
+            continue
+        tree = whole[root]
+        # outside of ``telling`` each condition has one result for all providers of a tree
+        key = read(tree) if root in telling else None
+        if key not in met:
+            budget.spend(1 + len(conditions) * len(tree.members) // 4)
+            positions = tree.shape.frame.layout_of(asked.where).positions
+            results = [met_at(tree) for met_at in met_in] if root in telling else []
+            met[key] = tuple([tuple([found[at] for at in positions]) for found in results])
+        told[root] = met[key], root in named and root
+
+    def shared_of(features: tuple[Any, ...]) -> tuple[Provider, ...]:
+        return tuple([snapshot.providers[each] for each in features[0] or ()])
+
+    found: list[LikeTrees] = []
+    for part in table.parts.values():
+        rows = part.rows if among is None else [row for row in part.rows if part.roots[row] in among]
+        found += _divide_rows(part, rows, asked, (shared_ids, told), shared_of, budget)
+    return found
 
 
-def _shared_ids(sharing: SharingProviders, root: int) -> Hashable:
-    return tuple([each.id for each in sharing.with_tree(root)[0]])
+def _shared_ids(snapshot: ModelSnapshot, budget: SearchBudget) -> dict[int, tuple[int, ...]]:
+    """Return the ids of the sharing providers of each tree by its root; trees without any are missing."""
+    sharing = SharingProviders(snapshot, budget)
+    if not sharing.providers:
+        return {}
+    via = sharing.by_root()
+    ids = {each: tuple([one.id for one in sharing.providers_through(each)]) for each in {*via.values()}}
+    found = {root: ids[each] for root, each in via.items()}
+    # a tree with sharing providers uses them as its own
+    found.update({root: tuple([each.id for each in sharing.with_tree(root)[0]]) for root in sharing.roots})
+    return found
 
 
 def _roots_telling(snapshot: ModelSnapshot, conditions: Iterable[ProviderCondition]) -> set[int]:

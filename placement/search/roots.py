@@ -101,10 +101,12 @@ class SharingProviders:
         for aggregate in self._by_aggregate:
             roots = self._snapshot.roots_having(self._snapshot.by_aggregate, aggregate).ids
             self.budget.spend(1 + len(roots) // 16)
-            for root in roots:
-                # all tuples have the aggregates in the same order, so that callers can use the tuples as
-                # keys: hosts with equal tuples have the same sharing providers
-                found[root] = (*found.get(root, ()), aggregate)
+            # all tuples have the aggregates in the same order, so that callers can use the tuples as keys:
+            # hosts with equal tuples have the same sharing providers
+            added: dict[int, tuple[str, ...]] = dict.fromkeys(roots, (aggregate,))
+            for root in found.keys() & added.keys():
+                added[root] = (*found[root], aggregate)
+            found.update(added)
         return found
 
     def providers_through(self, aggregates: Iterable[str]) -> list[Provider]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import heapq
+import math
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import chain
+from itertools import repeat
+from operator import lt
 from typing import Final, NamedTuple, TypeVar
 
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
-from placement.read_model.trees import ZONE, HostTree, slot_picker
+from placement.read_model.trees import ZONE, HostTree
 from placement.search.backtracking import pairs_fit
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.candidate_search import serving_check
@@ -294,7 +295,7 @@ class _WholeFunnel:
         def serves_all(host: LikeHosts) -> bool:
             # each part fits alone, so its closest providers are those that can serve it
             options, kin = host.closest, host.alike.kin
-            key = options, kin if rules.subtrees else None
+            key = options, kin.part if rules.subtrees else None
             if key not in known:
                 known[key] = pairs_fit(rules, options, kin.lineages)
             fits = known[key]
@@ -326,7 +327,7 @@ class _WholeFunnel:
         by_count = sorted(self._failed.items(), key=lambda item: -_count_hosts(item[1][0]))
         for clause, (hosts, part) in by_count:
             examples = tuple(
-                [_nearest_miss(clause, *miss[-2:]) for miss in self._nearest_misses(clause, part, hosts)]
+                [_nearest_miss(clause, *miss) for miss in self._nearest_misses(clause, part, hosts)]
             )
             places, portions = self._closest_places(clause, part, hosts)
             yield UnmetReason(
@@ -362,7 +363,7 @@ class _WholeFunnel:
                 if own == [0]:
                     places.add(ProviderPlace.ROOT)
                     continue
-            self._budget.spend(1 + len(host.alike.trees) // 8)
+            self._budget.spend(1 + len(host.alike.rows) // 8)
             for tree in host.alike.trees if own else ():
                 # two values are enough, because sentences only distinguish one value from several
                 if len(places) > 1 and (step or len(steps) > 1):
@@ -382,31 +383,36 @@ class _WholeFunnel:
         parts = self.found.parts
         about_amount = part is not None and clause.condition in _AMOUNTS
         # a rank has the distance and the number of unserved parts in one number, which is compared faster
-        scale = len(parts) + 1
-        ranks: list[Sequence[int]] = []
+        scale, checks = len(parts) + 1, [len(each.checks) for each in parts]
+        found: list[list[int]] = []
         for host in hosts:
-            self._budget.spend(1 + len(host.alike.trees) // 8)
-            failed = sum(first < len(each.checks) for first, each in zip(host.firsts, parts, strict=True))
+            self._budget.spend(1 + host.host_count // 8)
+            failed = sum(map(lt, host.firsts, checks))
             # for other conditions all hosts are equally near, and hosts are ordered by name
-            if part is None or not about_amount:
-                ranks.append([failed] * len(host.alike.trees))
-            else:
+            ranks = [failed] * host.host_count
+            if part is not None and about_amount:
                 distances = _find_distances(clause, host.closest[part], host.alike)
-                ranks.append([distance * scale + failed for distance in distances])
-        # only hosts up to the rank of the fifth example are sorted by name
-        furthest = heapq.nsmallest(MAX_EXAMPLES, chain.from_iterable(ranks))[-1]
-        found = []
-        for host, each in zip(hosts, ranks, strict=True):
-            if min(each) <= furthest:
-                at = _ClosestProviders(
+                ranks = [distance * scale + failed for distance in distances]
+            found.append(ranks)
+        # names are read only in the groups of the five nearest hosts, or of hosts that are as near
+        lowest = [*map(min, found)]
+        furthest = sorted(lowest)[:MAX_EXAMPLES][-1] if len(found) >= MAX_EXAMPLES else math.inf
+        rows: list[tuple[int, str, int, LikeHosts]] = []
+        for host, ranks, least in zip(hosts, found, lowest, strict=True):
+            if least <= furthest:
+                # sorted() runs in C, and mostly hosts are already in the order of names
+                named = zip(ranks, host.alike.names, host.alike.roots, repeat(host), strict=False)
+                rows += sorted(named)[:MAX_EXAMPLES]
+        trees = self.found.snapshot.whole_trees()
+        return [
+            (
+                trees[root],
+                _ClosestProviders(
                     host.closest[part] if part is not None and about_amount else (), host.alike.kin
-                )
-                found += [
-                    (rank, tree.root.name, tree.root.id, tree, at)
-                    for rank, tree in zip(each, host.alike.trees, strict=True)
-                    if rank <= furthest
-                ]
-        return heapq.nsmallest(MAX_EXAMPLES, found)
+                ),
+            )
+            for _, _, root, host in sorted(rows)[:MAX_EXAMPLES]
+        ]
 
 
 def _place_of(provider: Provider) -> ProviderPlace:
@@ -433,8 +439,8 @@ class _ClosestProviders(NamedTuple):
     kin: TreeKin
 
 
-_Miss = tuple[int, str, int, HostTree, _ClosestProviders]
-"""A near miss as a sort key: rank, name and id; then its tree and its closest providers."""
+_Miss = tuple[HostTree, _ClosestProviders]
+"""A near miss: its tree and its closest providers."""
 
 _AMOUNTS: Final = ("capacity", "min_unit", "max_unit", "step_size")
 
@@ -454,10 +460,8 @@ def _find_distances(clause: RequestClause, positions: tuple[int, ...], alike: Li
         [_found_amount(clause, kin.shared[at - kin.own]) for at in positions if at >= kin.own], default=0
     )
     if not slots:
-        return [amount - most] * len(alike.trees)
-    return [
-        amount - (most if most > free else free) for free in map(max, map(slot_picker(slots), alike.frees))
-    ]
+        return [amount - most] * len(alike.rows)
+    return [amount - (most if most > free else free) for free in alike.most_free(slots)]
 
 
 def _nearest_miss(clause: RequestClause, tree: HostTree, at: _ClosestProviders) -> NearestMiss:

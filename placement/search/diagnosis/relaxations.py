@@ -4,9 +4,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from heapq import merge
-from itertools import chain, count, islice, product
+from itertools import chain, count, islice, product, repeat
 from math import gcd
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Final, Self
 
 from placement.read_model.provider import Provider
@@ -81,7 +81,6 @@ _FEW_SHARE: Final = 1 / 16
 """If the hosts that are tried are at most this share of all trees, these hosts are sorted. Otherwise an index
 of all trees is read, and other hosts are skipped.
 """
-_ROOT_ID: Final = attrgetter("root.id")
 
 
 class RelaxationSearch:
@@ -216,7 +215,7 @@ class RelaxationSearch:
             groups = regroup_trees(self._found.snapshot, request, groups, self._budget)
         for alike in groups:
             if tell(alike.first_tree, alike.shared_providers):
-                yield len(alike.trees)
+                yield len(alike.rows)
 
     def _able_hosts(self, changed: Bits, lessened: Bits) -> Iterator[LikeHosts]:
         """Yield the hosts that possibly serve the request after these clauses have changed.
@@ -289,11 +288,12 @@ class RelaxationSearch:
 
     @cached_property
     def _host_by_root(self) -> Mapping[int, LikeHosts]:
-        found: dict[int, LikeHosts] = {}
-        for host in self._found.hosts:
-            # map() and fromkeys() run in C, because this loop runs for each tree of the cloud
-            found.update(dict.fromkeys(map(_ROOT_ID, host.alike.trees), host))
-        return found
+        # the dict is made in C, because it has each tree of the cloud
+        hosts = self._found.hosts
+        roots = chain.from_iterable([host.alike.roots for host in hosts])
+        return dict(
+            zip(roots, chain.from_iterable([repeat(host, host.host_count) for host in hosts]), strict=True)
+        )
 
     def _most_first(self, name: str, able: Collection[LikeHosts]) -> Iterator[_Bound]:
         """Yield the trees of these hosts, with the largest amount of a class that one provider can give.

@@ -3,7 +3,7 @@
 from collections.abc import Container, Hashable, Iterable
 from dataclasses import dataclass, field
 from itertools import compress
-from operator import gt
+from operator import not_
 from typing import NamedTuple
 
 from placement.read_model.provider import Provider
@@ -12,7 +12,7 @@ from placement.read_model.trees import HostTree, slot_picker
 from placement.search.budget import SearchBudget
 from placement.search.diagnosis import clauses
 from placement.search.diagnosis.clauses import ClauseCheck, RequestClause, RequestPart
-from placement.search.equivalence import LikeTrees, TreeKin, group_trees, provider_reader
+from placement.search.equivalence import LikeTrees, Slots, TreeKin, group_trees, provider_reader
 from placement.search.request import CandidatesRequest
 
 Bits = int
@@ -57,6 +57,7 @@ class LikeHosts:
       ``traits`` has such alternatives for each set of traits that the group without a suffix requires. These
       sets are minimal, which means that no set contains another one.
     - ``root`` is the set of clauses about roots that have to be left out.
+    - ``host_count`` is the number of equivalent hosts.
     """
 
     alike: LikeTrees
@@ -65,11 +66,7 @@ class LikeHosts:
     options: tuple[frozenset[Bits], ...]
     traits: tuple[frozenset[Bits], ...]
     root: Bits
-
-    @property
-    def host_count(self) -> int:
-        """The number of equivalent hosts."""
-        return len(self.alike.trees)
+    host_count: int
 
     @property
     def unmet_filters(self) -> "UnmetFilters":
@@ -147,59 +144,82 @@ def survey_hosts(
         clauses.checks_together(snapshot, request),
         clauses.droppable_clauses(snapshot, request),
     )
-    trees = snapshot.whole_trees()
-    if among is None:
-        counting = list(trees.values())
-    else:
-        counting = [tree for root, tree in trees.items() if root in among]
-    _HostSurveyor(found, budget).survey_trees(counting)
+    _HostSurveyor(found, budget).survey_hosts(among)
     return found
 
 
-class _LackResults(dict[tuple[bool, ...], tuple[int, tuple[frozenset[Bits], Bits]]]):
-    """The first failed check of a provider, and its failed clauses, by the amounts that it lacks."""
+class _LackResults(dict[tuple[bool, ...], tuple[int, int]]):
+    """The first failed check of a provider, and a number of its failure, by the amounts that it has free."""
 
-    def __init__(self, first: int, spared: frozenset[Bits], checks: tuple[tuple[int, Bits], ...]) -> None:
-        self._first, self._spared, self._checks = first, spared, checks
+    def __init__(
+        self, first: int, spared: frozenset[Bits], checks: tuple[tuple[int, Bits], ...], failures: "_Failures"
+    ) -> None:
+        self._first, self._spared, self._checks, self._failures = first, spared, checks, failures
 
-    def __missing__(self, lacking: tuple[bool, ...]) -> tuple[int, tuple[frozenset[Bits], Bits]]:
+    def __missing__(self, enough: tuple[bool, ...]) -> tuple[int, int]:
         first, failed = self._first, 0
-        for index, bit in compress(self._checks, lacking):
+        for index, bit in compress(self._checks, map(not_, enough)):
             failed |= bit
             first = min(first, index)
-        made = self[lacking] = first, (self._spared, failed)
+        made = self[enough] = first, self._failures.number_of(self._spared, failed)
         return made
 
 
-class _LackCache(dict[tuple[int, frozenset[Bits], tuple[tuple[int, Bits], ...]], _LackResults]):
-    """The results of providers with the same checks, which most providers of the cloud share."""
+class _Failures:
+    """The ways in which providers fail, each with a number, because numbers are hashed faster.
 
-    def __missing__(self, key: tuple[int, frozenset[Bits], tuple[tuple[int, Bits], ...]]) -> _LackResults:
-        made = self[key] = _LackResults(*key)
-        return made
+    A way has the alternative sets of clauses that the provider spares without its free amounts, and the
+    clauses for which it has too little free.
+    """
+
+    def __init__(self) -> None:
+        self.ways: list[tuple[frozenset[Bits], Bits]] = []
+        self._numbers: dict[tuple[frozenset[Bits], Bits], int] = {}
+        #: the results of providers with the same checks, which most providers of the cloud share
+        self._lacking: dict[Hashable, _LackResults] = {}
+
+    def number_of(self, spared: frozenset[Bits], failed: Bits) -> int:
+        """Return the number of a way."""
+        way = spared, failed
+        if way not in self._numbers:
+            self._numbers[way] = len(self.ways)
+            self.ways.append(way)
+        return self._numbers[way]
+
+    def lacking(
+        self, first: int, spared: frozenset[Bits], checks: tuple[tuple[int, Bits], ...]
+    ) -> _LackResults:
+        """Return the results of providers with these checks of free amounts."""
+        key = first, spared, checks
+        if key not in self._lacking:
+            self._lacking[key] = _LackResults(*key, self)
+        return self._lacking[key]
 
 
 class _PartSurvey:
-    """The results of one part at the trees of a kin, by the demands for which a tree has too little free."""
+    """The results of one part at the trees of a kin, by the demands for which a tree has enough free."""
 
-    __slots__ = ("amounts", "giving", "known", "number", "pick", "results")
+    __slots__ = ("bare_failures", "furthest", "giving", "known", "nearest", "number", "pick", "results")
 
-    def __init__(self, number: int, results: TreeResults, lacking: "_LackCache") -> None:
+    def __init__(self, number: int, results: TreeResults, failures: _Failures, compared: Slots) -> None:
         demands = [demand for _, each in results.giving for demand in each.demands]
         self.number = number
         self.results = results
-        #: a function that picks the free amounts that the demands concern; ``amounts`` has the demanded
-        #: amounts
-        self.pick = slot_picker([slot for slot, *_ in demands])
-        self.amounts = tuple([amount for _, amount, *_ in demands])
-        #: for each provider that gives an amount: its position, its part of ``amounts``, and its results by
-        #: the amounts that it lacks
-        self.giving: list[tuple[int, slice, _LackResults]] = []
+        index = {each: at for at, each in enumerate(compared)}
+        #: a function that picks whether each demand is met from :attr:`LikeTrees.enough`
+        self.pick = slot_picker([index[slot, amount] for slot, amount, *_ in demands])
+        #: for each provider that gives an amount: its part of the demands, and its results by the demands
+        #: that it meets
+        self.giving: list[tuple[slice, _LackResults]] = []
         end = 0
-        for at, each in results.giving:
+        for _, each in results.giving:
             begin, end = end, end + len(each.demands)
             checks = tuple([(index, bit) for _, _, index, bit in each.demands])
-            self.giving.append((at, slice(begin, end), lacking[each.first, each.spared, checks]))
+            self.giving.append((slice(begin, end), failures.lacking(each.first, each.spared, checks)))
+        #: of the other providers: the furthest check, the positions that fail it, and all failures
+        self.furthest = max([each.first for each, *_ in results.bare], default=-1)
+        self.nearest = [at for each, here, _ in results.bare if each.first == self.furthest for at in here]
+        self.bare_failures = frozenset([failures.number_of(each.spared, 0) for each, *_ in results.bare])
         # groups of trees mostly differ in the free amounts of other parts, so they share results
         self.known: dict[tuple[bool, ...], _PartResult] = {}
 
@@ -208,14 +228,14 @@ class _PartSurvey:
 class _PartResult:
     """The result of a part at some trees: see :class:`LikeHosts`.
 
-    ``counts`` has pairs of the first check that providers of a tree fail, and the number of these providers.
-    ``trees`` is the number of trees with this result.
+    ``firsts`` has the first check that each provider fails that gives an amount. ``trees`` is the number of
+    trees with this result.
     """
 
     first: int
     closest: tuple[int, ...]
     options: frozenset[Bits]
-    counts: list[tuple[int, int]]
+    firsts: list[int]
     trees: int = 0
 
 
@@ -250,20 +270,25 @@ class _HostSurveyor:
         #: for each part, a function that reads the attributes of a provider that the part's conditions need
         self._read_provider = [provider_reader(part.need.conditions) for part in found.parts]
         self._kins: dict[TreeKin, _KinSurvey] = {}
-        self._lacking = _LackCache()
+        self._parts: dict[Hashable, _PartSurvey] = {}
+        self._failures = _Failures()
         #: cached alternative sets of clauses to leave out, by part and by the clauses that providers fail
         self._options: dict[Hashable, frozenset[Bits]] = {}
 
-    def survey_trees(self, trees: Iterable[HostTree]) -> None:
-        """Add these hosts to the diagnosis, and count the providers that pass each check."""
+    def survey_hosts(self, among: Container[int] | None) -> None:
+        """Add the hosts to the diagnosis, and count the providers that pass each check."""
         found = self._found
-        for alike in group_trees(found.snapshot, found.request, trees, self._budget):
+        for alike in group_trees(found.snapshot, found.request, among, self._budget):
             found.hosts.append(self._survey_alike(alike))
         passing = [[0] * (len(part.checks) + 1) for part in found.parts]
-        for part in [part for kin in self._kins.values() for part in kin.parts]:
+        for part in self._parts.values():
+            failing = passing[part.number]
+            count = sum([result.trees for result in part.known.values()])
+            for each, _, own in part.results.bare:
+                failing[each.first] += own * count
             for result in part.known.values():
-                for first, providers in result.counts:
-                    passing[part.number][first] += providers * result.trees
+                for first in result.firsts:
+                    failing[first] += result.trees
         for counts in passing:
             # ``counts`` has for each check the number of providers that fail it first; the loop computes the
             # numbers of providers that remain
@@ -281,14 +306,14 @@ class _HostSurveyor:
             found = self._kins[alike.kin] = self._survey_kin(alike)
         # free amounts are checked here, for each group of equivalent trees, because the results of a kin
         # ignore them
-        free, count = alike.frees[0], len(alike.trees)
+        enough, count = alike.enough, len(alike.rows)
         self._budget.spend(len(found.parts))
         results = []
         for part in found.parts:
-            lacking = tuple(map(gt, part.amounts, part.pick(free)))
-            result = part.known.get(lacking)
+            given = part.pick(enough)
+            result = part.known.get(given)
             if result is None:
-                result = part.known[lacking] = self._result_of_part(part, lacking)
+                result = part.known[given] = self._result_of_part(part, given)
             result.trees += count
             results.append(result)
         return LikeHosts(
@@ -298,54 +323,55 @@ class _HostSurveyor:
             tuple([each.options for each in results]),
             found.traits,
             found.root,
+            count,
         )
 
     def _survey_kin(self, alike: LikeTrees) -> "_KinSurvey":
         found = self._found
-        standings = [self._results_of_tree(number, alike) for number in range(len(found.parts))]
-        found.standings[alike.kin] = standings
+        parts = [self._survey_part(number, alike) for number in range(len(found.parts))]
+        found.standings[alike.kin] = [each.results for each in parts]
         # all trees of a kin meet the same conditions on roots, and on the group without a suffix together
         root = alike.first_tree.root
         lacking_root = sum(self._bit[check.drop] for check in found.on_roots if not check.met_by(root))
-        parts = [_PartSurvey(number, each, self._lacking) for number, each in enumerate(standings)]
         return _KinSurvey(parts, tuple(self._lacking_together(alike)), lacking_root)
 
-    def _result_of_part(self, part: "_PartSurvey", lacking: tuple[bool, ...]) -> "_PartResult":
-        """Return the result of a part at trees with too little free for some of its demands."""
-        bare = part.results.bare
-        self._budget.spend(1 + (len(bare) + len(part.giving)) // 8)
-        furthest = -1
-        nearest: list[int] = []
-        counts: list[tuple[int, int]] = []
-        #: the clauses that providers fail; each pair occurs once, because most providers fail the same
-        #: clauses
-        failing: set[tuple[frozenset[Bits], Bits]] = set()
-        for each, positions, own in bare:
-            first = each.first
-            counts.append((first, own))
-            failing.add((each.spared, 0))
-            if first > furthest:
-                furthest, nearest = first, []
-            if first == furthest:
-                nearest += positions
-        for at, its_own, known in part.giving:
-            first, failed = known[lacking[its_own]]
-            counts.append((first, 1))
-            failing.add(failed)
-            if first > furthest:
-                furthest, nearest = first, []
-            if first == furthest:
-                nearest.append(at)
-        key = part.number, frozenset(failing)
-        options = self._options.get(key)
-        if options is None:
-            # the host also fits if the whole part is left out
-            sets = {spared | failed for each, failed in failing for spared in each}
-            options = self._options[key] = minimal_sets(sets.union(self._gone[part.number]))
-        return _PartResult(furthest, tuple(sorted(nearest)), options, counts)
+    def _survey_part(self, number: int, alike: LikeTrees) -> "_PartSurvey":
+        """Return the survey of a part, which kins share if they differ only in what other parts need."""
+        kin = alike.kin
+        _, told, *portions = kin.features
+        # free amounts of sharing providers are checked here, once for the kin, because they are equal for all
+        # its hosts
+        shared = tuple([self._result_of_shared(number, provider) for provider in kin.shared])
+        told = told if self._found.parts[number].need.conditions else None
+        key = number, kin.part, told, tuple(portions), shared
+        found = self._parts.get(key)
+        if found is None:
+            results = self._results_of_tree(number, alike, shared)
+            found = self._parts[key] = _PartSurvey(number, results, self._failures, kin.compared)
+        return found
 
-    def _results_of_tree(self, number: int, alike: LikeTrees) -> TreeResults:
-        """Return the results of the providers of a tree, and of its sharing providers."""
+    def _result_of_part(self, part: "_PartSurvey", enough: tuple[bool, ...]) -> "_PartResult":
+        """Return the result of a part at trees with enough free for some of its demands."""
+        self._budget.spend(1 + len(part.giving) // 8)
+        given = [known[enough[its_own]] for its_own, known in part.giving]
+        firsts = [first for first, _ in given]
+        furthest = max(part.furthest, *firsts) if firsts else part.furthest
+        nearest = part.nearest if furthest == part.furthest else []
+        nearest = nearest + [
+            at for (at, _), first in zip(part.results.giving, firsts, strict=True) if first == furthest
+        ]
+        failing = part.bare_failures.union([number for _, number in given])
+        options = self._options.get((part.number, failing))
+        if options is None:
+            ways = [self._failures.ways[number] for number in failing]
+            # the host also fits if the whole part is left out
+            sets = {spared | failed for each, failed in ways for spared in each}
+            options = minimal_sets(sets.union(self._gone[part.number]))
+            self._options[part.number, failing] = options
+        return _PartResult(furthest, tuple(sorted(nearest)), options, firsts)
+
+    def _results_of_tree(self, number: int, alike: LikeTrees, shared: Iterable[FilterResult]) -> TreeResults:
+        """Return the results of the providers of a tree, and of its sharing providers (``shared``)."""
         part, tree, kin = self._found.parts[number], alike.first_tree, alike.kin
         names, own, providers = part.need.resources, kin.own, kin.providers(tree)
         having = {at for name, _ in names for at, _ in kin.having.get(name, ())}
@@ -359,10 +385,8 @@ class _HostSurveyor:
         elif rest:
             bare[self._result_of(number, providers[rest[0]], tree)] = rest
         owned = {standing: len(positions) for standing, positions in bare.items()}
-        # free amounts of sharing providers are checked here, once for the kin, because they are equal for all
-        # its hosts
-        for at, provider in enumerate(alike.shared_providers, start=own):
-            bare.setdefault(self._result_of_shared(number, provider), []).append(at)
+        for at, standing in enumerate(shared, start=own):
+            bare.setdefault(standing, []).append(at)
         giving = []
         for at in sorted(having):
             first, spared, _ = self._result_of(number, providers[at], tree)

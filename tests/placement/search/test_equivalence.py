@@ -12,8 +12,7 @@ def asking(**resources: int) -> CandidatesRequest:
 
 
 def names(snapshot: ModelSnapshot, request: CandidatesRequest) -> list[list[str]]:
-    trees = snapshot.whole_trees().values()
-    alike = group_trees(snapshot, request, trees, SearchBudget())
+    alike = group_trees(snapshot, request, None, SearchBudget())
     assert sorted(_names([*regroup_trees(snapshot, request, alike, SearchBudget())])) == sorted(_names(alike))
     return sorted(_names(alike))
 
@@ -38,7 +37,7 @@ def test_other_amounts_distinguish_other_hosts() -> None:
     snapshot = build(
         *(Spec(name, None, {"VCPU": inventory(9, max_unit=most)}) for name, most in (("a", 4), ("b", 8)))
     )
-    alike = group_trees(snapshot, asking(VCPU=4), snapshot.whole_trees().values(), SearchBudget())
+    alike = group_trees(snapshot, asking(VCPU=4), None, SearchBudget())
     assert _names(alike) == [["a", "b"]]
     assert _names([*regroup_trees(snapshot, asking(VCPU=6), alike, SearchBudget())]) == [["a"], ["b"]]
 
@@ -59,12 +58,13 @@ def test_the_order_of_branches_and_providers_without_the_classes_do_not_distingu
     )
     wanted = asking(VCPU=4, PCPU=2)
     assert names(snapshot, wanted) == [["a", "b"], ["c"]]
-    first, _ = group_trees(snapshot, wanted, snapshot.whole_trees().values(), SearchBudget())
+    first, _ = group_trees(snapshot, wanted, None, SearchBudget())
     assert [[each.name for each in first.kin.providers(tree)] for tree in first.trees] == [
         ["a", "a0", "a1"],
         ["b", "b1", "b0"],
     ]
-    assert first.frees == [(8, 8, 0), (8, 8, 3)]
+    free = zip(*[first.most_free([slot]) for slot in range(3)], strict=True)
+    assert [*free] == [(8, 8, 0), (8, 8, 3)]
 
 
 def test_providers_without_the_classes_matter_to_subtree_groups_with_conditions() -> None:

@@ -276,3 +276,20 @@ def test_a_spent_budget_leaves_the_known_parts_and_names_the_missing_ones(
         assert set(part.largest) <= set(whole.largest)
         assert (part.fitting is None) == ("candidate_hosts" in part.incomplete)
         assert replace(part, incomplete=()) == whole or part.incomplete
+
+
+def test_an_overcommitted_host_is_as_near_as_a_full_one() -> None:
+    snapshot = build(
+        *(
+            Spec(name, None, {"VCPU": 8}, used={"VCPU": used})
+            for name, used in (("b", 8), ("a", 20), ("d", 5), ("c", 9))
+        )
+    )
+    request = CandidatesRequest((RequestGroup("", {"VCPU": 4}),))
+    [reason] = explain_request(snapshot, request, SearchBudget()).reasons
+    assert [(each.root.name, each.found) for each in reason.examples] == [
+        ("d", 3),
+        ("a", 0),
+        ("b", 0),
+        ("c", 0),
+    ]
