@@ -80,12 +80,12 @@ class MoveTargets:
         for target in self._targets_of(footprint, avoided):
             wanted = [(target.members[positions[each.provider]], each) for each in amounts]
             if all(self._has_room(provider, each, taken) for provider, each in wanted):
-                after = defaultdict[str, dict[str, int]](dict)
+                moved = defaultdict[str, dict[str, int]](dict)
                 for provider, each in wanted:
                     taken[provider.id, each.resource_class] += each.used
-                    after[provider.uuid][each.resource_class] = each.used
+                    moved[provider.uuid][each.resource_class] = each.used
                 described = {each.id: each.described_seq for each in target.members}
-                after.update(elsewhere)
+                after = elsewhere | moved
                 return WindowMove(amounts[0].consumer, amounts[0].window, held, after, described)
         # beside the amounts of other moves, or without some other hosts, a failure says nothing about the
         # window alone
