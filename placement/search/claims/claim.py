@@ -264,9 +264,12 @@ class KnownSearches:
             return CandidatesByHost(snapshot, request, budget, among=among, distinct_only=distinct_only)
         # a search refers to its request and its budget, so that these identities stay valid
         key = id(request), id(budget), distinct_only
-        if key not in self._known:
-            self._known[key] = CandidatesByHost(self._base, request, budget, distinct_only=distinct_only)
-        return self._known[key].in_snapshot(snapshot)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = CandidatesByHost(
+                self._base, request, budget, distinct_only=distinct_only
+            )
+        return found if snapshot is self._base else found.in_snapshot(snapshot)
 
 
 NO_MEMBERS: Final[Mapping[int, int]] = {}
