@@ -201,6 +201,19 @@ class ModelSnapshot:
             new._stale.add(provider.root_id)
         return new
 
+    def trees_alone(self, roots: Iterable[int], used: Mapping[int, Mapping[str, int]]) -> "ModelSnapshot":
+        """Return a small read-only snapshot of these trees, in which some providers have another usage."""
+        trees = self.whole_trees()
+        some = {root: trees[root] for root in roots}
+        new = ModelSnapshot(
+            each.with_usage(used[each.id]) if each.id in used else each
+            for tree in some.values()
+            for each in tree.members
+        )
+        # usage changes neither structures nor classes, so that the new trees have those of the present ones
+        new._kinds, new._whole = self._kinds, some
+        return new
+
     def __len__(self) -> int:
         return len(self.providers)
 

@@ -11,6 +11,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain, islice
@@ -203,6 +204,12 @@ class CandidateSearch:
     @cached_property
     def _candidate_size(self) -> int:
         return sum(map(_need_size, self._needs))
+
+    def in_snapshot(self, snapshot: ModelSnapshot) -> CandidateSearch:
+        """Return this search for another snapshot, as :meth:`CandidatesByHost.in_snapshot`."""
+        new = copy(self)
+        new._snapshot, new._trees = snapshot, snapshot.whole_trees()
+        return new
 
     def possible_roots(self) -> RootFilter:
         """Return the roots of the trees that are possible hosts of a candidate."""
@@ -536,6 +543,15 @@ class CandidatesByHost:
     def roots(self) -> RootFilter:
         """Return the roots of trees that possibly have candidates."""
         return self._looking.possible_roots()
+
+    def in_snapshot(self, snapshot: ModelSnapshot) -> CandidatesByHost:
+        """Return this search, with its results so far, for a snapshot that differs from the first in usage.
+
+        The snapshot may lack trees of the first one. Neither snapshot may have sharing providers.
+        """
+        new = copy(self)
+        new._looking = self._looking.in_snapshot(snapshot)
+        return new
 
     def choices_at(self, root: int) -> Iterator[AllocationCandidate | None]:
         """Yield each candidate anchored at a root when it is found, and None whenever the search rests."""

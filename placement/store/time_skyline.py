@@ -104,19 +104,21 @@ class TimeSkyline:
         :param duration: the length of the window, in seconds.
         """
         times, sums = self.times, self.sums
-        count, end = len(times), start + duration
-        index = max(0, bisect_right(times, start) - 1)
-        while index < count and times[index] < end:
-            if sums[index] > most:
-                # the last sum is 0, so the loop ends
-                while sums[index] > most:
-                    index += 1
-                start = whole_milliseconds(times[index])
-                if start > until:
-                    break
-                # another amount may begin within the rounded millisecond
-                index, end = bisect_right(times, start, index) - 1, start + duration
-            else:
+        count, known = len(times), math.nan
+        while start != known:
+            # a start that fits is rounded, and then another amount may begin within the millisecond
+            known = start if math.isnan(known) else whole_milliseconds(start)
+            start, end = known, known + duration
+            index = max(0, bisect_right(times, start) - 1)
+            while index < count and times[index] < end:
+                if sums[index] > most:
+                    # the last sum is 0, so the loop ends
+                    while sums[index] > most:
+                        index += 1
+                    start = times[index]
+                    if start > until:
+                        return whole_milliseconds(start)
+                    end = start + duration
                 index += 1
         return start
 

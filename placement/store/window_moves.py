@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -11,7 +11,13 @@ import sqlalchemy as sa
 from placement.db import clock
 from placement.db.batch import StatementBatch, StatementFamily, split_rows
 from placement.db.database import WriteTransaction
-from placement.db.tables import consumers, planned_allocations, reservations, resource_providers
+from placement.db.tables import (
+    consumers,
+    planned_allocations,
+    reservations,
+    resource_classes,
+    resource_providers,
+)
 from placement.exceptions import Conflict
 from placement.store import reservations as reservation_store
 from placement.store.allocations import write_claims
@@ -26,7 +32,7 @@ ByProvider = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class WindowMove:
-    """A pending window, by uuid of its reservation, with its amounts before and after a move.
+    """A pending window, by uuid of its reservation, with all its amounts before and after a move.
 
     ``described`` has the ``described_seq`` of each provider of the new host, by id, when it was chosen.
     """
@@ -38,21 +44,21 @@ class WindowMove:
     described: Mapping[int, int]
 
 
-def movable_windows(conn: sa.Connection, roots: Mapping[str, int]) -> set[str]:
-    """Return the uuids of movable windows that have not begun, and have all their amounts in one tree.
+def movable_windows(conn: sa.Connection, providers: Collection[str]) -> dict[str, ByProvider]:
+    """Return the movable windows of some providers that have not begun, with their amounts at all providers.
 
-    :param roots: the root of each provider of the trees, by uuid.
+    :param providers: the uuids of these providers.
     """
     batch = StatementBatch(conn)
-    answers = [batch.add(*_MOVABLE.bind_list(chunk)) for chunk in split_rows(sorted(roots))]
-    found: dict[str, set[int | None]] = {}
-    for consumer, provider in (row for each in answers for row in each.rows):
-        found.setdefault(consumer, set()).add(roots.get(provider))
-    return {consumer for consumer, trees in found.items() if len(trees) == 1 and None not in trees}
+    answers = [batch.add(*_MOVABLE.bind_list(chunk)) for chunk in split_rows(sorted(providers))]
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for consumer, provider, name, used in (row for each in answers for row in each.rows):
+        found.setdefault(consumer, {}).setdefault(provider, {})[name] = used
+    return {**found}
 
 
 def _movable_query(chosen: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    """Return a query for the movable windows of some providers, with all providers of each window."""
+    """Return a query for the movable windows of some providers, with all amounts of each window."""
     held, supplies = planned_allocations.alias(), resource_providers.alias()
     there = (
         sa.select(planned_allocations.c.consumer_id)
@@ -60,11 +66,12 @@ def _movable_query(chosen: sa.ColumnElement[bool]) -> sa.Select[Any]:
         .where(chosen)
     )
     return (
-        sa.select(consumers.c.uuid, supplies.c.uuid)
+        sa.select(consumers.c.uuid, supplies.c.uuid, resource_classes.c.name, held.c.used)
         .select_from(reservations)
         .join(consumers, consumers.c.id == reservations.c.consumer_id)
         .join(held, held.c.consumer_id == consumers.c.id)
         .join(supplies, supplies.c.id == held.c.provider_id)
+        .join(resource_classes, resource_classes.c.id == held.c.resource_class_id)
         .where(
             reservations.c.consumer_id.in_(there),
             reservations.c.is_movable,

@@ -30,7 +30,13 @@ from typing import Final
 from placement.read_model.provider import SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
-from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim, taken_amounts
+from placement.search.claims.claim import (
+    ClaimScenario,
+    HostChoice,
+    KnownSearches,
+    WantedClaim,
+    taken_amounts,
+)
 from placement.search.claims.host_rooms import NO_SKYLINES, Skylines
 from placement.search.claims.host_times import HostTimes
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
@@ -82,10 +88,15 @@ def snapshot_during(
     snapshot: ModelSnapshot, roots: Iterable[int], skylines: Skylines, window: TimeWindow
 ) -> ModelSnapshot:
     """Return a small snapshot of some hosts and all sharing providers, with their usage during a window."""
-    return ModelSnapshot(
-        each.with_usage(usage_during(each, skylines[each.id], window)) if each.id in skylines else each
-        for each in members_of(snapshot, roots)
-    )
+    pools = {snapshot.providers[each].root_id for each in snapshot.by_trait.get(SHARES, ())}
+    some = {*roots, *pools}
+    used = {
+        each: usage_during(snapshot.providers[each], skylines[each], window)
+        for root in some
+        for each in snapshot.trees[root]
+        if each in skylines
+    }
+    return snapshot.trees_alone(some, used)
 
 
 def members_of(snapshot: ModelSnapshot, roots: Iterable[int]) -> Iterator[Provider]:
@@ -311,6 +322,7 @@ class _WindowTest:
         self._wanted = wanted
         self._span = span
         self._budget = budget
+        self._searches = KnownSearches(snapshot)
         self._pools = sorted(snapshot.by_trait.get(SHARES, ()))
         # the seed is fixed, so that equal questions get equal answers
         self._rng = random.Random(0)
@@ -329,7 +341,7 @@ class _WindowTest:
         here = snapshot_during(self._snapshot, (root,), self._skylines, window)
         self._budget.spend(len(here))
         wanted = replace(self._wanted, only=frozenset({self._snapshot.providers[root].uuid}))
-        world = ClaimScenario.from_members(here, {}, [wanted])
+        world = ClaimScenario.from_members(here, {}, [wanted], self._searches)
         placed = place_claims(world, [wanted], self._budget, self._rng)
         if isinstance(placed, UnplacedClaim):
             if (state := self._state_of(root, window)) is not None:

@@ -6,7 +6,7 @@ A zone is a NUMA node with all providers below it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -14,6 +14,8 @@ from placement.microversion import Microversion
 from placement.read_model.provider import SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
+from placement.search.budget import SearchBudget
+from placement.search.candidate_search import CandidatesByHost
 from placement.search.candidates import AllocationCandidate
 from placement.search.claims.topology import Distances, TopologyPolicy
 from placement.search.request import CandidatesRequest
@@ -236,6 +238,40 @@ def _using_more(snapshot: ModelSnapshot, more: Iterable[tuple[str, Mapping[str, 
     return snapshot.with_usage(used)
 
 
+class KnownSearches:
+    """The searches for the requests of claims, with their results, which several similar snapshots share.
+
+    :param base: a snapshot of all trees; the other snapshots have some of these trees, with any usage.
+    """
+
+    def __init__(self, base: ModelSnapshot) -> None:
+        self._base = base
+        self._known: dict[Hashable, CandidatesByHost] = {}
+
+    def search_in(
+        self,
+        snapshot: ModelSnapshot,
+        request: CandidatesRequest,
+        budget: SearchBudget,
+        among: Container[int] | None,
+        *,
+        distinct_only: bool,
+    ) -> CandidatesByHost:
+        """Return the search for a request in a snapshot; the arguments are those of the search."""
+        # the usage of sharing providers is part of the results, and only with them it matters which roots are
+        # searched
+        if SHARES in self._base.by_trait:
+            return CandidatesByHost(snapshot, request, budget, among=among, distinct_only=distinct_only)
+        # a search refers to its request and its budget, so that these identities stay valid
+        key = id(request), id(budget), distinct_only
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = CandidatesByHost(
+                self._base, request, budget, distinct_only=distinct_only
+            )
+        return found if snapshot is self._base else found.in_snapshot(snapshot)
+
+
 NO_MEMBERS: Final[Mapping[int, int]] = {}
 
 
@@ -247,19 +283,28 @@ class ClaimScenario:
 
     ``distances`` has the known distances between zones; any two other zones count as equally far apart.
     ``sizes`` has the number of members of each group, because a member may be on several hosts. If ``sizes``
-    is empty, each member is on exactly one host.
+    is empty, each member is on exactly one host. ``searches`` are those of all scenarios that arise from this
+    one.
     """
 
     snapshot: ModelSnapshot
     groups: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     distances: Distances = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
+    searches: KnownSearches | None = None
 
     @classmethod
     def from_members(
-        cls, snapshot: ModelSnapshot, members: Members, wanted: Iterable[WantedClaim]
+        cls,
+        snapshot: ModelSnapshot,
+        members: Members,
+        wanted: Iterable[WantedClaim],
+        searches: KnownSearches | None = None,
     ) -> ClaimScenario:
-        """Return the scenario before any of the wanted claims is placed."""
+        """Return the scenario before any of the wanted claims is placed.
+
+        :param searches: searches of earlier scenarios with some of the same trees.
+        """
         # the argument is copied to a list, because the code below reads it several times, and it may be a
         # generator
         wanted = list(wanted)
@@ -270,7 +315,8 @@ class ClaimScenario:
         # distances are computed from attributes of all hosts, and most claims do not need them
         far = any(each.topology is not None or "numa_distance" in dict(each.order) for each in wanted)
         sizes = {name: size(each, moving) for name, each in members.items()}
-        return cls(snapshot, groups, snapshot.zone_distances() if far else {}, sizes)
+        distances = snapshot.zone_distances() if far else {}
+        return cls(snapshot, groups, distances, sizes, searches or KnownSearches(snapshot))
 
     def members_beside(self, group: ConsumerGroup | None) -> Mapping[int, int]:
         """Return the number of other members of the claim's group at each host, by the root of the host."""

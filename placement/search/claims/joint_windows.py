@@ -33,7 +33,7 @@ from placement.search.claims.availability import (
     snapshot_during,
     times_by_way,
 )
-from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim
+from placement.search.claims.claim import ClaimScenario, HostChoice, KnownSearches, WantedClaim
 from placement.search.claims.host_rooms import Skylines
 from placement.search.claims.host_times import HostTimes
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
@@ -110,11 +110,18 @@ class _EndsAhead:
     def __init__(
         self, snapshot: ModelSnapshot, skylines: Skylines, roots: Iterable[int], begin: float
     ) -> None:
+        self._ends = self._merge_ends(snapshot, skylines, roots, begin)
+
+    @staticmethod
+    def _merge_ends(
+        snapshot: ModelSnapshot, skylines: Skylines, roots: Iterable[int], begin: float
+    ) -> Iterator[float]:
+        # this is a generator, so that nothing is read unless some start has too little room
         concerned = {each for root in roots for each in snapshot.trees[root]} | snapshot.by_trait.get(
             SHARES, set()
         )
         here = (skylines[each] for each in sorted(concerned) if each in skylines)
-        self._ends = heapq.merge(*(one.falls_after(begin) for each in here for one in each.values()))
+        yield from heapq.merge(*(one.falls_after(begin) for each in here for one in each.values()))
 
     def first_after(self, time: float) -> float:
         """Return the first end after ``time``, in whole milliseconds, or infinity.
@@ -147,9 +154,11 @@ class _ClaimHosts:
         while self.waiting and self.waiting[0][0] <= start:
             known, root = heapq.heappop(self.waiting)
             self.ready[root] = known
-        for root, known in list(self.ready.items()):
+        # a caller mostly needs few of thousands of hosts, and a copy of the keys makes no objects
+        for root in list(self.ready):
+            known = self.ready[root]
             if known < start:
-                known = min(each.first_start(root, start, self.last) for each in self.times)
+                known = min([each.first_start(root, start, self.last) for each in self.times])
                 self.ready[root] = known
             if known > start:
                 del self.ready[root]
@@ -191,6 +200,7 @@ class _JointHosts:
         self._snapshot = snapshot
         self._skylines = skylines
         self._wanted = wanted
+        self._searches = KnownSearches(snapshot)
         self._by_claim = by_claim
         self.roots = roots
 
@@ -236,7 +246,7 @@ class _JointHosts:
         for roots in self._possible_roots(window.starts_at):
             here = snapshot_during(self._snapshot, roots, self._skylines, window)
             budget.spend(len(here))
-            world = ClaimScenario.from_members(here, {}, self._wanted)
+            world = ClaimScenario.from_members(here, {}, self._wanted, self._searches)
             placed = place_claims(world, self._wanted, budget, rng)
             if not isinstance(placed, UnplacedClaim):
                 return placed

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from placement.read_model.provider import Provider
@@ -18,7 +18,7 @@ from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
 from placement.search.claims.host_rooms import NO_SKYLINES, Skylines
 from placement.store.time_profile import TimedAmount, TimeWindow
-from placement.store.window_moves import WindowMove
+from placement.store.window_moves import ByProvider, WindowMove
 
 Taken = Counter[tuple[int, str]]
 """Amounts that earlier moves of the same search take, by provider id and by resource class."""
@@ -49,6 +49,7 @@ class MoveTargets:
     def __init__(
         self, snapshot: ModelSnapshot, skylines: Skylines, budget: SearchBudget, rng: random.Random
     ) -> None:
+        self._snapshot = snapshot
         self._trees = snapshot.whole_trees()
         self._hosts = snapshot.equivalent_hosts()
         self._skylines = skylines
@@ -57,30 +58,42 @@ class MoveTargets:
         #: footprints without a new host, each with the root of its former host
         self._failed: list[tuple[WindowFootprint, int]] = []
 
-    def find_move(self, tree: HostTree, amounts: Sequence[TimedAmount], taken: Taken) -> WindowMove | None:
-        """Return a move of a window of a tree to a new host; add the window's amounts to ``taken``."""
+    def find_move(
+        self, tree: HostTree, amounts: Sequence[TimedAmount], taken: Taken, held: ByProvider
+    ) -> WindowMove | None:
+        """Return a move of a window from a tree to a new host; add the moved amounts to ``taken``.
+
+        :param amounts: the amounts of the window in this tree, which move together.
+        :param held: the amounts of the window at all providers. The new host has none of them, because the
+            client perhaps needs different hosts.
+        """
         positions = {each.uuid: at for at, each in enumerate(tree.members)}
+        elsewhere = {provider: each for provider, each in held.items() if provider not in positions}
+        avoided = {tree.root.id}.union(
+            provider.root_id for each in elsewhere if (provider := self._snapshot.get(each)) is not None
+        )
         footprint = WindowFootprint(
             {(positions[each.provider], each.resource_class): each.used for each in amounts},
             amounts[0].window,
             self._hosts.roots_like(tree),
         )
-        for target in self._targets_of(tree, footprint):
+        for target in self._targets_of(footprint, avoided):
             wanted = [(target.members[positions[each.provider]], each) for each in amounts]
             if all(self._has_room(provider, each, taken) for provider, each in wanted):
-                before, after = defaultdict[str, dict[str, int]](dict), defaultdict[str, dict[str, int]](dict)
+                moved = defaultdict[str, dict[str, int]](dict)
                 for provider, each in wanted:
                     taken[provider.id, each.resource_class] += each.used
-                    before[each.provider][each.resource_class] = each.used
-                    after[provider.uuid][each.resource_class] = each.used
+                    moved[provider.uuid][each.resource_class] = each.used
                 described = {each.id: each.described_seq for each in target.members}
-                return WindowMove(amounts[0].consumer, amounts[0].window, before, after, described)
-        # beside the amounts of other moves, a failure says nothing about the window alone
-        if not taken:
+                after = elsewhere | moved
+                return WindowMove(amounts[0].consumer, amounts[0].window, held, after, described)
+        # beside the amounts of other moves, or without some other hosts, a failure says nothing about the
+        # window alone
+        if not taken and len(avoided) == 1:
             self._failed.append((footprint, tree.root.id))
         return None
 
-    def _targets_of(self, tree: HostTree, footprint: WindowFootprint) -> Iterator[HostTree]:
+    def _targets_of(self, footprint: WindowFootprint, avoided: Set[int]) -> Iterator[HostTree]:
         self._budget.spend(len(self._failed))
         left_out = {root for failed, root in self._failed if failed.needs_less(footprint)}
         roots = footprint.roots
@@ -91,7 +104,7 @@ class MoveTargets:
         for number in range(len(roots)):
             self._budget.spend()
             root = roots[(first + number) % len(roots)]
-            if root != tree.root.id:
+            if root not in avoided:
                 yield self._trees[root]
 
     def _has_room(self, provider: Provider, amount: TimedAmount, taken: Taken) -> bool:

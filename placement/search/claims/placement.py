@@ -21,7 +21,13 @@ from placement.read_model.trees import HostTree
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.candidate_search import CandidatesByHost, drain_waiting
 from placement.search.candidates import AllocationCandidate
-from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim, stays_at_its_host
+from placement.search.claims.claim import (
+    ClaimScenario,
+    HostChoice,
+    KnownSearches,
+    WantedClaim,
+    stays_at_its_host,
+)
 from placement.search.claims.score_bounds import ScoreUpperBounds
 from placement.search.claims.scores import Choices, ChoiceScorer, Found, best_first
 from placement.search.claims.split_choices import SplitChoices
@@ -143,7 +149,8 @@ class _ClaimPlacing:
         self._names_hosts = any(
             each.names_hosts or (each.topology is not None and world.distances) for each in wanted
         )
-        self._groups = [each.group for each in wanted if each.group is not None]
+        # many claims may join one group, whose members are counted at each step of the search
+        self._groups = {each.group.name: each.group for each in wanted if each.group is not None}.values()
         self._has_pools = SHARES in world.snapshot.by_trait
         #: states that failed; a state is the index of a claim, the amounts that earlier claims take, and
         #: group members
@@ -327,7 +334,8 @@ def choices_at_hosts(
     shared = SHARES in snapshot.by_trait
     found: CandidatesByHost | SplitChoices
     if wanted.topology is None:
-        found = CandidatesByHost(snapshot, wanted.request, budget, among=only, distinct_only=distinct_only)
+        searches = world.searches or KnownSearches(snapshot)
+        found = searches.search_in(snapshot, wanted.request, budget, only, distinct_only=distinct_only)
     else:
         found = SplitChoices(snapshot, wanted.request, wanted.topology, world.distances, budget, among=only)
     possible = found.roots()

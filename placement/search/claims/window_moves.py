@@ -3,8 +3,9 @@
 A *movable* window is bound to no host before it begins. If no host has room for a booking, a host perhaps has
 room after some movable windows have moved to equivalent hosts. Hosts are *equivalent* if their trees have the
 same structure, traits and aggregates (:mod:`placement.read_model.equivalent_hosts`). So the search need not
-know the requests of the moved windows: an equivalent host satisfies them, too. Attributes of hosts only order
-the hosts of a request, and some of them differ on each host. So attributes do not matter.
+know the requests of the moved windows: an equivalent host satisfies them, too. A window on several hosts
+moves from one of them to a further host, with all its amounts there. Attributes of hosts only order the hosts
+of a request, and some of them differ on each host. So attributes do not matter.
 
 The search is limited: it reads the windows of some hosts. It then tries to move the smallest windows of each
 host alone, and all windows of a host together if they are few. Its CPU time has a limit of its own, so that a
@@ -54,7 +55,7 @@ from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_
 from placement.store.time_profile import HoldKey, TimedAmount, TimeWindow
 from placement.store.time_schedule import TimeSchedule, read_schedule
 from placement.store.time_skyline import SkylinesByClass, make_skylines
-from placement.store.window_moves import WindowMove, movable_windows, write_move
+from placement.store.window_moves import ByProvider, WindowMove, movable_windows, write_move
 
 MAX_HOSTS: Final = 32
 """Maximum number of hosts of which a search reads the windows."""
@@ -107,7 +108,7 @@ class WindowMover:
     """Finds moves that make room for one claim in a window.
 
     :param schedule: the timed amounts and holds of the hosts.
-    :param movable: the consumers of windows that are allowed to move.
+    :param movable: the windows that are allowed to move, with all their amounts.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class WindowMover:
         snapshot: ModelSnapshot,
         skylines: Skylines,
         schedule: TimeSchedule,
-        movable: Collection[str],
+        movable: Mapping[str, ByProvider],
         budget: SearchBudget,
         rng: random.Random,
     ) -> None:
@@ -154,7 +155,7 @@ class WindowMover:
         """Yield moves of the windows of a host that overlap another window, the largest windows first."""
         here, taken = self._amounts_by_consumer(tree), Taken()
         for consumer in reversed(_moving_consumers(here, self._movable, window)):
-            found = self._targets.find_move(tree, here[consumer], taken)
+            found = self._targets.find_move(tree, here[consumer], taken, self._movable[consumer])
             if found is not None:
                 yield found
 
@@ -189,7 +190,7 @@ class WindowMover:
         """Return moves of the first windows of some, until a window has no new host."""
         taken, moves = Taken(), list[WindowMove]()
         for consumer in moving:
-            found = self._targets.find_move(tree, here[consumer], taken)
+            found = self._targets.find_move(tree, here[consumer], taken, self._movable[consumer])
             if found is None:
                 break
             moves.append(found)
@@ -258,8 +259,8 @@ def _find_departures(
         if found is None:
             return []
         root = found.root_id
-        roots = {each.uuid: root for each in snapshot.whole_trees()[root].members}
-    found_movable, moves = _read_movable(context, roots), list[WindowMove]()
+        providers = [each.uuid for each in snapshot.whole_trees()[root].members]
+    found_movable, moves = _read_movable(context, providers), list[WindowMove]()
     if found_movable is not None:
         with (
             suppress(BudgetExhausted),
@@ -273,18 +274,18 @@ def _find_departures(
     return moves
 
 
-def _read_movable(context: ClaimContext, roots: Mapping[str, int]) -> tuple[TimeSchedule, set[str]] | None:
-    """Return the timed amounts of providers, and the uuids of the movable windows among them.
+def _read_movable(
+    context: ClaimContext, providers: Collection[str]
+) -> tuple[TimeSchedule, Mapping[str, ByProvider]] | None:
+    """Return the timed amounts of providers, and the movable windows among them with all their amounts.
 
     The result is None if no window is movable. Callers have no view of the read model, so that no other
     request waits for the database.
-
-    :param roots: the root of the host of each provider, by uuid.
     """
     with context.database.read() as conn:
         # few clouds have movable windows, and only these clouds pay for the read of all amounts
-        movable = movable_windows(conn, roots)
-        return (read_schedule(conn, of_providers=roots), movable) if movable else None
+        movable = movable_windows(conn, providers)
+        return (read_schedule(conn, of_providers=providers), movable) if movable else None
 
 
 def place_by_moves(
@@ -306,8 +307,8 @@ def place_by_moves(
         budget = context.make_budget(timed.view, min(seconds, _HOSTS_SECONDS))
         hosts = hosts_without_windows(snapshot, timed.skylines, wanted, window, budget, context.rng)
         trees = snapshot.whole_trees()
-        roots = {each.uuid: root for root in hosts for each in trees[root].members}
-    if not hosts or (movable := _read_movable(context, roots)) is None:
+        providers = [each.uuid for root in hosts for each in trees[root].members]
+    if not hosts or (movable := _read_movable(context, providers)) is None:
         return None
     with suppress(BudgetExhausted), context.timetable.fresh_view(None, context.check_awaited) as timed:
         budget = context.make_budget(timed.view, min(end - thread_time(), _SEARCH_SECONDS))

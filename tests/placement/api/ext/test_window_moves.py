@@ -137,9 +137,11 @@ def test_only_a_window_can_be_movable(admin: Admin, base: float) -> None:
         assert admin("PUT", f"{PATH}/{window}", json=body).status_code == 400
 
 
-def test_a_window_on_several_hosts_stays_even_if_it_may_move(admin: Admin, base: float) -> None:
-    for name in "ab":
-        make_provider(admin, name, VCPU=8)
+@pytest.mark.parametrize("need", ["booking", "maintenance"])
+def test_a_window_on_several_hosts_moves_from_one_of_them_to_a_further_host(
+    admin: Admin, base: float, url: str, need: str
+) -> None:
+    hosts = {make_provider(admin, name, VCPU=8) for name in "ab"}
     body = {"claims": [{"query": "resources=VCPU:4", "count": 2}], "different_hosts": True}
     body |= {"project_id": "project", "user_id": "user", **hours(base, 1, 2)}
     window = admin("POST", PATH, json=body).json["reservation"]["uuid"]
@@ -147,6 +149,21 @@ def test_a_window_on_several_hosts_stays_even_if_it_may_move(admin: Admin, base:
     before = show(admin, window)
     assert book(admin, 8, 0, 0, **hours(base, 1, 2)).status_code == 409
     assert show(admin, window) == before
+    further = make_provider(admin, "c", VCPU=4, MEMORY_MB=8)
+    assert book(admin, 8, 0, 0, **hours(base, 1, 2)).status_code == 409
+    assert admin("DELETE", f"/resource_providers/{further}").status_code == 204
+    further = make_provider(admin, "d", VCPU=8)
+    full = booked(admin, 4, 0, 0, **hours(base, 1, 2), allowed_hosts=[further])
+    if need == "booking":
+        assert book(admin, 8, 0, 0, **hours(base, 1, 2)).json["moved"] == [window]
+    else:
+        maintain(admin, next(iter(hosts)), base, 1, 2)
+    after_move = show(admin, window)
+    assert (after_move["generation"], after_move["degraded"]) == (before["generation"] + 1, [])
+    stayed = hosts & after_move["allocations"].keys()
+    assert after_move["allocations"] == {each: {"resources": {"VCPU": 4}} for each in (*stayed, further)}
+    assert (len(stayed), host_of(admin, full)) == (1, further)
+    assert read_books(url).wrong == []
 
 
 @pytest.mark.parametrize("pinned", ["in_tree", "excluded_hosts", "allowed_hosts"])

@@ -38,10 +38,12 @@ amounts = st.lists(st.tuples(st.integers(0, 9), st.integers(1, CAPACITY), window
 
 
 # the window of the first host has no new host, but leaves room for a window of the second host
-@example([(), ()], [(0, 2, SPAN), (2, 2, SPAN), (2, 2, SPAN)], 0)
-@given(st.lists(st.sampled_from(HOST_TRAITS), min_size=2, max_size=5), amounts, st.integers(0, 99))
+@example([(), ()], [(0, 2, SPAN), (2, 2, SPAN), (2, 2, SPAN)], 0, False)
+@given(
+    st.lists(st.sampled_from(HOST_TRAITS), min_size=2, max_size=5), amounts, st.integers(0, 99), st.booleans()
+)
 def test_a_window_gets_a_new_host_exactly_if_an_equivalent_host_has_room(
-    traits: list[Sequence[str]], asked: list[tuple[int, int, TimeWindow]], seed: int
+    traits: list[Sequence[str]], asked: list[tuple[int, int, TimeWindow]], seed: int, are_joint: bool
 ) -> None:
     snapshot = build(
         *(spec for name, each in zip("abcde", traits, strict=False) for spec in two_nodes(name, each))
@@ -53,22 +55,27 @@ def test_a_window_gets_a_new_host_exactly_if_an_equivalent_host_has_room(
     ]
     skylines = skylines_in(snapshot, make_skylines(timed, ()))
     targets = MoveTargets(snapshot, skylines, SearchBudget(), random.Random(seed))
-    for each in timed:
+    for number, each in enumerate(timed):
         provider = snapshot.providers[snapshot.by_uuid[each.provider]]
+        # every other window also has an amount at another provider
+        beside = nodes[number % len(nodes)] if are_joint and number % 2 else provider
+        kept = {} if beside.root_id == provider.root_id else {beside.uuid: {"PCPU": 1}}
         tree = snapshot.whole_trees()[provider.root_id]
         at = tree.members.index(provider)
         possible = {
             other.members[at].uuid
             for other in snapshot.whole_trees().values()
-            if other is not tree and not STATUS_TRAITS & other.root.traits and is_like(tree, other)
+            if other is not tree and other.root.id != beside.root_id
+            if not STATUS_TRAITS & other.root.traits and is_like(tree, other)
             if has_room(timed, other.members[at].uuid, each)
         }
-        move = targets.find_move(tree, [each], Taken())
+        held = {each.provider: {"PCPU": each.used}} | kept
+        move = targets.find_move(tree, [each], Taken(), held)
         assert (move is not None) == bool(possible)
         if move is not None:
-            ((chosen, taken),) = move.after.items()
+            (chosen,) = move.after.keys() - kept.keys()
             assert chosen in possible
-            assert (taken, move.before) == ({"PCPU": each.used}, {each.provider: {"PCPU": each.used}})
+            assert (move.after, move.before) == ({chosen: {"PCPU": each.used}} | kept, held)
             assert len(move.described) == 3
 
 
