@@ -297,10 +297,13 @@ _is_reservation: Final = (
     .exists()
 )
 _is_pending: Final = (
-    sa.select(sa.literal(1))
+    # for EXISTS, MariaDB would copy all planned allocations at each call
+    sa.select(planned_allocations.c.consumer_id)
     .where(planned_allocations.c.consumer_id == reservations.c.consumer_id)
     .correlate(reservations)
-    .exists()
+    .limit(1)
+    .scalar_subquery()
+    .is_not(None)
 )
 _is_present: Final = (
     sa.select(sa.literal(1))
