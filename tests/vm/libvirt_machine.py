@@ -136,10 +136,10 @@ def build_debian_13() -> None:
             (root / folder).mkdir(parents=True)
         for unused in _UNUSED:
             shutil.rmtree(root / unused)
-        archive = DEBIAN_13 / "rootfs.cpio.new"
-        archive.unlink(missing_ok=True)
-        _append(archive, root)
-    archive.rename(DEBIAN_13 / "rootfs.cpio")
+        new = DEBIAN_13 / "rootfs.cpio.new"
+        new.unlink(missing_ok=True)
+        _append(new, root)
+        new.rename(DEBIAN_13 / "rootfs.cpio")
 
 
 def _extract(packages: tuple[str, ...], work: Path, options: Iterable[str] = ()) -> None:
