@@ -179,7 +179,7 @@ class TreeTables:
         return found
 
     def note_replaced(self, count: int, of: int) -> None:
-        """Note that so many of all trees were replaced; drop unused tables with many old trees."""
+        """Note the number of replaced trees; drop unused tables with many old trees."""
         for where, (table, replaced) in [*self._by_where.items()]:
             if replaced + count > of * _MAX_OLD:
                 self._by_where.pop(where, None)

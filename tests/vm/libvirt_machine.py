@@ -86,7 +86,7 @@ def complete(archive: Path) -> None:
 
 
 def add_unit(root: Path) -> None:
-    """Write the unit whose service is the command of the machine."""
+    """Write the unit that runs the command of the machine as a service."""
     unit = root / "etc/systemd/system/vm-command.service"
     unit.parent.mkdir(parents=True, exist_ok=True)
     unit.write_text(_UNIT)

@@ -149,7 +149,7 @@ class _ClaimPlacing:
         self._names_hosts = any(
             each.names_hosts or (each.topology is not None and world.distances) for each in wanted
         )
-        # many claims may join one group, whose members are counted at each step of the search
+        # many claims may join one group, and its members are counted at each step of the search
         self._groups = {each.group.name: each.group for each in wanted if each.group is not None}.values()
         self._has_pools = SHARES in world.snapshot.by_trait
         #: states that failed; a state is the index of a claim, the amounts that earlier claims take, and
