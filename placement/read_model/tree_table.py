@@ -56,7 +56,7 @@ class TreePlaces:
                 self.having.setdefault(name, []).append((at, slot))
 
 
-class TreePart:
+class TablePart:
     """The rows of the trees with the same arrangement. A part never changes, apart from columns on demand.
 
     ``roots`` and ``names`` have the ids and the names of the roots. ``free`` has a column of free amounts for
@@ -86,19 +86,19 @@ class TreePart:
             found = self._max_units[name] = _max_unit_columns(name, self.trees)
         return found
 
-    def with_trees(self, gone: Sequence[int], new: list[HostTree]) -> TreePart:
+    def with_trees(self, gone: Sequence[int], new: list[HostTree]) -> TablePart:
         """Return the part without the rows in ``gone``, which descend, and with the new trees."""
         free = _free_columns(self.places, new)
-        part = TreePart(
+        part = TablePart(
             self.places,
-            _changed(self.trees, gone, new),
-            _changed(self.roots, gone, [each.root.id for each in new]),
-            _changed(self.names, gone, [each.root.name for each in new]),
-            [_changed(old, gone, more) for old, more in zip(self.free, free, strict=True)],
+            _changed_column(self.trees, gone, new),
+            _changed_column(self.roots, gone, [each.root.id for each in new]),
+            _changed_column(self.names, gone, [each.root.name for each in new]),
+            [_changed_column(old, gone, more) for old, more in zip(self.free, free, strict=True)],
         )
         for name, columns in self._max_units.copy().items():
             added = zip(columns, _max_unit_columns(name, new), strict=True)
-            part._max_units[name] = tuple([_changed(old, gone, more) for old, more in added])
+            part._max_units[name] = tuple([_changed_column(old, gone, more) for old, more in added])
         return part
 
 
@@ -112,7 +112,7 @@ def _max_unit_columns(name: str, trees: Sequence[HostTree]) -> tuple[Column, Col
     return array("q", [each.common for each in bounds]), array("q", [each.most for each in bounds])
 
 
-def _changed(column: Any, gone: Iterable[int], new: Any) -> Any:
+def _changed_column(column: Any, gone: Iterable[int], new: Any) -> Any:
     """Return a copy of a column without some rows, and with new ones; the last rows fill the gaps."""
     # a copy of an array is a single memcpy
     found = column[:]
@@ -129,7 +129,7 @@ class TreeTable(NamedTuple):
 
     where: Where
     trees: list[HostTree]
-    parts: Mapping[object, TreePart]
+    parts: Mapping[object, TablePart]
 
     def with_trees(self, trees: list[HostTree], spend: Spend) -> TreeTable:
         """Return the table of these trees; those that this table does not have are read."""
@@ -143,12 +143,12 @@ class TreeTable(NamedTuple):
             spend(_AT_ONCE // 4)
             for tree in some:
                 new.setdefault(tree.shape.frame.layout_of(self.where).places, []).append(tree)
-        parts: dict[object, TreePart] = {}
+        parts: dict[object, TablePart] = {}
         for places in dict.fromkeys(chain(self.parts, new)):
             part, added = self.parts.get(places), new.get(places, [])
             if part is None:
                 layout = added[0].shape.frame.layout_of(self.where)
-                part = TreePart(
+                part = TablePart(
                     TreePlaces(layout, self.where), [], array("q"), [], [array("q")] * len(layout.slots)
                 )
             gone = [row for row in reversed(part.rows) if part.trees[row] not in present]

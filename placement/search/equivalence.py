@@ -27,7 +27,7 @@ from typing import Any, Final, TypeVar
 
 from placement.read_model.provider import Inventory, Provider
 from placement.read_model.snapshot import ModelSnapshot
-from placement.read_model.tree_table import TreePart, TreePlaces, TreeTable
+from placement.read_model.tree_table import TablePart, TreePlaces, TreeTable
 from placement.read_model.trees import HostTree, TreeLayout, TreeStructure, Where
 from placement.search.budget import SearchBudget
 from placement.search.conditions import ProviderCondition, all_conditions, group_conditions, needs_of
@@ -146,7 +146,7 @@ class AskedAmounts:
         ]
         self._portions: dict[Hashable, Hashable] = {}
 
-    def portion_columns(self, part: TreePart, rows: Sequence[int]) -> Iterator[Sequence[Hashable]]:
+    def portion_columns(self, part: TablePart, rows: Sequence[int]) -> Iterator[Sequence[Hashable]]:
         """Yield columns; trees with equal values can give the same requested amounts and sums."""
         for name, amount, is_sum, simple in self._doubtful:
             if name not in part.places.having:
@@ -266,7 +266,7 @@ class TreeKin:
     """
 
     def __init__(
-        self, part: TreePart, shared: tuple[Provider, ...], features: tuple[Hashable, ...], compared: Slots
+        self, part: TablePart, shared: tuple[Provider, ...], features: tuple[Hashable, ...], compared: Slots
     ) -> None:
         self.part = part
         self.shared = shared
@@ -298,7 +298,7 @@ class LikeTrees:
     enough: tuple[bool, ...]
 
     @property
-    def trees(self) -> Iterator[HostTree]:
+    def member_trees(self) -> Iterator[HostTree]:
         """The trees, by row."""
         return map(self.kin.part.trees.__getitem__, self.rows)
 
@@ -308,7 +308,7 @@ class LikeTrees:
         return map(self.kin.part.roots.__getitem__, self.rows)
 
     @property
-    def names(self) -> Iterator[str]:
+    def tree_names(self) -> Iterator[str]:
         """The names of the trees, by row."""
         return map(self.kin.part.names.__getitem__, self.rows)
 
@@ -337,7 +337,7 @@ def _at_rows(column: Sequence[T], rows: Sequence[int]) -> Iterable[T]:
 
 
 def _divide_rows(
-    part: TreePart,
+    part: TablePart,
     rows: Sequence[int],
     asked: AskedAmounts,
     features_of: Sequence[Mapping[int, Hashable]],

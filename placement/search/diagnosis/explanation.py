@@ -364,7 +364,7 @@ class _WholeFunnel:
                     places.add(ProviderPlace.ROOT)
                     continue
             self._budget.spend(1 + len(host.alike.rows) // 8)
-            for tree in host.alike.trees if own else ():
+            for tree in host.alike.member_trees if own else ():
                 # two values are enough, because sentences only distinguish one value from several
                 if len(places) > 1 and (step or len(steps) > 1):
                     break
@@ -401,7 +401,7 @@ class _WholeFunnel:
         for host, ranks, least in zip(hosts, found, lowest, strict=True):
             if least <= furthest:
                 # sorted() runs in C, and mostly hosts are already in the order of names
-                named = zip(ranks, host.alike.names, host.alike.roots, repeat(host), strict=False)
+                named = zip(ranks, host.alike.tree_names, host.alike.roots, repeat(host), strict=False)
                 rows += sorted(named)[:MAX_EXAMPLES]
         trees = self.found.snapshot.whole_trees()
         return [
@@ -452,7 +452,7 @@ def _find_distances(clause: RequestClause, positions: tuple[int, ...], alike: Li
     if clause.condition != "capacity":
         return [
             min([abs(_found_amount(clause, providers[at]) - amount) for at in positions])
-            for providers in map(kin.providers, alike.trees)
+            for providers in map(kin.providers, alike.member_trees)
         ]
     slots = [kin.slots[at, clause.names[0]] for at in positions if at < kin.own]
     # the amount is read once, because all these hosts have the same sharing providers

@@ -184,7 +184,7 @@ class RelaxationSearch:
             self._smallest_of[name] = [smallest_amount(*bounds.common_unit)]
         elif name not in self._smallest_of:
             # the loop is over structures instead of trees, because thousands of trees have the same structure
-            shapes = {tree.shape for host in self._found.hosts for tree in host.alike.trees}
+            shapes = {tree.shape for host in self._found.hosts for tree in host.alike.member_trees}
             self._budget.spend(1 + len(shapes) // 4)
             shared = {each.id: each for host in self._found.hosts for each in host.alike.shared_providers}
             inventories = chain(
@@ -305,7 +305,9 @@ class RelaxationSearch:
         own: Iterator[_Bound]
         # if only few hosts are tried, the index has mostly other hosts
         if sum([host.host_count for host in able]) < _FEW_SHARE * len(trees):
-            amounts = [(tree.max_free.get(name, 0), tree, host) for host in able for tree in host.alike.trees]
+            amounts = [
+                (tree.max_free.get(name, 0), tree, host) for host in able for tree in host.alike.member_trees
+            ]
             own = iter(sorted(amounts, key=itemgetter(0), reverse=True))
         else:
             of_root, index = self._host_by_root, self._found.snapshot.free_index(name)
@@ -324,7 +326,9 @@ class RelaxationSearch:
         serving = sorted(
             [host for host in able if host.alike.kin in most_of], key=lambda host: -most_of[host.alike.kin]
         )
-        shared = ((most_of[host.alike.kin], tree, host) for host in serving for tree in host.alike.trees)
+        shared = (
+            (most_of[host.alike.kin], tree, host) for host in serving for tree in host.alike.member_trees
+        )
         return merge(own, shared, key=itemgetter(0), reverse=True)
 
     def _could_give(self, clause: RequestClause, alike: LikeTrees, bits: Bits) -> list[int]:

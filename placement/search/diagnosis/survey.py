@@ -152,7 +152,11 @@ class _LackResults(dict[tuple[bool, ...], tuple[int, int]]):
     """The first failed check of a provider, and a number of its failure, by the amounts that it has free."""
 
     def __init__(
-        self, first: int, spared: frozenset[Bits], checks: tuple[tuple[int, Bits], ...], failures: "_Failures"
+        self,
+        first: int,
+        spared: frozenset[Bits],
+        checks: tuple[tuple[int, Bits], ...],
+        failures: "_FailureNumbers",
     ) -> None:
         self._first, self._spared, self._checks, self._failures = first, spared, checks, failures
 
@@ -165,7 +169,7 @@ class _LackResults(dict[tuple[bool, ...], tuple[int, int]]):
         return made
 
 
-class _Failures:
+class _FailureNumbers:
     """The ways in which providers fail, each with a number, because numbers are hashed faster.
 
     A way has the alternative sets of clauses that the provider spares without its free amounts, and the
@@ -186,7 +190,7 @@ class _Failures:
             self.ways.append(way)
         return self._numbers[way]
 
-    def lacking(
+    def lack_results(
         self, first: int, spared: frozenset[Bits], checks: tuple[tuple[int, Bits], ...]
     ) -> _LackResults:
         """Return the results of providers with these checks of free amounts."""
@@ -201,7 +205,7 @@ class _PartSurvey:
 
     __slots__ = ("bare_failures", "furthest", "giving", "known", "nearest", "number", "pick", "results")
 
-    def __init__(self, number: int, results: TreeResults, failures: _Failures, compared: Slots) -> None:
+    def __init__(self, number: int, results: TreeResults, failures: _FailureNumbers, compared: Slots) -> None:
         demands = [demand for _, each in results.giving for demand in each.demands]
         self.number = number
         self.results = results
@@ -215,7 +219,7 @@ class _PartSurvey:
         for _, each in results.giving:
             begin, end = end, end + len(each.demands)
             checks = tuple([(index, bit) for _, _, index, bit in each.demands])
-            self.giving.append((slice(begin, end), failures.lacking(each.first, each.spared, checks)))
+            self.giving.append((slice(begin, end), failures.lack_results(each.first, each.spared, checks)))
         #: of the other providers: the furthest check, the positions that fail it, and all failures
         self.furthest = max([each.first for each, *_ in results.bare], default=-1)
         self.nearest = [at for each, here, _ in results.bare if each.first == self.furthest for at in here]
@@ -271,7 +275,7 @@ class _HostSurveyor:
         self._read_provider = [provider_reader(part.need.conditions) for part in found.parts]
         self._kins: dict[TreeKin, _KinSurvey] = {}
         self._parts: dict[Hashable, _PartSurvey] = {}
-        self._failures = _Failures()
+        self._failures = _FailureNumbers()
         #: cached alternative sets of clauses to leave out, by part and by the clauses that providers fail
         self._options: dict[Hashable, frozenset[Bits]] = {}
 

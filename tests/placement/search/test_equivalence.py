@@ -18,7 +18,7 @@ def names(snapshot: ModelSnapshot, request: CandidatesRequest) -> list[list[str]
 
 
 def _names(groups: list[LikeTrees]) -> list[list[str]]:
-    return [[tree.root.name for tree in group.trees] for group in groups]
+    return [[tree.root.name for tree in group.member_trees] for group in groups]
 
 
 def test_classes_that_are_not_requested_do_not_distinguish_hosts() -> None:
@@ -59,7 +59,7 @@ def test_the_order_of_branches_and_providers_without_the_classes_do_not_distingu
     wanted = asking(VCPU=4, PCPU=2)
     assert names(snapshot, wanted) == [["a", "b"], ["c"]]
     first, _ = group_trees(snapshot, wanted, None, SearchBudget())
-    assert [[each.name for each in first.kin.providers(tree)] for tree in first.trees] == [
+    assert [[each.name for each in first.kin.providers(tree)] for tree in first.member_trees] == [
         ["a", "a0", "a1"],
         ["b", "b1", "b0"],
     ]

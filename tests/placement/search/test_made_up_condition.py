@@ -106,7 +106,7 @@ def test_the_search_begins_at_its_index(cloud: ModelSnapshot) -> None:
 
 def test_hosts_are_distinguished_by_it(cloud: ModelSnapshot) -> None:
     alike = group_trees(cloud, ASKED, None, SearchBudget())
-    assert sorted([tree.root.name for tree in each.trees] for each in alike) == [
+    assert sorted([tree.root.name for tree in each.member_trees] for each in alike) == [
         ["cn0"],
         ["cn1", "cn3"],
         ["cn2"],
