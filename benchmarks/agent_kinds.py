@@ -23,12 +23,12 @@ from dataclasses import dataclass
 
 from benchmarks.agent_cost import AGENT, SAMPLINGS, cpu_seconds, status
 from benchmarks.agent_everything import Host, make_host
+from benchmarks.machine_speed import addition_seconds
 from tests.compute_agent.libvirtd import Libvirtd
 
 KINDS = ("libvirt", "systemd", "podman", "docker", "process")
 FAKES = ("systemd", "podman", "docker")
 
-ADDITIONS = 5_000_000
 SCALE_SECONDS = 0.2
 
 INI = """
@@ -126,10 +126,7 @@ class SpeedProbe:
 
     def _run(self):
         while True:
-            before, total = time.thread_time(), 0
-            for number in range(ADDITIONS // 2):
-                total += number
-            self._seconds.append((time.thread_time() - before) * 2)
+            self._seconds.append(addition_seconds())
             if self._ended.wait(5):
                 return
 

@@ -2,7 +2,6 @@
 
 import json
 import struct
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -12,12 +11,13 @@ import pytest
 
 from compute_agent.events.store import FILE as EVENTS
 from compute_agent.events.store import read_events
-from compute_agent.reclaim.estimate import SYSTEM, ZoneHistory, ZoneReading
-from compute_agent.reclaim.offers import FILE, CapacityOffer, ZoneState, dump
+from compute_agent.reclaim.estimate import SYSTEM
+from compute_agent.reclaim.offers import FILE, dump
 from compute_agent.throttling.state_file import look_up_state
 from tests.compute_agent.cmd.agents import run_here
 from tests.compute_agent.libvirtd import CGROUP_CONTROLLERS, ENDLESS_LOOP
 from tests.compute_agent.power_trees import CPUS, KernelFiles
+from tests.compute_agent.reclaim.zone_states import day_of_use
 from tests.openstack.cloud import wait_for_cloud
 from tests.openstack.doors import AGENT_PROGRAM, GOLD, OLDER_NAME, RULES, DoorStory, door_table, walk
 from tests.openstack.ground import Ground, folder_of
@@ -219,7 +219,7 @@ def test_a_guest_gets_a_reclaimed_cpu_and_is_limited_when_others_need_it(there: 
 
             wait_for_cloud(lambda: zone() is not None, "the zone has a provider")
             agent.program.stop()
-            (agent.folder / "state" / FILE).write_bytes(dump({zone(): _day_of_use(0.5, offered=3)}))
+            (agent.folder / "state" / FILE).write_bytes(dump({zone(): day_of_use({SYSTEM: 0.5}, offered=3)}))
             agent.program.start()
             wait_for_cloud(lambda: free() == 3, "three CPUs are offered")
             servers.start_to_boot("spot", "spot", A, image=busy)
@@ -322,11 +322,3 @@ def _guests_first() -> Iterator[None]:
         yield
     finally:
         shares.write_text(before)
-
-
-def _day_of_use(cores: float, offered: int) -> ZoneState:
-    """The kept state of a zone in which others used a number of cores for a day."""
-    now, history = time.time(), ZoneHistory()
-    for minute in range(-25 * 60, 0):
-        history = history.with_reading(ZoneReading(now + 60 * minute, cores, {SYSTEM: cores}), 80)
-    return ZoneState(history, CapacityOffer(offered, float(offered), now))

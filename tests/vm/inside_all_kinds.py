@@ -21,9 +21,10 @@ from compute_agent.agent.protocol import call_agent
 from compute_agent.events.store import FILE, read_events
 from compute_agent.model import cpuset
 from compute_agent.reclaim import offers
-from compute_agent.reclaim.estimate import SYSTEM, ZoneHistory, ZoneReading
+from compute_agent.reclaim.estimate import SYSTEM
 from compute_agent.throttling import state_file
 from compute_agent.throttling.interference.state import SignalKey
+from tests.compute_agent.reclaim.zone_states import day_of_use
 from tests.vm.guest_kinds import (
     ALL,
     ALL_NODES,
@@ -520,13 +521,9 @@ def test_other_memory_weights_and_block_io_are_repaired(guests, agent, is_away):
 
 def keep_a_day_of_use(guests, zone):
     """Write the agent's files about unused capacity, as after a day in which all guests were idle."""
-    now, use = time.time(), dict.fromkeys([SYSTEM, *(guest.uuid for guest in guests)], 0.0)
-    history = ZoneHistory()
-    for minute in range(-25 * 60, 0):
-        history = history.with_reading(ZoneReading(now + 60 * minute, 0.0, use), 80)
+    use = dict.fromkeys([SYSTEM, *(guest.uuid for guest in guests)], 0.0)
     for name, amount in OFFERED.items():
-        state = offers.ZoneState(history, offers.CapacityOffer(amount, float(amount), now))
-        (FOLDER / "state" / name).write_bytes(offers.dump({zone: state}))
+        (FOLDER / "state" / name).write_bytes(offers.dump({zone: day_of_use(use, amount)}))
 
 
 def test_guests_run_on_cpus_and_in_memory_that_others_leave_unused(guests, agent):

@@ -88,8 +88,7 @@ def snapshot_during(
     snapshot: ModelSnapshot, roots: Iterable[int], skylines: Skylines, window: TimeWindow
 ) -> ModelSnapshot:
     """Return a small snapshot of some hosts and all sharing providers, with their usage during a window."""
-    pools = {snapshot.providers[each].root_id for each in snapshot.by_trait.get(SHARES, ())}
-    some = {*roots, *pools}
+    some = _usable_roots(snapshot, roots)
     used = {
         each: usage_during(snapshot.providers[each], skylines[each], window)
         for root in some
@@ -101,8 +100,15 @@ def snapshot_during(
 
 def members_of(snapshot: ModelSnapshot, roots: Iterable[int]) -> Iterator[Provider]:
     """Yield all providers that a claim on these hosts can use, including all sharing providers."""
+    return (
+        snapshot.providers[each] for root in _usable_roots(snapshot, roots) for each in snapshot.trees[root]
+    )
+
+
+def _usable_roots(snapshot: ModelSnapshot, roots: Iterable[int]) -> set[int]:
+    """Return the roots of these hosts and of the trees of all sharing providers."""
     pools = {snapshot.providers[each].root_id for each in snapshot.by_trait.get(SHARES, ())}
-    return (snapshot.providers[each] for root in {*roots, *pools} for each in snapshot.trees[root])
+    return {*roots, *pools}
 
 
 def skylines_in(snapshot: ModelSnapshot, by_uuid: SkylinesByProvider) -> Skylines:
