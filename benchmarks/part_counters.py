@@ -59,9 +59,8 @@ _PLACES: Final[Mapping[str, Iterable[Place]]] = {
     ],
     "Flask and werkzeug": [(Flask, "wsgi_app")],
     "versions, headers": [
-        (versions, "_find_version"),
+        (versions, "_check_headers"),
         (versions, "_add_version"),
-        (call, "check_body_headers"),
     ],
     "policy": [(PolicyEnforcer, "authorize")],
     "handler": [],

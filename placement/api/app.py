@@ -16,7 +16,6 @@ from placement.api import (
     aggregates,
     allocation_candidates,
     allocations,
-    call,
     errors,
     inventories,
     reshaper,
@@ -120,8 +119,6 @@ def create_app() -> Flask:
     app.url_map.merge_slashes = False
     versions.install_versions(app)
     errors.install_handlers(app)
-    # this check runs after the version is known, because the form of an error depends on the version
-    app.before_request(call.check_body_headers)
     for blueprint in (*BLUEPRINTS, *extensions.registered_objects("blueprints").values()):
         app.register_blueprint(blueprint)
     if not _has_blueprint_hooks(app):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes, urlencode
 
 import orjson
-from flask import Blueprint, Response, abort, current_app, g, request
+from flask import Blueprint, Response, abort, current_app, request
 from marshmallow import Schema
 from werkzeug.datastructures import Headers, MIMEAccept
 from werkzeug.exceptions import BadRequest, MethodNotAllowed, NotAcceptable, UnsupportedMediaType
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 JSON: Final = "application/json"
 _SERVICE: Final = "placement.service"
+
+VERSION: Final = "placement.version"
+"""Key of the WSGI environment for the microversion of the request, if the service supports it."""
 
 ABANDONED: Final = "placement.abandoned"
 """Key of the WSGI environment for a function of the web server.
@@ -68,8 +71,10 @@ class ApiRequest:
     """A request with its caller, version, parameters and body."""
 
     def __init__(self) -> None:
-        self.version: Microversion = g.version
-        self.service: PlacementService = request.environ[_SERVICE]
+        # Flask searches for the current request at each use of ``request``, which takes a microsecond
+        self._environ = request.environ
+        self.version: Microversion = self._environ[VERSION]
+        self.service: PlacementService = self._environ[_SERVICE]
 
     @property
     def query_parameters(self) -> list[tuple[str, str]]:
@@ -88,13 +93,13 @@ class ApiRequest:
     @property
     def project_id(self) -> str:
         """The id of the caller's project; empty if the caller has no project."""
-        return context.caller_of(request.environ).project_id or ""
+        return context.caller_of(self._environ).project_id or ""
 
     @property
     def root_url(self) -> str:
         """The address of the API, for links. If the header ``Host`` is invalid, only the path."""
         # Werkzeug before 3.1.8 accepts any text as a host, or raises ValueError
-        host = request.environ.get("HTTP_HOST")
+        host = self._environ.get("HTTP_HOST")
         if host is not None and not _HOST.fullmatch(host):
             return mount_prefix()
         return request.root_url.rstrip("/")
@@ -107,7 +112,7 @@ class ApiRequest:
 
         :raises placement.exceptions.Forbidden: the policy does not allow the operation.
         """
-        self.service.enforcer.authorize(context.caller_of(request.environ), rule, target)
+        self.service.enforcer.authorize(context.caller_of(self._environ), rule, target)
 
     def allows_project(self, rule: str, project_id: str) -> bool:
         """Return whether the rule allows the caller its operation on objects of this project."""
@@ -131,7 +136,7 @@ class ApiRequest:
 
     def check_awaited(self) -> None:
         """Raise Unavailable with the reason if the answer to this request is no longer needed."""
-        abandoned = request.environ.get(ABANDONED)
+        abandoned = self._environ.get(ABANDONED)
         if abandoned is not None and (why := abandoned()):
             raise Unavailable(why)
 
@@ -139,18 +144,23 @@ class ApiRequest:
         """Explain in the log why the list of candidates is empty, if ``[api] explain_empty`` is set."""
         if self.service.explainer is not None:
             question = (request.query_string, self.version)
-            self.service.explainer.explain_answer(question, wanted, context.caller_of(request.environ))
+            self.service.explainer.explain_answer(question, wanted, context.caller_of(self._environ))
 
     def require_json(self) -> None:
         """Raise UnsupportedMediaType for a body that is not JSON."""
-        if not _is_json(request.environ.get("CONTENT_TYPE")):
+        if not _is_json(self._environ.get("CONTENT_TYPE")):
             raise UnsupportedMediaType(
                 f"The media type {request.mimetype or None} is not supported, use {JSON}"
             )
 
+    def require_acceptance(self) -> None:
+        """Raise NotAcceptable if the client does not accept JSON."""
+        if not _accepts_json(self._environ.get("HTTP_ACCEPT")):
+            raise NotAcceptable(f"Only {JSON} is provided")
+
     def parse_json(self) -> Any:
         """Return the parsed body, or raise InvalidRequest if it is not JSON."""
-        body = request.environ.get(BODY)
+        body = self._environ.get(BODY)
         if body is None:
             # Flask must not cache the bytes, because a body is read only once and can have many megabytes
             body = request.get_data(cache=False)
@@ -285,8 +295,8 @@ def api_operation(
                 abort(before)
             if reads_json:
                 call.require_json()
-            if writes_json and not _accepts_json(request.environ.get("HTTP_ACCEPT")):
-                raise NotAcceptable(f"Only {JSON} is provided")
+            if writes_json:
+                call.require_acceptance()
             # the database is prepared before the policy is checked, because a worker without a database has
             # to answer 503 even to callers without rights
             call.service.prepare_database()
@@ -315,11 +325,11 @@ def _other_methods(method: str) -> list[str]:
     return sorted({name for each in same_path for name in each.methods or ()} - {method})
 
 
-def check_body_headers() -> None:
+def check_body_headers(environ: Mapping[str, Any]) -> None:
     """Raise BadRequest for a length that is not a number, or a body without a media type."""
-    length = request.environ.get("CONTENT_LENGTH") or ""
+    length = environ.get("CONTENT_LENGTH") or ""
     if length and not (length.isascii() and length.isdigit()):
         raise BadRequest("content-length header must be an integer")
     # a length of 0 means that the request has no body, and needs no media type
-    if length.strip("0") and not request.environ.get("CONTENT_TYPE"):
+    if length.strip("0") and not environ.get("CONTENT_TYPE"):
         raise BadRequest("content-type header required")

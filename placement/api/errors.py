@@ -15,6 +15,7 @@ from flask import Flask, Response, g, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotAcceptable
 
 from placement import exceptions, microversion
+from placement.api.call import VERSION
 from placement.api.paths import is_ours
 from placement.exceptions import RETRY_AFTER, ServiceError
 
@@ -120,7 +121,7 @@ def render(status: HTTPStatus, detail: str, *, code: str = exceptions.UNDEFINED,
         "request_id": request.environ.get("openstack.request_id"),
         **extra,
     }
-    if g.get("version", microversion.MIN) >= microversion.ERROR_CODES or is_ours(request.path):
+    if request.environ.get(VERSION, microversion.MIN) >= microversion.ERROR_CODES or is_ours(request.path):
         error["code"] = code
     # perhaps the outage is short, so this header tells the client when to try again
     headers = {"Retry-After": RETRY_AFTER} if status is HTTPStatus.SERVICE_UNAVAILABLE else {}

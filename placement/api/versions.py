@@ -8,11 +8,11 @@ import time
 from functools import cache, lru_cache
 from typing import Final
 
-from flask import Blueprint, Flask, Response, g, request
+from flask import Blueprint, Flask, Response, request
 from werkzeug.exceptions import BadRequest
 
 from placement import microversion
-from placement.api.call import ApiRequest
+from placement.api.call import VERSION, ApiRequest, check_body_headers
 from placement.api.errors import UnacceptableVersion
 from placement.microversion import Microversion
 
@@ -26,7 +26,7 @@ blueprint = Blueprint("root", __name__)
 
 def install_versions(app: Flask) -> None:
     """Find the version of each request before its handler runs, and show the version in each answer."""
-    app.before_request(_find_version)
+    app.before_request(_check_headers)
     app.after_request(_add_version)
 
 
@@ -69,14 +69,17 @@ def _version_text(version: Microversion) -> str:
     return f"{_SERVICE} {microversion.text(version)}"
 
 
-def _find_version() -> None:
-    g.version = parse(request.environ.get(_VARIABLE))
+def _check_headers() -> None:
+    environ = request.environ
+    environ[VERSION] = parse(environ.get(_VARIABLE))
+    # the version is found first, because the form of an error depends on it
+    check_body_headers(environ)
 
 
 def _add_version(response: Response) -> Response:
     headers = response.headers
     # if the version of the request is not supported, the answer shows no version
-    if (version := g.get("version")) is not None:
+    if (version := request.environ.get(VERSION)) is not None:
         headers.add(_HEADER, _version_text(version))
     # the header is added directly, because the attribute ``response.vary`` would take twenty times as long
     if not headers.getlist("Vary"):
