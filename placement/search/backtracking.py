@@ -32,7 +32,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from placement.read_model.provider import Provider
-from placement.search.rules import NeedAssignment, RequestRules, fits_at_all
+from placement.search.rules import NeedAssignment, RequestRules, fits_at_all, subtree_tops
 from placement.search.symmetry import AssignmentKinds, RememberedAssignments
 
 # up to this number, trying all assignments costs less than proving first that the needs cannot fit
@@ -357,6 +357,10 @@ def pairs_fit(
     # the ancestors of sharing providers are in other trees
     if any(max(options[index]) >= len(lineages) for rule in rules.subtrees for index in rule):
         return None
+    # rules without a common need do not affect each other, so each rule is checked on its own
+    if not rules.isolate and all(len(each) <= 1 for each in rules.subtrees_of):
+        rules.budget.spend(sum(map(len, rules.subtrees)))
+        return all(subtree_tops(rule, options, lineages) for rule in rules.subtrees)
     found = pairwise_assignments(rules, OptionPlaces((), options, lineages))
     return any(each is not None for each in found)
 

@@ -37,7 +37,7 @@ from placement.search.candidates import (
     PatternForm,
     UnusedPatterns,
 )
-from placement.search.rules import RequestRules
+from placement.search.rules import RequestRules, subtree_tops
 from placement.search.symmetry import AssignmentKinds, never_pooled
 
 # below this number, recognising equivalent ways would cost more than listing all ways, which fit into one
@@ -342,14 +342,8 @@ class CompiledRequest:
         lineages = self._shape.lineages
         if any(options[index][-1] >= len(lineages) for index in rule):
             return options  # the ancestors of sharing providers are in other trees
-        below: dict[int, int] = {}
         self._rules.budget.spend(sum([len(options[index]) for index in rule]))
-        for index in rule:
-            for above in {above for at in options[index] for above in lineages[at]}:
-                below[above] = below.get(above, 0) + 1
-        serving = {at for index in rule for at in options[index]}
-        # the API requires that the root of the subtree is one of the providers of the rule
-        tops = {at for at, needs in below.items() if needs == len(rule) and at in serving}
+        tops = subtree_tops(rule, options, lineages)
         if not tops:
             return None
         left = [*options]

@@ -192,6 +192,20 @@ def _match_all(limits: Sequence[Mapping[int, int]], budget: SearchBudget) -> boo
     return True
 
 
+def subtree_tops(
+    rule: Sequence[int], options: Sequence[Sequence[int]], lineages: Sequence[Sequence[int]]
+) -> set[int]:
+    """Return the options that can be the root of the subtree of a same_subtree rule, by position.
+
+    :param rule: the indexes of the needs of the rule.
+    :param options: for each need the positions of its options.
+    :param lineages: for each position of the tree, the positions of the provider and its ancestors.
+    """
+    above = [set[int]().union(*[lineages[at] for at in options[index]]) for index in rule]
+    # the API requires that the root of the subtree is one of the providers of the rule
+    return set[int]().union(*[options[index] for index in rule]).intersection(*above)
+
+
 class RequestRules:
     """The rules for combinations of providers in a candidate, and values computed once per request."""
 
