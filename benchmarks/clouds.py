@@ -233,12 +233,10 @@ def _versions(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _ratios(results: Sequence[Result]) -> Mapping[str, Sequence[float]]:
-    cpu = [
-        reference / ours
-        for each in results
-        if (ours := each.cpu.get("ours")) and (reference := each.cpu.get("reference"))
-    ]
-    return {"clock": [each.ratio for each in results if each.ratio], "CPU": cpu}
+    return {
+        "clock": [each.ratio for each in results if each.ratio],
+        "CPU": [each.cpu_ratio for each in results if each.cpu_ratio],
+    }
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def _query(
         "ms",
         samples["ours"],
         samples["reference"],
-        goal=20 if not cloud.alike else 40,
+        cpu_goal=20 if not cloud.alike else 40,
         cpu={side: each.cpu for side, each in latencies.items()},
         notes=notes,
     )

@@ -85,7 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for result in run(server, Path(folder), reference, options):
                 seconds = time.monotonic() - began
                 print(f"{seconds:6.0f} s  {result.section}: {result.name}", file=sys.stderr, flush=True)
-                results.append(result if options.scale == 1 else replace(result, goal=None, bound=None))
+                if options.scale != 1:
+                    result = replace(result, goal=None, cpu_goal=None, bound=None)
+                results.append(result)
     except (NoAnswer, Refused, ServiceFailed) as error:
         print(error, file=sys.stderr)
         return 1

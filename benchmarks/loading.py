@@ -63,7 +63,7 @@ def load(services: Mapping[str, Service], world: World, scale: float, repeats: i
         "providers/s",
         samples["ours"],
         samples.get("reference"),
-        goal=8,
+        cpu_goal=8,
         cpu={name: 1000 * seconds / providers for name, seconds in cpu.items()},
         notes={name: tally.shown() for name, tally in tallies.items()},
     )

@@ -35,7 +35,8 @@ class Result:
     ``unit`` is "ms" or "MB" (less is better), or something per second (more is).
     ``again`` is ours when the same question was asked before and nothing has
     changed since. ``cpu`` has, by side, the milliseconds of CPU that the workers used for one
-    answer; ``goal`` is the ratio to reach, ``bound`` the value of ours to stay within.
+    answer; ``goal`` is the ratio to reach, ``cpu_goal`` the ratio of ``cpu`` to reach, and ``bound``
+    the value of ours to stay within.
     """
 
     section: str
@@ -45,6 +46,7 @@ class Result:
     reference: Sample | None = None
     again: Sample | None = None
     goal: float | None = None
+    cpu_goal: float | None = None
     bound: float | None = None
     cpu: Mapping[str, float | None] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
@@ -59,11 +61,18 @@ class Result:
         return self.reference.median / self.ours.median
 
     @property
+    def cpu_ratio(self) -> float | None:
+        """How many times less CPU ours takes; None where one side has no number."""
+        ours, reference = self.cpu.get("ours"), self.cpu.get("reference")
+        return reference / ours if ours and reference else None
+
+    @property
     def reached(self) -> bool | None:
         """Whether what was to be reached is reached; None where there is nothing to say."""
         if self.bound is not None:
             return self.ours.median is not None and self.ours.median <= self.bound
-        return None if self.goal is None or self.ratio is None else self.ratio >= self.goal
+        ratio, goal = (self.ratio, self.goal) if self.cpu_goal is None else (self.cpu_ratio, self.cpu_goal)
+        return None if goal is None or ratio is None else ratio >= goal
 
 
 def interleave(

@@ -30,6 +30,8 @@ def _row(result: Result) -> Sequence[str]:
     reached = {True: "reached", False: "missed", None: ""}[result.reached]
     if result.bound is not None:
         goal = f"≤ {_number(result.bound)}"
+    elif result.cpu_goal is not None:
+        goal = f"≥ {_number(result.cpu_goal)}x by CPU"
     else:
         goal = "" if result.goal is None else f"≥ {_number(result.goal)}x"
     ratio = "" if result.ratio is None else f"{_number(result.ratio)}x"
@@ -52,9 +54,9 @@ def _cpu(result: Result) -> str:
     ours, reference = result.cpu.get("ours"), result.cpu.get("reference")
     if not ours:
         return ""
-    if not reference:
+    if not reference or result.cpu_ratio is None:
         return _number(ours)
-    return f"{_number(ours)} : {_number(reference)} = {_number(reference / ours)}x"
+    return f"{_number(ours)} : {_number(reference)} = {_number(result.cpu_ratio)}x"
 
 
 def _remarks(result: Result) -> Iterable[str]:
@@ -106,6 +108,7 @@ def _plain(result: Result) -> dict[str, Any]:
         "ratio": result.ratio,
         "worker CPU ms": result.cpu,
         "goal": result.goal,
+        "CPU goal": result.cpu_goal,
         "bound": result.bound,
         "reached": result.reached,
         "notes": result.notes,
