@@ -117,7 +117,8 @@ _due: Final = (
         consumers.c.id.in_(sa.select(planned_allocations.c.consumer_id)),
         reservations.c.starts_at <= clock.ServerNow(),
     )
-    .order_by(consumers.c.uuid)
+    # in this order, PostgreSQL reads only windows that have begun, as for placement.store.expired.UUIDS
+    .order_by(reservations.c.starts_at)
     .limit(_AT_ONCE)
 )
 _times: Final = (
@@ -226,7 +227,7 @@ def _give_back_expired(tx: WriteTransaction) -> int:
     found = [
         uuid
         for query in expired.UUIDS
-        for uuid in tx.conn.execute(query.order_by(consumers.c.uuid).limit(_AT_ONCE)).scalars()
+        for uuid in tx.conn.execute(query.limit(_AT_ONCE)).scalars()
     ]
     # this removes rows of confirmed claims, so that the query below does not read them each time
     expiries.forget_confirmed(tx)

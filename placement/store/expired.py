@@ -32,11 +32,17 @@ _HAS_EXPIRED: Final = (
     sa.and_(EXPIRES, claim_expiries.c.expires_at <= clock.ServerNow()),
 )
 
+# PostgreSQL estimates that a third of all rows has expired. With an order by time, it reads the expired rows
+# from the index of times; otherwise it would read all rows: 0.2 s with 100,000 windows, at each expiry.
 UUIDS: Final = (
-    sa.select(consumers.c.uuid).select_from(reservations.join(consumers, _HAS_EXPIRED[0])),
-    sa.select(consumers.c.uuid).select_from(claim_expiries.join(consumers, _HAS_EXPIRED[1])),
+    sa.select(consumers.c.uuid)
+    .select_from(reservations.join(consumers, _HAS_EXPIRED[0]))
+    .order_by(reservations.c.expires_at),
+    sa.select(consumers.c.uuid)
+    .select_from(claim_expiries.join(consumers, _HAS_EXPIRED[1]))
+    .order_by(claim_expiries.c.expires_at),
 )
-"""Queries for the uuids of expired consumers: reservations, and claims."""
+"""Queries for the uuids of expired consumers, in the order of their expiry: reservations, and claims."""
 
 # Both conditions are correlated lookups by primary key. PostgreSQL estimates that a third of all reservations
 # has expired, so it would read the whole table for NOT IN: 50 ms with 500,000 windows, for the allocations of

@@ -88,10 +88,20 @@ _sums: Final = (
     .group_by(consumers.c.consumer_type, resource_classes.c.id, resource_classes.c.name)
     .order_by(consumers.c.consumer_type, resource_classes.c.id)
 )
+# this is a lookup by key; for NOT IN, PostgreSQL would read all planned allocations: 77 ms with 200,000 of
+# them, for each question about a project
+_is_present: Final = (
+    sa.select(planned_allocations.c.consumer_id)
+    .where(planned_allocations.c.consumer_id == consumers.c.id)
+    .correlate(consumers)
+    .limit(1)
+    .scalar_subquery()
+    .is_(None)
+)
 _counts: Final = (
     sa.select(consumers.c.consumer_type, sa.func.count())
     # pending windows use nothing yet
-    .where(COUNTS, consumers.c.id.not_in(sa.select(planned_allocations.c.consumer_id)))
+    .where(COUNTS, _is_present)
     .group_by(consumers.c.consumer_type)
 )
 _allocated: Final = (
