@@ -223,6 +223,21 @@ planned_allocations = define_table(
     sa.Column("used", sa.Integer, nullable=False),
 )
 
+
+def is_planned(consumer_id: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
+    """Return the SQL condition that a consumer has planned allocations; it is a window that has not begun."""
+    # this is a lookup by key. For EXISTS, MariaDB copies all planned allocations at each call. For EXISTS
+    # among the columns, and for IN, PostgreSQL hashes all of them: 0.1 s with 200,000 rows.
+    return (
+        sa.select(planned_allocations.c.consumer_id)
+        .where(planned_allocations.c.consumer_id == consumer_id)
+        .correlate_except(planned_allocations)
+        .limit(1)
+        .scalar_subquery()
+        .is_not(None)
+    )
+
+
 window_promises = define_table(
     "window_promises",
     # the promised amounts of a window from which claims have taken amounts. They are the amounts that the

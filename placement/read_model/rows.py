@@ -23,7 +23,7 @@ from placement.db.tables import (
     claim_expiries,
     consumers,
     inventories,
-    planned_allocations,
+    is_planned,
     provider_aggregates,
     provider_attributes,
     provider_traits,
@@ -296,15 +296,6 @@ _is_reservation: Final = (
     .correlate(reservations)
     .exists()
 )
-_is_pending: Final = (
-    # for EXISTS, MariaDB would copy all planned allocations at each call
-    sa.select(planned_allocations.c.consumer_id)
-    .where(planned_allocations.c.consumer_id == reservations.c.consumer_id)
-    .correlate(reservations)
-    .limit(1)
-    .scalar_subquery()
-    .is_not(None)
-)
 _is_present: Final = (
     sa.select(sa.literal(1))
     .where(
@@ -318,7 +309,12 @@ _next_expiries: Final = [
     for time, *conditions in (
         (reservations.c.expires_at, _is_reservation),
         # this is the next start of a pending window
-        (reservations.c.starts_at, _is_reservation, _is_pending, reservations.c.starts_at.is_not(None)),
+        (
+            reservations.c.starts_at,
+            _is_reservation,
+            is_planned(reservations.c.consumer_id),
+            reservations.c.starts_at.is_not(None),
+        ),
         (claim_expiries.c.expires_at, _is_present),
     )
 ]

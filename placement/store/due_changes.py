@@ -224,11 +224,7 @@ def _write_held(tx: WriteTransaction, locked: claimants.LockedConsumers, uuids: 
 
 def _give_back_expired(tx: WriteTransaction) -> int:
     # one call releases at most 100 of each kind; later calls release the rest
-    found = [
-        uuid
-        for query in expired.UUIDS
-        for uuid in tx.conn.execute(query.limit(_AT_ONCE)).scalars()
-    ]
+    found = [uuid for query in expired.UUIDS for uuid in tx.conn.execute(query.limit(_AT_ONCE)).scalars()]
     # this removes rows of confirmed claims, so that the query below does not read them each time
     expiries.forget_confirmed(tx)
     if found:

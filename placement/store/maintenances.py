@@ -24,6 +24,7 @@ from placement.db.tables import (
     allocations,
     claim_expiries,
     consumers,
+    is_planned,
     planned_allocations,
     reservations,
     resource_providers,
@@ -204,7 +205,7 @@ _guests: Final = (
         consumers.c.project_id,
         claim_expiries.c.expires_at,
         reservations.c.expires_at.label("reserved_until"),
-        sa.exists().where(planned_allocations.c.consumer_id == consumers.c.id).label("is_planned"),
+        is_planned(consumers.c.id).label("is_planned"),
     )
     .select_from(
         consumers.join(_ids, _ids.c.consumer_id == consumers.c.id)

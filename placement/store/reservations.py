@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from placement.db import clock
 from placement.db.batch import PreparedStatement, StatementBatch, StatementFamily
 from placement.db.database import WriteTransaction
-from placement.db.tables import RESERVATION, consumers, planned_allocations, reservations, resource_classes
+from placement.db.tables import RESERVATION, consumers, is_planned, reservations, resource_classes
 from placement.exceptions import NO_RESERVATION, Conflict, NotFound
 from placement.store import allocations, claimants, window_promises
 from placement.store import consumers as consumer_store
@@ -144,11 +144,7 @@ _shown: Final = (
         reservations.c.claim_group,
         reservations.c.expires_at,
         reservations.c.starts_at,
-        # the subquery is correlated, because PostgreSQL would read the whole table for IN
-        sa.select(sa.literal(1))
-        .where(planned_allocations.c.consumer_id == consumers.c.id)
-        .correlate(consumers)
-        .exists(),
+        is_planned(consumers.c.id),
         clock.ServerNow(),
         reservations.c.lead_time,
         reservations.c.cleaning_time,
