@@ -17,7 +17,7 @@ from placement.schemas import explanation as schemas
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.claim import WantedClaim
 from placement.search.claims.refusal import explain_topology
-from placement.search.claims.shift_search import find_shifts
+from placement.search.claims.window_search import find_shifts
 from placement.search.claims.windows_in_way import NamedWindow, WindowsInWay, find_windows_in_way
 from placement.search.diagnosis.explanation import RequestExplanation, explain_request
 from placement.search.diagnosis.sentences import explanation_document

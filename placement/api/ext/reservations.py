@@ -24,9 +24,14 @@ from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
 from placement.schemas.base import canonical_uuid
 from placement.schemas.claim import parse_end_action
-from placement.search.claims.degradation import DegradationCause, PromisingProviders, find_causes, has_failed
+from placement.search.claims.reserved_amounts import (
+    DegradationCause,
+    PromisingProviders,
+    find_causes,
+    has_failed,
+)
 from placement.search.claims.service import ClaimService
-from placement.search.claims.window_moves import move_away
+from placement.search.claims.window_room import move_away
 from placement.search.claims.window_search import WindowSearch
 from placement.store import reservation_changes
 from placement.store import reservations as store

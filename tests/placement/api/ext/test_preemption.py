@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from placement.search.claims import window_preemptions
+from placement.search.claims import window_room
 from placement.store import preemptions
 from tests.placement.api.ext.windows import HOUR, PATH, book, booked
 from tests.placement.builders import (
@@ -82,7 +82,7 @@ def test_a_booking_with_free_room_reads_no_preemptible_claims(
     admin: Admin, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lend(admin, 4)
-    monkeypatch.setattr(window_preemptions, "read_preemptible", None)
+    monkeypatch.setattr(window_room, "read_preemptible", None)
     booked(admin, 4, 3, 4)
 
 

@@ -12,7 +12,7 @@ from placement.schemas import explanation
 from placement.search.claims.claim import ClaimScenario, WantedClaim
 from placement.search.claims.topology import TopologyPolicy
 from placement.store.consumers import ConsumerOwnership
-from tests.placement.search.snapshots import Spec, build, inventory
+from tests.placement.search.snapshots import Spec, build, build_scenario, inventory
 from tests.placement.search.strategies import fleets, situations
 
 OWNER = ConsumerOwnership("project", "user", "INSTANCE")
@@ -75,7 +75,7 @@ def hosts(draw: st.DrawFn, *, uneven: bool = False, caches: bool = False) -> Cla
     distances = {
         pair: draw(st.integers(11, 13)) for pair in combinations(zones, 2) if known and draw(st.booleans())
     }
-    return ClaimScenario(snapshot, distances=distances)
+    return build_scenario(snapshot, distances=distances)
 
 
 queries = st.builds(
