@@ -118,7 +118,7 @@ def create_app() -> Flask:
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
     # a path with a double slash is a different path, and must not be redirected
     app.url_map.merge_slashes = False
-    versions.install_versions(app)
+    call.install_versions(app)
     errors.install_handlers(app)
     # this check runs after the version is known, because the form of an error depends on the version
     app.before_request(call.check_body_headers)

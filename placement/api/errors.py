@@ -15,7 +15,7 @@ from flask import Flask, Response, g, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotAcceptable
 
 from placement import exceptions, microversion
-from placement.api.paths import is_ours
+from placement.api.context import is_ours
 from placement.exceptions import RETRY_AFTER, ServiceError
 
 LOG = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from oslo_config import cfg
 
 from placement.api.context import RequestContext
 from placement.conf.reservations import limited_classes
-from placement.db import migration, schema_revisions
+from placement.db import migration
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.engine import PoolOptions
 from placement.exceptions import Unavailable
@@ -255,7 +255,7 @@ class PlacementService:
             present = migration.require_schema(url)
             # a database that a newer release has migrated can be used, so that two releases of the service
             # can share a database during an upgrade
-            if present != schema_revisions.newest_revision():
+            if present != migration.newest_revision():
                 LOG.warning(
                     "The database is at revision %s, which a later version of this service made; upgrade"
                     " this service, too",

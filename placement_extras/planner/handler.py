@@ -16,7 +16,7 @@ from flask import Blueprint, Response
 
 from placement import microversion
 from placement.api.call import ApiRequest, api_operation
-from placement.api.paths import EXT
+from placement.api.context import EXT
 from placement.db.database import ServiceDatabase
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
 from placement.microversion import Microversion

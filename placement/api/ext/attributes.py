@@ -6,7 +6,7 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from placement.api.call import ApiRequest, api_operation
-from placement.api.paths import EXT
+from placement.api.context import EXT
 from placement.api.resource_providers import existing_provider, missing_provider_first, path_uuid
 from placement.policies import ext as rules
 from placement.read_model.provider import Attribute

@@ -9,8 +9,8 @@ from flask import Blueprint, Response
 
 from placement import microversion
 from placement.api.call import ApiRequest, api_operation
+from placement.api.context import EXT
 from placement.api.ext.claims import claim_context, time_or_null
-from placement.api.paths import EXT
 from placement.exceptions import InvalidRequest
 from placement.policies import ext as rules
 from placement.schemas import explanation as schemas

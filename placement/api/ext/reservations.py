@@ -9,6 +9,7 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from placement.api.call import ANY_PROJECT, ApiRequest, api_operation, next_links
+from placement.api.context import EXT
 from placement.api.ext.claims import (
     amounts_by_consumer,
     amounts_document,
@@ -16,7 +17,6 @@ from placement.api.ext.claims import (
     place_document,
     time_or_null,
 )
-from placement.api.paths import EXT
 from placement.db.clock import server_time
 from placement.db.database import WriteTransaction
 from placement.exceptions import NoCandidate
