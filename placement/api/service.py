@@ -36,7 +36,7 @@ from placement.search.diagnosis.explanation import explain_request
 from placement.search.diagnosis.sentences import explanation_sentence
 from placement.search.rendering import ProviderSummaries
 from placement.search.request import CandidatesRequest
-from placement.store import classes, due_changes
+from placement.store import due_changes, known_names
 from placement.store.booking_limits import BookingLimits
 
 LOG = logging.getLogger(__name__)
@@ -262,7 +262,7 @@ class PlacementService:
                     present,
                 )
             additional = self.conf.placement.additional_resource_classes
-            self.database.write(lambda tx: classes.make_standard_names(tx, additional))
+            self.database.write(lambda tx: known_names.make_standard_names(tx, additional))
             self._warn_of_limits()
             self._prepared = reread
 
@@ -272,7 +272,7 @@ class PlacementService:
         if not limited:
             return
         with self.database.read() as conn:
-            unknown = classes.unknown_classes(conn, limited)
+            unknown = known_names.unknown_classes(conn, limited)
         if unknown:
             LOG.warning(
                 "The limits of projects in [reservations] name unknown resource classes: %s. These limits"

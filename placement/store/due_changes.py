@@ -18,20 +18,11 @@ from placement.db import buckets, clock
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import consumers, planned_allocations, reservations
 from placement.exceptions import ConcurrentUpdate, Conflict, ConsumerExists
-from placement.store import (
-    allocations,
-    claimants,
-    expired,
-    expiries,
-    time_events,
-    time_schedule,
-    window_promises,
-)
+from placement.store import allocations, claimants, expiries, time_events, time_schedule, window_promises
 from placement.store import consumers as consumer_store
-from placement.store.claims import CapacityExceeded
+from placement.store.claims import CapacityExceeded, TimeShifts, largest_amount, shifts_of_needs
 from placement.store.reservations import RESERVING_CONSUMERS, window_claim
 from placement.store.time_profile import TimeWindow, overlaps_sentence
-from placement.store.time_shifts import TimeShifts, largest_amount, shifts_of_needs
 from placement.store.time_skyline import make_skylines
 
 T = TypeVar("T")
@@ -62,7 +53,7 @@ def write_with_room(
                 raise  # the claim fails for another reason than missing room
             # this runs in a new transaction, because the failed transaction holds no locks any more
             with database.read() as conn:
-                some = any(conn.execute(query.limit(1)).first() for query in expired.UUIDS)
+                some = any(conn.execute(query.limit(1)).first() for query in consumer_store.EXPIRED_UUIDS)
                 overlaps = "" if some else _describe_overlaps(conn, conflict, own)
             if some and give_back_expired(database):
                 continue
@@ -225,7 +216,7 @@ def _give_back_expired(tx: WriteTransaction) -> int:
     # one call releases at most 100 of each kind; later calls release the rest
     found = [
         uuid
-        for query in expired.UUIDS
+        for query in consumer_store.EXPIRED_UUIDS
         for uuid in tx.conn.execute(query.order_by(consumers.c.uuid).limit(_AT_ONCE)).scalars()
     ]
     # this removes rows of confirmed claims, so that the query below does not read them each time
@@ -235,7 +226,7 @@ def _give_back_expired(tx: WriteTransaction) -> int:
         consumer_store.lock(tx, found)
         found = [
             uuid
-            for query in expired.UUIDS
+            for query in consumer_store.EXPIRED_UUIDS
             for uuid in tx.conn.execute(query.where(consumers.c.uuid.in_(found))).scalars()
         ]
         allocations.give_back(tx, found)

@@ -22,8 +22,8 @@ from placement.search.claims.windows_in_way import NamedWindow, WindowsInWay, fi
 from placement.search.diagnosis.explanation import RequestExplanation, explain_request
 from placement.search.diagnosis.sentences import explanation_document
 from placement.search.request import CandidatesRequest, check_names
+from placement.store.claims import TimeShifts
 from placement.store.time_profile import iso_time
-from placement.store.time_shifts import TimeShifts
 
 blueprint = Blueprint("ext_explanations", __name__)
 

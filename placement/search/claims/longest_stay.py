@@ -2,7 +2,7 @@
 
 A *preemptible* claim uses resources that a reservation needs later. Such a claim begins now, lasts at least a
 given time, and ends when the reservation needs the resources. After the given time, a window that is booked
-later may end the claim earlier (:mod:`placement.store.preemptions`). A *stay* is the window of such a claim.
+later may end the claim earlier (:mod:`placement.store.window_room`). A *stay* is the window of such a claim.
 
 A stay that is possible until some end time is also possible until each earlier end time. So the longest stay
 ends when timed amounts begin, or at the last possible end time. A bisection over these instants finds the

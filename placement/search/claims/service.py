@@ -52,10 +52,10 @@ from placement.search.claims.windows_in_way import (
     overlapping_providers,
 )
 from placement.store import allocations, claim_commit, consumers, due_changes, expiries, reservations
-from placement.store.groups import Members
+from placement.store.claims import MIN_STAY
+from placement.store.groups import GroupMembership, Members, group_lookup, group_members
 from placement.store.time_profile import HoldRefusal, TimeWindow, iso_time
 from placement.store.time_schedule import read_schedule
-from placement.store.time_shifts import MIN_STAY
 from placement.store.time_skyline import SkylinesByProvider, make_skylines
 
 T = TypeVar("T")
@@ -217,7 +217,7 @@ class ClaimService:
         chosen = {provider.uuid: provider for each in placed for provider in each.choice.providers}
         moves = () if moved is None else moved.moves
         joining = [
-            claim_commit.GroupMembership(each.wanted.consumer, each.wanted.group, each.choice.hosts)
+            GroupMembership(each.wanted.consumer, each.wanted.group, each.choice.hosts)
             for each in placed
             if each.wanted.group is not None and not each.wanted.is_reservation
         ]
@@ -574,9 +574,7 @@ class ClaimService:
         if not names:
             return {}
         with self._context.database.read() as conn:
-            return claim_commit.group_members(
-                StatementBatch(conn).add(*claim_commit.group_lookup(names)).rows
-            )
+            return group_members(StatementBatch(conn).add(*group_lookup(names)).rows)
 
     def _check_generations(self, wanted: Sequence[WantedClaim]) -> None:
         with self._context.database.read() as conn:

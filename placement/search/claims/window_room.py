@@ -27,7 +27,7 @@ Moves
 
 Ends of preemptible claims
     A preemptible claim ends at the start of the window if its amounts are needed then
-    (:mod:`placement.store.preemptions`). The search reads the preemptible claims between two views of the
+    (:mod:`placement.store.window_room`). The search reads the preemptible claims between two views of the
     read model, so that no other request waits for the database. The transaction of the booking checks all
     these claims again.
 
@@ -68,11 +68,18 @@ from placement.search.claims.claim_context import ClaimContext, possible_provide
 from placement.search.claims.host_rooms import NO_SKYLINES, Skylines
 from placement.search.claims.longest_stay import StaySpan
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
-from placement.store.preemptions import any_preemptible, choose_preempted, read_preemptible
 from placement.store.time_profile import HoldKey, TimedAmount, TimeWindow
 from placement.store.time_schedule import TimeSchedule, read_schedule
 from placement.store.time_skyline import SkylinesByClass, make_skylines
-from placement.store.window_moves import ByProvider, WindowMove, movable_windows, write_move
+from placement.store.window_room import (
+    ByProvider,
+    WindowMove,
+    any_preemptible,
+    choose_preempted,
+    movable_windows,
+    read_preemptible,
+    write_move,
+)
 
 MAX_HOSTS: Final = 32
 """Maximum number of hosts of which a search reads the windows."""

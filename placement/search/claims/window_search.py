@@ -40,9 +40,9 @@ from placement.search.claims.placement import UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal
 from placement.search.claims.windows_in_way import WITHOUT_END, describe_overlaps, overlapping_providers
 from placement.store.booking_limits import BookingLimits
+from placement.store.claims import MIN_STAY, TimeShifts
 from placement.store.groups import Members
 from placement.store.time_profile import MAX_AHEAD, TimeWindow, iso_time
-from placement.store.time_shifts import MIN_STAY, TimeShifts
 from placement.store.time_skyline import whole_milliseconds
 
 

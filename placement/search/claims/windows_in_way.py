@@ -26,7 +26,6 @@ from placement.search.claims.host_rooms import Skylines
 from placement.search.claims.placement import UnplacedClaim, place_claims
 from placement.search.claims.refusal import fitting_roots
 from placement.store.groups import Members
-from placement.store.preemptions import preemptible_claims
 from placement.store.time_profile import (
     AT_ONCE,
     TimedAmount,
@@ -37,6 +36,7 @@ from placement.store.time_profile import (
 )
 from placement.store.time_schedule import TimeSchedule, planned_providers, read_overlaps, read_schedule
 from placement.store.time_skyline import make_skylines
+from placement.store.window_room import preemptible_claims
 
 # a message names few windows, and no reader compares the windows of a whole cloud
 MAX_EXPLAINED: Final = 20

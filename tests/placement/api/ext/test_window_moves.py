@@ -17,7 +17,7 @@ from placement.exceptions import Unavailable
 from placement.search.budget import BudgetExhausted
 from placement.search.claims import window_room
 from placement.store.time_profile import TimeWindow
-from placement.store.window_moves import WindowMove
+from placement.store.window_room import WindowMove
 from tests.databases import DatabaseServer
 from tests.examples import examples
 from tests.placement.api.ext.windows import HOUR, PATH, book, booked, show
@@ -331,7 +331,7 @@ def test_a_maintenance_is_booked_even_if_no_window_can_move(
     def changed_meanwhile(*_: object) -> None:
         return None
 
-    monkeypatch.setattr("placement.store.window_moves.moved_claims", changed_meanwhile)
+    monkeypatch.setattr("placement.store.window_room.moved_claims", changed_meanwhile)
     maintenance = maintain(admin, host, base, 1, 2)
     assert maintenance["degraded"]
     assert (host_of(admin, window), bool(show(admin, window)["degraded"])) == (host, True)
