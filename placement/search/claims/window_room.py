@@ -6,7 +6,7 @@ nothing away from any consumer.
 Moves
     A *movable* window is bound to no host before it begins. If no host has room for a booking, a host perhaps
     has room after some movable windows have moved to equivalent hosts. Hosts are *equivalent* if their trees
-    have the same structure, traits and aggregates (:mod:`placement.read_model.equivalent_hosts`). So the
+    have the same structure, traits and aggregates (:mod:`placement.read_model.tree_classes`). So the
     search need not know the requests of the moved windows: an equivalent host satisfies them, too. A window
     on several hosts moves from one of them to a further host, with all its amounts there. Attributes of hosts
     only order the hosts of a request, and some of them differ on each host. So attributes do not matter.

@@ -16,8 +16,7 @@ from placement.db.tables import change_buckets
 from placement.exceptions import Unavailable
 from placement.read_model import rows
 from placement.read_model.feed import ReadModel
-from placement.read_model.model_file import ModelFile, ModelFileWriter
-from placement.read_model.preloaded_model import find_preloaded, preloaded_model
+from placement.read_model.model_file import ModelFile, ModelFileWriter, find_preloaded, preloaded_model
 from placement.store import allocations, inventories, known_names, provider_properties, providers
 from tests.databases import DatabaseServer
 from tests.placement.read_model.builders import content
