@@ -8,7 +8,6 @@ from typing import Any, Final
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.schemas import explanation
-from placement.schemas.allocation import check_consumer_type
 from placement.schemas.base import (
     ArrayField,
     BooleanField,
@@ -27,7 +26,7 @@ from placement.search.claims.claim import Order, WantedClaim
 from placement.search.claims.scores import ATTRIBUTE, CRITERIA
 from placement.store import reservations
 from placement.store.claim_ends import EndChange
-from placement.store.consumers import ConsumerOwnership
+from placement.store.consumers import ConsumerOwnership, check_consumer_type
 from placement.store.expiries import EndMarker
 from placement.store.groups import ConsumerGroup, GroupPolicy
 from placement.store.time_profile import AT_ONCE, MAX_AHEAD, EndAction, TimeWindow

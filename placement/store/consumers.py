@@ -18,6 +18,7 @@ from placement.db.batch import PreparedStatement, StatementAnswer, StatementFami
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
     RESERVATION,
+    WINDOW_HOLD,
     ConsumerId,
     allocations,
     claim_expiries,
@@ -28,7 +29,7 @@ from placement.db.tables import (
     resource_providers,
     window_promises,
 )
-from placement.exceptions import ConcurrentUpdate, ConsumerExists
+from placement.exceptions import ConcurrentUpdate, ConsumerExists, InvalidRequest
 from placement.store import window_history
 
 EXPIRES: Final = sa.and_(
@@ -126,6 +127,16 @@ class ConsumerRow:
     user_id: str
     consumer_type: str | None
     generation: int
+
+
+def check_consumer_type(consumer: str, consumer_type: str | None) -> None:
+    """Raise InvalidRequest for the type of holds, because only the service makes consumers of this type."""
+    # if a client could make a consumer of this type, no client could change or delete this consumer later
+    if consumer_type == WINDOW_HOLD:
+        raise InvalidRequest(
+            f"The consumer {consumer} cannot have the type {WINDOW_HOLD}: only the service makes consumers of"
+            " this type, which keep resources free for reservations."
+        )
 
 
 def owner_after(present: ConsumerRow, owner: ConsumerOwnership) -> ConsumerOwnership:
