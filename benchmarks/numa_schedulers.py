@@ -19,7 +19,7 @@ from benchmarks.worlds import uuid_of
 from placement.read_model.provider import Inventory, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
-from placement.schemas import explanation
+from placement.schemas import candidates
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import (
     ClaimScenario,
@@ -245,7 +245,7 @@ def ours(topology: TopologyPolicy, order: Mapping[str, float]) -> Callable[[int,
                 "flavor": None,
                 "microversion": "1.39",
             }
-            asked = explanation.parse(body, {})
+            asked = candidates.parse_body(body, {})
             wanted = WantedClaim(
                 str(step.guest),
                 None,

@@ -28,7 +28,7 @@ from placement.microversion import Microversion
 from placement.policies.enforcer import PolicyEnforcer
 from placement.read_model.feed import LONG_REQUESTS, ReadModel
 from placement.read_model.model_file import ModelFile
-from placement.schemas.explanation import request_forms
+from placement.schemas.candidates import request_forms
 from placement.schemas.request_form import RequestForms
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.timetable import WindowTimetable

@@ -13,7 +13,7 @@ from placement.api.context import EXT
 from placement.api.ext.claims import claim_context, time_or_null
 from placement.exceptions import InvalidRequest
 from placement.policies import ext as rules
-from placement.schemas import explanation as schemas
+from placement.schemas import candidates as schemas
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.claim import WantedClaim
 from placement.search.claims.refusal import explain_topology
@@ -34,7 +34,7 @@ _BODY: Final = schemas.ExplanationBody()
 def explain_candidates(call: ApiRequest) -> Response:
     """Explain why a request has few candidates, or none. The operation stores nothing."""
     body = call.parse_body(_BODY)
-    asked = schemas.parse(body, call.service.request_forms)
+    asked = schemas.parse_body(body, call.service.request_forms)
     topology = schemas.parse_topology(body["topology"], asked.request)
     deadline = call.service.conf.api.explanations_deadline
     end = thread_time() + deadline

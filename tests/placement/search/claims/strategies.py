@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from placement.read_model.provider import Inventory
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
-from placement.schemas import explanation
+from placement.schemas import candidates
 from placement.search.claims.claim import ClaimScenario, WantedClaim
 from placement.search.claims.topology import TopologyPolicy
 from placement.store.consumers import ConsumerOwnership
@@ -94,7 +94,7 @@ queries = st.builds(
 
 
 def wants(query: str, topology: TopologyPolicy, **fields: object) -> WantedClaim:
-    asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, {})
+    asked = candidates.parse_body({"query": query, "flavor": None, "microversion": "1.39"}, {})
     return WantedClaim("c", None, OWNER, asked.request, asked.version, topology=topology, **fields)  # type: ignore[arg-type]
 
 

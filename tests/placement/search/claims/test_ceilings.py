@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from placement.read_model.snapshot import ModelSnapshot
-from placement.schemas import explanation
+from placement.schemas import candidates
 from placement.search.budget import SearchBudget
 from placement.search.claims import scores as module
 from placement.search.claims.claim import ClaimScenario, Order, WantedClaim
@@ -115,7 +115,7 @@ def test_no_split_choice_exceeds_the_upper_bound_of_its_host(
 def test_isolated_groups_cross_zones_if_no_zone_has_room_for_all() -> None:
     snapshot = build(*(spec for host in range(9) for spec in nodes(f"h{host}", 8, 8 - host)))
     query = "resources1=PCPU:1&resources2=PCPU:1&group_policy=isolate"
-    asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, {})
+    asked = candidates.parse_body({"query": query, "flavor": None, "microversion": "1.39"}, {})
     for order in ((("numa_nodes", 1.0),), (("numa_distance", 1.0),)):
         wanted = WantedClaim("c", None, OWNER, asked.request, asked.version, order=order)
         ceilings = ScoreUpperBounds(

@@ -9,7 +9,7 @@ import pytest
 
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
-from placement.schemas import explanation
+from placement.schemas import candidates
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import WantedClaim
 from placement.search.claims.placement import UnplacedClaim, place_claims
@@ -22,8 +22,8 @@ SECONDS = 5.0
 """Seconds of work after which a search is refused, because a trial of all ways would take years."""
 
 
-def asks(query: str) -> explanation.AskedCandidates:
-    return explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, {})
+def asks(query: str) -> candidates.AskedCandidates:
+    return candidates.parse_body({"query": query, "flavor": None, "microversion": "1.39"}, {})
 
 
 def gang(size: int, policy: GroupPolicy, **fields: int) -> list[WantedClaim]:

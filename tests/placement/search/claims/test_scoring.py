@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from placement.read_model.provider import SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
-from placement.schemas import explanation
+from placement.schemas import candidates
 from placement.search import compiled_request
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import ClaimScenario, Order, WantedClaim
@@ -195,7 +195,7 @@ def test_a_device_with_the_trait_of_numa_nodes_is_not_equal_to_its_siblings() ->
 def chosen(
     snapshot: ModelSnapshot, query: str, order: Order, avoid: frozenset[str] = frozenset()
 ) -> PlacedClaim:
-    asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, {})
+    asked = candidates.parse_body({"query": query, "flavor": None, "microversion": "1.39"}, {})
     wanted = WantedClaim("c", None, OWNER, asked.request, asked.version, order=order, avoid=avoid)
     found = place_claims(build_scenario(snapshot), [wanted], SearchBudget(), random.Random(0))
     assert isinstance(found, list)
