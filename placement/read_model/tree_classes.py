@@ -1,8 +1,8 @@
 """The classes of all trees of the read model: trees share equal objects, and equivalent hosts are indexed.
 
 :class:`TreeClasses` makes the trees of a snapshot. Trees that differ only in names and usage get the same
-objects for everything else, so that a cloud of thousands of equal hosts takes little memory, and searches
-compare trees by identity.
+objects for everything else. So a cloud of thousands of equal hosts takes little memory, and searches compare
+these objects by identity.
 
 Hosts are *equivalent* if their trees have the same structure, traits and aggregates. Attributes do not
 matter. The traits of disabled hosts do not matter either. But windows do not move to a disabled host, so the
