@@ -310,8 +310,10 @@ class ClaimService:
     ) -> list[PlacedClaim] | None:
         known = self._read_known(wanted, held, members, reservation)
         concerned = possible_providers(self._context.model, wanted) if known.is_timed else ()
+        # the time includes the CPU time in which the view reads timed amounts
+        end = thread_time() + seconds
         with self._context.timetable.fresh_view(concerned, self._context.check_awaited) as timed:
-            found = self._search_view(timed, wanted, known, seconds)
+            found = self._search_view(timed, wanted, known, end)
         if not isinstance(found, _SearchRefusal):
             return found
         # amounts that have changed during the search make the refusal uncertain
@@ -345,13 +347,13 @@ class ClaimService:
         return _KnownAmounts(held, members, source, reserved, is_timed, loses_end, own)
 
     def _search_view(
-        self, timed: TimedView, wanted: Sequence[WantedClaim], known: _KnownAmounts, seconds: float
+        self, timed: TimedView, wanted: Sequence[WantedClaim], known: _KnownAmounts, end: float
     ) -> list[PlacedClaim] | _SearchRefusal:
         """Place the claims in a view with the amounts of all times; return their places, or the refusal."""
-        view, skylines, end = timed.view, timed.skylines, thread_time() + seconds
+        view, skylines = timed.view, timed.skylines
         span = StaySpan.from_wanted(wanted[0], view.clock)
         check_claim_names(view, wanted)
-        budget = self._context.make_budget(view, seconds)
+        budget = self._context.make_budget(view, end - thread_time())
         # a consumer may use the amounts that it holds now, because its new claim replaces them
         snapshot = without_allocations(view.snapshot, known.held) if known.held else view.snapshot
         if known.loses_end:
