@@ -1,4 +1,4 @@
-"""The context of searches for claims: the objects that all searches of a call use, and names in claims."""
+"""The context of searches for claims: the objects that all searches of a call use, and the check of names."""
 
 from __future__ import annotations
 
